@@ -1,0 +1,79 @@
+# `make` or `make help` lists what there is. Environments are made on first use and kept; `make clean` removes them.
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+PYTHON ?= python3
+VENV := .venv
+LATEST := .venv-torch-latest
+BIN := $(VENV)/bin
+PIP_FLAGS := --quiet --disable-pip-version-check
+PROJECT := pyproject.toml
+
+RUN_READY := $(VENV)/.ready-run
+TEST_READY := $(VENV)/.ready-test
+LATEST_READY := $(LATEST)/.ready
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+.PHONY: demo
+demo: $(RUN_READY) ## Set up, then predict GPT-2's training on an RTX 4090 (no GPU needed)
+	@$(BIN)/vramcast run --gpu rtx-4090 examples/train_gpt2.py --batch-size 8
+
+.PHONY: setup
+setup: $(TEST_READY) $(LATEST_READY) ## Make both environments: the recorded torch, and a newer one
+
+.PHONY: test
+test: $(TEST_READY) $(LATEST_READY) ## Lint, type-check, and run every test in both environments
+	@$(MAKE) --no-print-directory lint
+	$(BIN)/python -m pytest -q
+	$(LATEST)/bin/python -m pytest -q -m "not accuracy and not slow"
+
+.PHONY: lint
+lint: $(TEST_READY) ## ruff and mypy, no changes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.PHONY: format
+format: $(TEST_READY) ## Let ruff fix and format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: accuracy
+accuracy: $(TEST_READY) ## Predict every recorded workload again and rewrite docs/accuracy.md
+	$(BIN)/python -m corpus.accuracy
+
+.PHONY: bench
+bench: $(TEST_READY) ## Time vramcast beside PyTorch's MemTracker (which needs a GPU)
+	$(BIN)/python -m corpus.benchmark
+
+.PHONY: golden
+golden: $(TEST_READY) ## Rewrite the golden outputs in tests/golden after a change that was meant
+	$(BIN)/python -m pytest -q tests/test_report.py tests/test_cli.py --overwrite-golden
+
+.PHONY: clean
+clean: ## Remove the environments and everything generated
+	rm -rf $(VENV) $(LATEST) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is newer than what it was made from, so a second call finds nothing to do.
+$(RUN_READY): requirements/run.txt $(PROJECT)
+	@$(PYTHON) -c 'import sys; sys.exit("vramcast needs Python 3.11 or newer; try: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing PyTorch and transformers into $(VENV) (a few minutes, once)"
+	@$(BIN)/python -m pip install $(PIP_FLAGS) -r requirements/run.txt -e .
+	@touch $@
+
+$(TEST_READY): $(RUN_READY) requirements/test.txt
+	@echo "installing the test environment into $(VENV) (a few minutes, once)"
+	@$(BIN)/python -m pip install $(PIP_FLAGS) -r requirements/test.txt -e .
+	@touch $@
+
+$(LATEST_READY): requirements/test-torch-latest.txt $(PROJECT)
+	@test -x $(LATEST)/bin/python || $(PYTHON) -m venv $(LATEST)
+	@echo "installing a second torch into $(LATEST) (a few minutes, once)"
+	@$(LATEST)/bin/python -m pip install $(PIP_FLAGS) -r requirements/test-torch-latest.txt -e .
+	@touch $@

@@ -1,0 +1,1 @@
+"""Training workloads that are measured on real GPUs and predicted without one."""

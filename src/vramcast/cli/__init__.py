@@ -1,0 +1,1 @@
+"""The command line. Each verb is a module of `commands`; its docstring is its help."""

@@ -1,0 +1,76 @@
+"""Run a script or a factory on the real GPU, in a process of its own, and say what it took.
+
+The target is a training script with its arguments, which is stopped after a few optimizer steps, or
+module:function, a factory that builds a job and returns its training step. `vramcast compare` sets the saved
+result beside a prediction. Needs a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from vramcast.cli.options import EXIT_FITS, add_json_option, check_writable, positive, print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--steps", type=positive, default=6, metavar="N", help="optimizer steps to measure (default %(default)s)"
+    )
+    parser.add_argument(
+        "--arg", action="append", default=[], metavar="NAME=VALUE", help="an argument of the factory; may be repeated"
+    )
+    add_json_option(parser)
+    parser.add_argument("--save", type=Path, metavar="FILE", help="keep the result, for `vramcast compare`")
+    parser.add_argument("target", metavar="script.py|module:factory", help="what to run")
+    parser.add_argument("target_args", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments")
+
+
+def execute(args: argparse.Namespace) -> int:
+    check_writable(args.save)
+    job = {
+        "target": args.target,
+        "script_args": args.target_args,
+        "factory_args": _factory_arguments(args.arg),
+        "steps": args.steps,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        # A process of its own: the caching allocator and the context of this one would be measured too. The
+        # script's output goes to standard error, so that --json leaves only the document on standard output.
+        command = [sys.executable, "-m", "vramcast.measure.worker", json.dumps(job), str(result)]
+        code = subprocess.run(command, stdout=sys.stderr, check=False).returncode
+        if code != 0 or not result.is_file():
+            return code if code in (1, 2) else 3
+        document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    if args.save is not None:
+        args.save.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if args.json:
+        print_json(document)
+        return EXIT_FITS
+
+    from vramcast.report.console import emit
+    from vramcast.report.measurement import print_measurement
+
+    emit(lambda console: print_measurement(document, console), sys.stdout)
+    return EXIT_FITS
+
+
+def _factory_arguments(pairs: list[str]) -> dict[str, Any]:
+    from vramcast.errors import UsageError
+
+    arguments: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--arg {pair!r}: write it as NAME=VALUE, e.g. --arg batch=8")
+        try:
+            arguments[name] = json.loads(text)
+        except json.JSONDecodeError:
+            arguments[name] = text
+    return arguments

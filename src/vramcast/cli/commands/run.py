@@ -1,0 +1,65 @@
+"""Run a training script on a virtual GPU and say what it would take.
+
+The script is run as it is, with its own arguments, and needs no GPU: wherever it says "cuda" it gets a card
+that computes nothing and counts every byte. It is stopped after a few optimizer steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+from vramcast.cli.options import (
+    add_card_options,
+    add_json_option,
+    card_for,
+    check_writable,
+    limit_bytes,
+    positive,
+    report,
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_card_options(parser)
+    parser.add_argument(
+        "--steps", type=positive, default=3, metavar="N", help="stop after N optimizer steps (default %(default)s)"
+    )
+    add_json_option(parser)
+    parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
+    parser.add_argument("script", type=Path, metavar="script.py", help="the training script")
+    parser.add_argument("script_args", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from vramcast.errors import UsageError
+    from vramcast.trace import Note
+
+    if not args.script.is_file():
+        raise UsageError(f"no such script: {args.script}")
+    check_writable(args.save)
+    limit = limit_bytes(args)
+    spec, remark = card_for(args.gpu)
+
+    from vramcast.virtual_gpu.runner import run_script
+
+    # With --json, standard output holds the document and nothing else, whatever the script prints.
+    aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
+    with aside:
+        prediction = run_script(
+            os.fspath(args.script),
+            args.script_args,
+            gpu=spec,
+            steps=args.steps,
+            allocator_conf=args.allocator_conf,
+            limit_bytes=limit,
+        )
+    if args.save is not None and prediction.trace is not None:
+        prediction.trace.save(args.save)
+    if remark is not None:
+        prediction = dataclasses.replace(prediction, notes=(*prediction.notes, Note("card", remark)))
+    return report(prediction, as_json=args.json)

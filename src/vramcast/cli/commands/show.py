@@ -1,0 +1,49 @@
+"""Ask a saved trace again: another card, another limit, every byte by kind or module.
+
+Reads what `vramcast run --save` wrote and replays it through the allocator. Needs neither the script nor torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from vramcast.cli.options import EXIT_DOES_NOT_FIT, EXIT_FITS, add_card_options, add_json_option, limit_bytes, report
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_card_options(parser)
+    parser.add_argument(
+        "--by", choices=("kind", "module"), help="only the account at the peak, in full, by one of these"
+    )
+    parser.add_argument("--at-peak", action="store_true", help="only the account at the peak, by kind and by module")
+    add_json_option(parser)
+    parser.add_argument("trace", type=Path, metavar="TRACE", help="a file that `vramcast run --save` wrote")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from vramcast.gpus import find_gpu
+    from vramcast.memory import predict
+    from vramcast.trace import StepTrace
+
+    prediction = predict(
+        StepTrace.load(args.trace),
+        gpu=None if args.gpu is None else find_gpu(args.gpu),
+        capacity_bytes=limit_bytes(args),
+        allocator_conf=args.allocator_conf,
+    )
+    if args.json or not (args.by or args.at_peak):
+        return report(prediction, as_json=args.json)
+
+    from vramcast.report.console import emit
+    from vramcast.report.terminal import print_account, print_every_module, print_kinds
+
+    account = prediction.account
+    if args.by == "kind":
+        emit(lambda console: print_kinds(account.parts, account.device_bytes, console), sys.stdout)
+    elif args.by == "module":
+        emit(lambda console: print_every_module(account, console), sys.stdout)
+    else:
+        emit(lambda console: print_account(account, console), sys.stdout)
+    return EXIT_FITS if prediction.fits else EXIT_DOES_NOT_FIT

@@ -1,0 +1,77 @@
+"""Parse the command line, run one verb, and turn its outcome into an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from vramcast import __version__
+from vramcast.cli.commands import compare, gpus, measure, run, show
+from vramcast.errors import VramcastError
+
+COMMANDS: tuple[ModuleType, ...] = (run, show, measure, compare, gpus)
+
+_DESCRIPTION = "Know before you train whether a PyTorch run fits the GPU, where every byte goes, and why."
+_EPILOG = """\
+exit codes:
+  0  fits (or done)
+  1  does not fit
+  2  bad usage or input
+  3  could not predict, and says why
+
+`vramcast VERB --help` explains a verb.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The only place where errors end: a user's mistake is one line, never a traceback."""
+    args = make_parser().parse_args(argv)
+    try:
+        code = args.execute(args)
+        sys.stdout.flush()
+        return int(code)
+    except VramcastError as error:
+        print(f"vramcast: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("vramcast: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`); keep the interpreter from complaining at exit.
+        sys.stdout = None
+        return 0
+    except Exception:
+        # Python would end with 1, which means "does not fit" to whoever gates on it.
+        import traceback
+
+        traceback.print_exc()
+        print(
+            "vramcast: this is a defect of vramcast, not of your code; please report the lines above", file=sys.stderr
+        )
+        return 3
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="vramcast", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"vramcast {__version__}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    for module in COMMANDS:
+        name = module.__name__.rpartition(".")[2]
+        help_text = (module.__doc__ or "").strip()
+        verb = verbs.add_parser(
+            name,
+            help=help_text.splitlines()[0],
+            description=help_text,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(verb)
+        verb.set_defaults(execute=module.execute)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vramcast.gpus import GpuSpec
+    from vramcast.memory import Prediction
+
+EXIT_FITS = 0
+EXIT_DOES_NOT_FIT = 1
+
+
+def add_card_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--gpu", metavar="NAME", help='the card: "rtx-4090", "A100 80GB", or a size, "24GiB"')
+    parser.add_argument(
+        "--limit", metavar="SIZE", help="let PyTorch reserve at most this (24GiB) instead of what the card has"
+    )
+    parser.add_argument("--allocator-conf", metavar="CONF", help="what PYTORCH_CUDA_ALLOC_CONF would say")
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the result as JSON (described in docs/json.md)")
+
+
+def limit_bytes(args: argparse.Namespace) -> int | None:
+    from vramcast.units import parse_bytes
+
+    return None if args.limit is None else parse_bytes(args.limit)
+
+
+def positive(text: str) -> int:
+    value = int(text) if text.isdigit() else 0
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"a whole number above zero is needed, not {text!r}")
+    return value
+
+
+def print_json(document: dict[str, Any]) -> None:
+    json.dump(document, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def report(prediction: Prediction, *, as_json: bool) -> int:
+    """Print the prediction and give the exit code."""
+    if as_json:
+        from vramcast.report.documents import prediction_document
+
+        print_json(prediction_document(prediction))
+    else:
+        from vramcast.report.console import emit
+        from vramcast.report.terminal import print_prediction
+
+        emit(lambda console: print_prediction(prediction, console), sys.stdout)
+    return EXIT_FITS if prediction.fits else EXIT_DOES_NOT_FIT
+
+
+def card_for(name: str | None) -> tuple[GpuSpec, str | None]:
+    """The card asked for, or the one in this machine, or a stated default; and a remark where it was a guess."""
+    from vramcast.gpus import find_gpu
+    from vramcast.gpus.detect import detect_gpu
+
+    if name is not None:
+        return find_gpu(name), None
+    here = detect_gpu()
+    if here is not None:
+        return here, f"no --gpu given: the card in this machine, {here.short_name}, is taken"
+    spec = find_gpu("rtx-4090")
+    return spec, f"no --gpu given and no GPU here: {spec.short_name} is taken"
+
+
+def check_writable(path: Path | None) -> None:
+    """Find out before the work, not after it, that the result cannot be saved."""
+    from vramcast.errors import UsageError
+
+    if path is not None and not path.resolve().parent.is_dir():
+        raise UsageError(f"cannot save to {path}: there is no folder {path.resolve().parent}")

@@ -1,0 +1,87 @@
+"""The process that `vramcast measure` starts: measures one job and writes the result to a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vramcast.errors import UsageError, VramcastError
+from vramcast.memory.results import MEASUREMENT_FORMAT, MEASUREMENT_VERSION
+
+_EXIT_OUT_OF_MEMORY = 1
+_EXIT_SCRIPT_FAILED = 2
+
+
+def main(job_text: str, result_path: str) -> int:
+    import torch
+
+    try:
+        if not torch.cuda.is_available():
+            raise UsageError(
+                "measuring needs a GPU that PyTorch can use; there is none here (`vramcast run` predicts without one)"
+            )
+        job = json.loads(job_text)
+        document = measure_job(job)
+    except VramcastError as error:
+        print(f"vramcast: {error}", file=sys.stderr)
+        return error.exit_code
+    except torch.OutOfMemoryError as error:
+        print(f"vramcast: the real GPU ran out of memory: {error}", file=sys.stderr)
+        return _EXIT_OUT_OF_MEMORY
+    except Exception:
+        traceback.print_exc()
+        print("vramcast: the job failed on the real GPU; its error is above", file=sys.stderr)
+        return _EXIT_SCRIPT_FAILED
+    Path(result_path).write_text(json.dumps(document), encoding="utf-8")
+    return 0
+
+
+def measure_job(job: dict[str, Any]) -> dict[str, Any]:
+    """`job`: target, script_args, factory_args, steps. Gives the measurement document."""
+    from vramcast.measure.factories import check_arguments, load_factory
+    from vramcast.measure.script_steps import ScriptSteps
+
+    target: str = job["target"]
+    is_script = target.endswith(".py") and ":" not in target
+    if is_script:
+        if not Path(target).is_file():
+            raise UsageError(f"no such script: {target}")
+        if job["factory_args"]:
+            raise UsageError("--arg is for factories; a script's own arguments follow its name")
+        script = ScriptSteps(target, job["script_args"])
+        run = script.measure(lambda: _measure(script.start, {}, job["steps"]))
+        source = " ".join([target, *job["script_args"]])
+    else:
+        if job["script_args"]:
+            raise UsageError(f"{job['script_args'][0]!r}: a factory takes its arguments as --arg NAME=VALUE")
+        sys.path.insert(0, "")
+        factory = load_factory(target)
+        check_arguments(factory, job["factory_args"])
+        run = _measure(factory, job["factory_args"], job["steps"])
+        source = " ".join([target, *(f"{name}={value}" for name, value in job["factory_args"].items())])
+    return {"format": MEASUREMENT_FORMAT, "version": MEASUREMENT_VERSION, "source": source, "run": run}
+
+
+def _measure(factory: Callable[..., Any], arguments: dict[str, Any], steps: int) -> dict[str, Any]:
+    from vramcast.measure.module_peaks import module_peaks
+    from vramcast.measure.real_run import measure_factory
+
+    made: list[Callable[[], object]] = []
+
+    def keeping(**values: Any) -> Callable[[], object]:
+        made.append(factory(**values))
+        return made[0]
+
+    # The first steps are warm-up: optimizer state appears in the first, and kernels are still being chosen.
+    run = measure_factory(keeping, arguments, steps=steps, warmup_steps=min(2, steps - 1))
+    peaks = module_peaks(made[0])
+    return replace(run, extra={**run.extra, "module_peaks": peaks}).to_json()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""From a trace to the verdict: does it fit the card, with how much to spare, and what takes the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vramcast.errors import CannotPredict, UsageError
+from vramcast.gpus import GpuSpec
+from vramcast.memory.account import Account, account
+from vramcast.memory.replay import Refusal, Replay, replay
+from vramcast.trace import Note, StepTrace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a run would take on one card. When it does not fit, the figures are what it would need."""
+
+    gpu: GpuSpec
+    fits: bool
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    device_bytes: int
+    """What nvidia-smi would show at the peak: reserved, context and loaded kernels."""
+    limit_bytes: int
+    """What the card (or the limit asked for) offers, context and kernels included."""
+    at_least: bool
+    """The run ended when it was refused memory, so it may need still more than the figures say."""
+    out_of_memory: Refusal | None
+    """Where the card first refuses an allocation and the run does not go on."""
+    retries: int
+    """How often the allocator would give cached memory back and try again; each costs time."""
+    steps: int
+    account: Account
+    notes: tuple[Note, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    allocator_conf: str = ""
+    source: str = ""
+    trace: StepTrace | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def headroom_bytes(self) -> int:
+        """What is left at the peak; below zero, what is missing."""
+        return self.limit_bytes - self.device_bytes
+
+    @property
+    def context_bytes(self) -> int:
+        return self.device_bytes - self.peak_reserved_bytes
+
+
+def predict(
+    trace: StepTrace,
+    *,
+    gpu: GpuSpec | None = None,
+    capacity_bytes: int | None = None,
+    allocator_conf: str | None = None,
+) -> Prediction:
+    """The verdict for the card the trace was made for, or another one.
+
+    `capacity_bytes` is what PyTorch may reserve at most; by default what the card has left beside context and
+    kernels. "Fits" means that a replay under that limit is never refused for good: the allocator may give cached
+    memory back and try again, so this is not the same as a peak below the limit.
+    """
+    if not trace.n_blocks:
+        raise CannotPredict("the run allocated nothing on the GPU: does it ever move anything to cuda?")
+    traced_for = GpuSpec.from_dict(trace.gpu)
+    notes = list(trace.notes)
+    if gpu is None or gpu.id == traced_for.id:
+        gpu = traced_for
+        context_bytes = trace.context_bytes
+        capacity = trace.capacity_bytes if capacity_bytes is None else capacity_bytes
+    else:
+        context_bytes = max(0, trace.context_bytes - traced_for.context_bytes) + gpu.context_bytes
+        capacity = gpu.total_memory_bytes - context_bytes if capacity_bytes is None else capacity_bytes
+        text = f"traced for {traced_for.short_name}; {gpu.short_name} may choose other kernels and workspaces"
+        notes.append(Note("another card", text))
+    if capacity <= 0:
+        raise UsageError(f"{gpu.short_name}: the limit leaves nothing for PyTorch")
+
+    limited = replay(trace, allocator_conf, capacity)
+    fits = limited.completed
+    shown = limited if fits else replay(trace, allocator_conf, None)
+    return Prediction(
+        gpu=gpu,
+        fits=fits,
+        peak_allocated_bytes=shown.peak_allocated.allocated_bytes,
+        peak_reserved_bytes=shown.peak_reserved.reserved_bytes,
+        device_bytes=shown.peak_reserved.reserved_bytes + context_bytes,
+        limit_bytes=capacity + context_bytes,
+        at_least=not fits and trace.ends_refused,
+        out_of_memory=_fatal(limited),
+        retries=limited.retries,
+        steps=trace.steps,
+        account=account(shown, context_bytes=context_bytes),
+        notes=tuple(notes),
+        versions={"torch": trace.torch_version, **trace.versions},
+        allocator_conf=shown.conf,
+        source=trace.source,
+        trace=trace,
+    )
+
+
+def _fatal(run: Replay) -> Refusal | None:
+    return next((refusal for refusal in run.refusals if not refusal.survived), None)

@@ -1,0 +1,178 @@
+"""Feed a trace through the allocator, and note what it holds after every event."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
+from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, OOM, StepTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What was held just after one event, and what the run was doing."""
+
+    event: int
+    step: int
+    phase: str
+    op: str
+    module: str
+    requested_bytes: int
+    """What the run asked for and has not freed."""
+    allocated_bytes: int
+    """The same in whole blocks."""
+    reserved_bytes: int
+    """What the allocator holds from the driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An allocation that the card could not serve."""
+
+    at: Moment
+    """`at.op` and the rest name the allocation; its levels are those before it."""
+    block: int
+    tried_bytes: int
+    survived: bool
+    """The traced run was refused here too and went on; otherwise the replay ends here."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """The levels after every event. After a refusal that the run did not survive, the columns end."""
+
+    trace: StepTrace
+    conf: str
+    capacity_bytes: int | None
+    requested_bytes: array[int]
+    allocated_bytes: array[int]
+    reserved_bytes: array[int]
+    refusals: tuple[Refusal, ...]
+    retries: int
+    """How often cached memory was given back to the driver to make room."""
+    peak_allocated: Moment
+    peak_reserved: Moment
+    """Where reserved memory is highest; of all such events the one with the most allocated."""
+    refused_blocks: frozenset[int] = field(default_factory=frozenset)
+
+    @property
+    def completed(self) -> bool:
+        return all(refusal.survived for refusal in self.refusals)
+
+    @property
+    def n_events(self) -> int:
+        return len(self.reserved_bytes)
+
+    def moment(self, event: int) -> Moment:
+        """The levels after `event`, and the allocation at or before it."""
+        return _moment(self.trace, event, self.requested_bytes, self.allocated_bytes, self.reserved_bytes)
+
+    def live_blocks(self, event: int) -> list[int]:
+        """The blocks that are alive just after `event`, in the order they were made."""
+        trace, refused = self.trace, self.refused_blocks
+        pairs = zip(trace.born_event, trace.died_event, strict=True)
+        alive = [block for block, (born, died) in enumerate(pairs) if born <= event and not -1 < died <= event]
+        return [block for block in alive if block not in refused] if refused else alive
+
+
+def replay(trace: StepTrace, conf: str | None = None, capacity_bytes: int | None = None) -> Replay:
+    """Replay under `conf` (the trace's own when None) on a card that gives at most `capacity_bytes` (None: no end)."""
+    conf = trace.allocator_conf if conf is None else conf
+    allocator = CachingAllocator(
+        capacity_bytes,
+        AllocatorConf.parse(conf),
+        device_total_bytes=trace.gpu.get("total_memory_bytes"),
+        torch_version=trace.torch_version,
+    )
+    malloc, free = allocator.malloc, allocator.free
+    sizes, streams = trace.requested_bytes, trace.stream
+    addresses = [0] * trace.n_blocks
+    columns = (array("q"), array("q"), array("q"))
+    note_requested, note_allocated, note_reserved = (column.append for column in columns)
+    refusals: list[Refusal] = []
+    refused: set[int] = set()
+
+    for event, (code, arg) in enumerate(zip(trace.event_kind, trace.event_arg, strict=True)):
+        if code == ALLOC:
+            try:
+                addresses[arg] = malloc(sizes[arg], streams[arg])
+            except OutOfMemory as error:
+                refused.add(arg)
+                refusals.append(_refusal(trace, event, error))
+                if not refusals[-1].survived:
+                    break
+        elif code == FREE:
+            if arg not in refused:
+                free(addresses[arg])
+        elif code == EMPTY_CACHE:
+            allocator.empty_cache()
+        note_requested(allocator.requested_bytes)
+        note_allocated(allocator.allocated_bytes)
+        note_reserved(allocator.reserved_bytes)
+
+    return Replay(
+        trace=trace,
+        conf=conf,
+        capacity_bytes=capacity_bytes,
+        requested_bytes=columns[0],
+        allocated_bytes=columns[1],
+        reserved_bytes=columns[2],
+        refusals=tuple(refusals),
+        retries=allocator.num_alloc_retries,
+        peak_allocated=_moment(trace, _first_highest(columns[1]), *columns),
+        peak_reserved=_moment(trace, _highest_reserved(columns[1], columns[2]), *columns),
+        refused_blocks=frozenset(refused),
+    )
+
+
+def _refusal(trace: StepTrace, event: int, error: OutOfMemory) -> Refusal:
+    # The recorder marks a refusal right after the allocation that was refused.
+    refused_before = event + 1 < trace.n_events and trace.event_kind[event + 1] == OOM
+    return Refusal(
+        at=_moment_of(trace, event, error.allocated_bytes, error.allocated_bytes, error.reserved_bytes),
+        block=trace.event_arg[event],
+        tried_bytes=error.segment_bytes,
+        survived=refused_before and ALLOC in trace.event_kind[event + 1 :],
+    )
+
+
+def _first_highest(column: array[int]) -> int:
+    return column.index(max(column)) if column else -1
+
+
+def _highest_reserved(allocated: array[int], reserved: array[int]) -> int:
+    if not reserved:
+        return -1
+    highest = max(reserved)
+    return max(
+        (event for event, level in enumerate(reserved) if level == highest),
+        key=lambda event: (allocated[event], -event),
+    )
+
+
+def _moment(trace: StepTrace, event: int, requested: array[int], allocated: array[int], reserved: array[int]) -> Moment:
+    if event < 0:
+        return Moment(-1, 0, "", "", "", 0, 0, 0)
+    return _moment_of(trace, event, requested[event], allocated[event], reserved[event])
+
+
+def _moment_of(trace: StepTrace, event: int, requested: int, allocated: int, reserved: int) -> Moment:
+    """`event` with the names of the allocation at or before it."""
+    kinds = trace.event_kind
+    last = event
+    while last >= 0 and kinds[last] != ALLOC:
+        last -= 1
+    if last < 0:
+        return Moment(event, 0, "", "", "", requested, allocated, reserved)
+    block = trace.event_arg[last]
+    return Moment(
+        event,
+        trace.step[block],
+        trace.phases[trace.phase[block]],
+        trace.ops[trace.op[block]],
+        trace.modules[trace.module[block]],
+        requested,
+        allocated,
+        reserved,
+    )

@@ -1,0 +1,163 @@
+"""Saved results, predicted or measured, read back into one shape so that they can be set side by side."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vramcast.errors import UsageError
+from vramcast.memory.module_peaks import forward_peaks
+from vramcast.memory.prediction import Prediction, predict
+from vramcast.memory.replay import replay
+from vramcast.trace import StepTrace
+from vramcast.trace.storage import FORMAT as TRACE_FORMAT
+
+PREDICTION_FORMAT = "vramcast-prediction"
+PREDICTION_VERSION = 1
+MEASUREMENT_FORMAT = "vramcast-measurement"
+MEASUREMENT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a prediction and a measurement both can say; empty or None where one of them cannot."""
+
+    name: str
+    kind: str
+    """predicted or measured"""
+    gpu: str
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    device_bytes: int | None
+    phases: Mapping[str, Peaks]
+    """Over all steps."""
+    steps: tuple[Peaks, ...]
+    parts: Mapping[str, int] = field(default_factory=dict)
+    module_peaks: Mapping[str, int] = field(default_factory=dict)
+    """Highest allocated memory during the forward pass of a module."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+def load_result(path: Path, name: str | None = None) -> Result:
+    """A trace, a prediction (`run --json`) or a measurement (`measure --save`)."""
+    name = path.stem if name is None else name
+    document = _read(path)
+    kind = document.get("format")
+    try:
+        if kind == TRACE_FORMAT:
+            trace = StepTrace.load(path)
+            return result_of_prediction(name, predict(trace), forward_peaks(replay(trace)))
+        if kind == PREDICTION_FORMAT:
+            return _prediction(name, document)
+        if kind == MEASUREMENT_FORMAT:
+            return measured_result(name, document)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UsageError(f"{path} is damaged: {error!r}") from error
+    raise UsageError(f"{path} is neither a trace, a prediction nor a measurement of vramcast")
+
+
+def result_of_prediction(name: str, prediction: Prediction, module_peaks: Mapping[str, int]) -> Result:
+    account = prediction.account
+    phases: dict[str, Peaks] = {}
+    for stretch in account.phases:
+        _raise(phases, stretch.phase, stretch.peak_allocated_bytes, stretch.peak_reserved_bytes)
+    return Result(
+        name=name,
+        kind="predicted",
+        gpu=prediction.gpu.short_name,
+        peak_allocated_bytes=prediction.peak_allocated_bytes,
+        peak_reserved_bytes=prediction.peak_reserved_bytes,
+        device_bytes=prediction.device_bytes,
+        phases=phases,
+        steps=tuple(Peaks(s.peak_allocated_bytes, s.peak_reserved_bytes) for s in account.steps),
+        parts={part.name: part.size_bytes for part in account.parts if part.size_bytes},
+        module_peaks=module_peaks,
+    )
+
+
+def _prediction(name: str, document: dict[str, Any]) -> Result:
+    _check_version(name, document, PREDICTION_VERSION)
+    account = document["account"]
+    phases: dict[str, Peaks] = {}
+    for stretch in account["phases"]:
+        _raise(phases, stretch["phase"], stretch["peak_allocated_bytes"], stretch["peak_reserved_bytes"])
+    return Result(
+        name=name,
+        kind="predicted",
+        gpu=document["gpu"]["name"],
+        peak_allocated_bytes=document["peak_allocated_bytes"],
+        peak_reserved_bytes=document["peak_reserved_bytes"],
+        device_bytes=document["device_bytes"],
+        phases=phases,
+        steps=tuple(Peaks(s["peak_allocated_bytes"], s["peak_reserved_bytes"]) for s in account["steps"]),
+        parts={name: size for name, size in account["parts"].items() if size},
+    )
+
+
+def measured_result(name: str, document: Mapping[str, Any]) -> Result:
+    """A measurement document as `vramcast measure` writes it."""
+    _check_version(name, document, MEASUREMENT_VERSION)
+    run = document["run"]
+    phases: dict[str, Peaks] = {}
+    setup = run["setup"]
+    _raise(phases, "setup", setup["peak_allocated_bytes"], setup["peak_reserved_bytes"])
+    for step in run["steps"]:
+        for phase, point in step["phase_peaks"].items():
+            _raise(phases, phase, point["peak_allocated_bytes"], point["peak_reserved_bytes"])
+    timed = run["steps"][run["warmup_steps"] :]
+    seconds = {"step": run["step_seconds"]}
+    for phase in timed[0]["phase_seconds"] if timed else ():
+        seconds[phase] = sum(step["phase_seconds"].get(phase, 0.0) for step in timed) / len(timed)
+    if timed:
+        seconds["data (host)"] = sum(step["data_seconds"] for step in timed) / len(timed)
+    driver = [value for name, value in run["driver"].items() if name in ("setup_bytes", "end_bytes") and value]
+    return Result(
+        name=name,
+        kind="measured",
+        gpu=run["environment"]["gpu"],
+        peak_allocated_bytes=run["peak_allocated_bytes"],
+        peak_reserved_bytes=run["peak_reserved_bytes"],
+        device_bytes=max(driver, default=None),
+        phases=phases,
+        steps=tuple(Peaks(s["peak_allocated_bytes"], s["peak_reserved_bytes"]) for s in run["steps"]),
+        module_peaks=run.get("extra", {}).get("module_peaks", {}),
+        seconds=seconds,
+    )
+
+
+def _raise(phases: dict[str, Peaks], phase: str, allocated: int, reserved: int) -> None:
+    before = phases.get(phase, Peaks(0, 0))
+    phases[phase] = Peaks(max(before.allocated_bytes, allocated), max(before.reserved_bytes, reserved))
+
+
+def _check_version(name: str, document: Mapping[str, Any], version: int) -> None:
+    if document.get("version") != version:
+        raise UsageError(f"{name} has version {document.get('version')!r}; this vramcast reads version {version}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        document = json.loads(data)
+    except FileNotFoundError as error:
+        raise UsageError(f"no such file: {path}") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except (EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UsageError(f"{path} is not a file of vramcast, or is cut short") from error
+    if not isinstance(document, dict):
+        raise UsageError(f"{path} is not a file of vramcast")
+    return document

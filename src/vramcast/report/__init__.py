@@ -1,0 +1,1 @@
+"""Results as text and as JSON. Nothing is computed here: reports only read."""

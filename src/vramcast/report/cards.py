@@ -1,0 +1,69 @@
+"""The known cards as a table, and one card with all its figures and their sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vramcast.gpus import GpuSpec
+from vramcast.units import format_gib, format_size
+
+
+def print_cards(specs: Iterable[GpuSpec], console: Console) -> None:
+    table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table.add_column("id", no_wrap=True)
+    table.add_column("card", overflow="fold")
+    for heading in ("usable GiB", "sm", "GB/s", "bf16 TFLOP/s"):
+        table.add_column(heading, justify="right")
+    for spec in specs:
+        bandwidth = spec.bandwidth_bytes_per_second
+        table.add_row(
+            spec.id,
+            spec.short_name,
+            f"{spec.usable_bytes / 2**30:.1f}",
+            "{}.{}".format(*spec.compute_capability),
+            "–" if bandwidth is None else f"{bandwidth / 1e9:.0f}",
+            "–" if spec.bf16_tflops is None else f"{spec.bf16_tflops:g}",
+        )
+    console.print(table)
+
+
+def print_card(spec: GpuSpec, console: Console) -> None:
+    """Each figure with the number of its source; the sources below."""
+    console.print(Text(f"{spec.name} ({spec.id})", style="bold"))
+    table = Table(box=None, pad_edge=False, show_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim", no_wrap=True)
+    figures = list(_figures(spec))
+    sources = list(dict.fromkeys(spec.sources[field] for _, _, field in figures if field in spec.sources))
+    for label, value, field in figures:
+        source = spec.sources.get(field)
+        table.add_row(label, value, "" if source is None else f"({sources.index(source) + 1})")
+    console.print(table)
+    console.print()
+    for number, source in enumerate(sources, 1):
+        console.print(Text(f"({number}) {source}", style="dim"))
+
+
+def _figures(spec: GpuSpec) -> Iterable[tuple[str, str, str]]:
+    yield "compute capability", "{}.{}".format(*spec.compute_capability), "compute_capability"
+    yield "nvidia-smi shows", f"{spec.memory_mib} MiB", "memory_mib"
+    yield "torch reports", format_gib(spec.total_memory_bytes), "total_memory_bytes"
+    yield "CUDA context", format_size(spec.context_bytes), "context_bytes"
+    yield "usable", format_gib(spec.usable_bytes), ""
+    if spec.sm_count is not None:
+        yield "multiprocessors", str(spec.sm_count), "sm_count"
+    if spec.l2_bytes is not None:
+        yield "L2 cache", format_size(spec.l2_bytes), "l2_bytes"
+    if spec.bandwidth_bytes_per_second is not None:
+        yield "bandwidth", f"{spec.bandwidth_bytes_per_second / 1e9:g} GB/s", "bandwidth_bytes_per_second"
+    for name in ("fp32", "tf32", "fp16", "bf16", "fp8"):
+        rate = getattr(spec, f"{name}_tflops")
+        if rate is not None:
+            yield name, f"{rate:g} TFLOP/s", f"{name}_tflops"
+    if spec.link_bytes_per_second is not None:
+        yield spec.link or "link", f"{spec.link_bytes_per_second / 1e9:g} GB/s", "link_bytes_per_second"

@@ -1,0 +1,91 @@
+"""Results as JSON. Every document names its format and version; docs/json.md says what each field means.
+
+Sizes are integers of bytes, times are seconds. A later version may add fields; it takes none away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from vramcast.memory import Account, Moment, Prediction
+from vramcast.memory.compare import Comparison
+from vramcast.memory.modules import ModuleNode
+from vramcast.memory.results import PREDICTION_FORMAT, PREDICTION_VERSION
+from vramcast.report.wording import verdict
+from vramcast.trace.schema import KINDS
+
+COMPARISON_FORMAT = "vramcast-comparison"
+COMPARISON_VERSION = 1
+
+
+def prediction_document(prediction: Prediction) -> dict[str, Any]:
+    refusal = prediction.out_of_memory
+    return {
+        "format": PREDICTION_FORMAT,
+        "version": PREDICTION_VERSION,
+        "verdict": verdict(prediction),
+        "fits": prediction.fits,
+        "at_least": prediction.at_least,
+        "peak_allocated_bytes": prediction.peak_allocated_bytes,
+        "peak_reserved_bytes": prediction.peak_reserved_bytes,
+        "device_bytes": prediction.device_bytes,
+        "context_bytes": prediction.context_bytes,
+        "limit_bytes": prediction.limit_bytes,
+        "headroom_bytes": prediction.headroom_bytes,
+        "retries": prediction.retries,
+        "out_of_memory": refusal and {"tried_bytes": refusal.tried_bytes, "at": asdict(refusal.at)},
+        "gpu": prediction.gpu.to_dict(),
+        "source": prediction.source,
+        "steps": prediction.steps,
+        "allocator_conf": prediction.allocator_conf,
+        "versions": dict(prediction.versions),
+        "account": account_document(prediction.account),
+        "notes": [asdict(note) for note in prediction.notes],
+    }
+
+
+def account_document(account: Account) -> dict[str, Any]:
+    return {
+        "moment": _moment(account.moment),
+        "device_bytes": account.device_bytes,
+        "parts": {part.name: part.size_bytes for part in account.parts},
+        "modules": _module(account.modules),
+        "steps": [_without_phase(asdict(stretch)) for stretch in account.steps],
+        "phases": [asdict(stretch) for stretch in account.phases],
+        "timeline": {
+            "kinds": list(KINDS),
+            "points": [asdict(point) for point in account.timeline],
+        },
+    }
+
+
+def comparison_document(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "format": COMPARISON_FORMAT,
+        "version": COMPARISON_VERSION,
+        "columns": [{"name": c.name, "kind": c.kind} for c in comparison.columns],
+        "reference": comparison.columns[comparison.reference].name,
+        "rows": [
+            {"group": row.group, "name": row.name, "unit": row.unit, "values": list(row.values)}
+            for row in comparison.rows
+        ],
+    }
+
+
+def _moment(moment: Moment) -> dict[str, Any]:
+    return asdict(moment)
+
+
+def _without_phase(stretch: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in stretch.items() if name != "phase"}
+
+
+def _module(node: ModuleNode) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "self_bytes": node.self_bytes,
+        "total_bytes": node.total_bytes,
+        "by_kind_bytes": dict(node.by_kind_bytes),
+        "children": [_module(child) for child in node.children],
+    }

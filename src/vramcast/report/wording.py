@@ -1,0 +1,57 @@
+"""Sentences and figures that more than one report uses."""
+
+from __future__ import annotations
+
+from vramcast.memory import Moment, Prediction
+from vramcast.units import format_gib, format_size
+
+# Letters whose names begin with a vowel: "an RTX 4090", "an H100", but "a B200", "a Tesla T4".
+_VOWEL_LETTERS = "AEFHILMNORSX"
+_VOWEL_NUMBERS = ("8", "11", "18")
+
+
+def with_article(name: str) -> str:
+    first, second = name[:1], name[1:2]
+    if first.isdigit():
+        vowel = name.startswith(_VOWEL_NUMBERS)
+    elif second.islower():
+        vowel = first.lower() in "aeiou"
+    else:
+        vowel = first in _VOWEL_LETTERS
+    return f"{'an' if vowel else 'a'} {name}"
+
+
+def verdict(prediction: Prediction) -> str:
+    """The one line that answers the question."""
+    card = with_article(prediction.gpu.short_name)
+    needs = format_gib(prediction.device_bytes, 1)
+    usable = format_gib(prediction.limit_bytes, 1)
+    if prediction.fits:
+        return f"Fits {card}: needs {needs} of {usable}, {format_gib(prediction.headroom_bytes, 1)} to spare"
+    needs = f"at least {needs}" if prediction.at_least else needs
+    if prediction.headroom_bytes >= 0:
+        # It ran out although the peak is below the limit: no free range was large enough.
+        return f"Does not fit {card}: needs {needs} in larger pieces than {usable} can give"
+    return f"Does not fit {card}: needs {needs}, {usable} usable"
+
+
+def place(moment: Moment) -> str:
+    """Where in the run: "step 2, backward, aten.mm in transformer.h.3"."""
+    where = [f"step {moment.step + 1}"]
+    if moment.phase:
+        where.append(moment.phase)
+    if moment.op:
+        where.append(f"{moment.op} in {moment.module}" if moment.module else moment.op)
+    return ", ".join(where)
+
+
+def percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "–"
+
+
+def signed_percent(value: float, reference: float) -> str:
+    return f"{100 * (value - reference) / reference:+.1f} %" if reference else "–"
+
+
+def signed_size(size_bytes: int) -> str:
+    return ("+" if size_bytes >= 0 else "−") + format_size(abs(size_bytes))

@@ -1,0 +1,146 @@
+"""Collects a trace while the run goes on. `alloc` and `free` are on the hot path: two list operations each."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from vramcast.trace.schema import ALLOC, EVENT_KINDS, FREE, KINDS, Note, StepTrace
+
+_EVENT_CODE = {name: code for code, name in enumerate(EVENT_KINDS)}
+_CODE_BITS = 4
+_CODE_MASK = (1 << _CODE_BITS) - 1
+_ROW = 5  # requested_bytes, op, module, phase, stream
+
+KIND_ID: dict[str, int] = {name: kind_id for kind_id, name in enumerate(KINDS)}
+
+
+class _Names:
+    """A string table that hands out dense ids."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, int] = {}
+
+    def intern(self, name: str) -> int:
+        return self.ids.setdefault(name, len(self.ids))
+
+
+class TraceBuilder:
+    """Append-only recorder of allocations; `build` turns it into a StepTrace.
+
+    Events are kept as one integer each (argument and kind packed together) and block rows as one flat list,
+    so that recording costs next to nothing beside dispatching the op itself.
+    """
+
+    def __init__(self, default_kind: str = "temporaries") -> None:
+        self._events: list[int] = []
+        self._rows: list[int] = []
+        self._n_blocks = 0
+        self._kinds: dict[int, int] = {}
+        self._default_kind = KIND_ID[default_kind]
+        self._ops, self._modules, self._phases, self._labels = _Names(), _Names(), _Names(), _Names()
+        self._notes: dict[tuple[str, str, str | None], int] = {}
+        self.intern_op = self._ops.intern
+        self.intern_module = self._modules.intern
+        self.intern_phase = self._phases.intern
+
+    @property
+    def n_blocks(self) -> int:
+        return self._n_blocks
+
+    @property
+    def n_events(self) -> int:
+        return len(self._events)
+
+    def alloc(self, requested_bytes: int, op_id: int, module_id: int, phase_id: int, stream: int = 0) -> int:
+        """Record an allocation and give its block id (0, 1, 2 ... in order)."""
+        block = self._n_blocks
+        self._n_blocks = block + 1
+        self._rows += (requested_bytes, op_id, module_id, phase_id, stream)
+        self._events.append(block << _CODE_BITS | ALLOC)
+        return block
+
+    def free(self, block: int) -> None:
+        self._events.append(block << _CODE_BITS | FREE)
+
+    def set_kind(self, block: int, kind_id: int) -> None:
+        """What the block turned out to be; the last word counts."""
+        self._kinds[block] = kind_id
+
+    def set_module(self, block: int, module_id: int) -> None:
+        """Give the block to another module, e.g. a parameter that was made before its module was known."""
+        self._rows[block * _ROW + 2] = module_id
+
+    def kind_of(self, block: int) -> int:
+        return self._kinds.get(block, self._default_kind)
+
+    def mark(self, kind: str, label: str = "") -> None:
+        """Record an event that is neither alloc nor free; `kind` is one of EVENT_KINDS."""
+        self._events.append(self._labels.intern(label) << _CODE_BITS | _EVENT_CODE[kind])
+
+    def note(self, topic: str, text: str, where: str | None = None, count: int = 1) -> None:
+        """Tell the reader something; the same note again only counts up."""
+        key = (topic, text, where)
+        self._notes[key] = self._notes.get(key, 0) + count
+
+    def live_bytes_by_kind(self) -> dict[str, int]:
+        """What is alive now, as far as the kinds are known; for messages, not for the hot path."""
+        held: dict[str, int] = {}
+        for block in self._live():
+            kind = KINDS[self.kind_of(block)]
+            held[kind] = held.get(kind, 0) + self._rows[block * _ROW]
+        return held
+
+    def live_bytes_by_module(self) -> dict[str, int]:
+        names = tuple(self._modules.ids)
+        held: dict[str, int] = {}
+        for block in self._live():
+            name = names[self._rows[block * _ROW + 2]]
+            held[name] = held.get(name, 0) + self._rows[block * _ROW]
+        return held
+
+    def _live(self) -> list[int]:
+        freed = {event >> _CODE_BITS for event in self._events if event & _CODE_MASK == FREE}
+        return [block for block in range(self._n_blocks) if block not in freed]
+
+    def build(
+        self,
+        *,
+        gpu: Mapping[str, Any],
+        torch_version: str,
+        allocator_conf: str,
+        capacity_bytes: int,
+        context_bytes: int,
+        notes: Sequence[Note] = (),
+        versions: Mapping[str, str] | None = None,
+        source: str = "",
+    ) -> StepTrace:
+        """The trace so far. Recording may go on afterwards; the result does not change."""
+        kind = array("b", [self._default_kind]) * self._n_blocks
+        for block, kind_id in self._kinds.items():
+            kind[block] = kind_id
+        rows, events = self._rows, self._events
+        collected = [Note(topic, text, where, count) for (topic, text, where), count in self._notes.items()]
+        return StepTrace(
+            gpu=dict(gpu),
+            torch_version=torch_version,
+            allocator_conf=allocator_conf,
+            capacity_bytes=capacity_bytes,
+            context_bytes=context_bytes,
+            ops=tuple(self._ops.ids),
+            modules=tuple(self._modules.ids),
+            phases=tuple(self._phases.ids),
+            labels=tuple(self._labels.ids),
+            event_kind=array("b", [event & _CODE_MASK for event in events]),
+            event_arg=array("q", [event >> _CODE_BITS for event in events]),
+            requested_bytes=array("q", rows[0::_ROW]),
+            op=array("i", rows[1::_ROW]),
+            module=array("i", rows[2::_ROW]),
+            phase=array("i", rows[3::_ROW]),
+            kind=kind,
+            stream=array("i", rows[4::_ROW]),
+            notes=(*collected, *notes),
+            versions=dict(versions or {}),
+            source=source,
+        )

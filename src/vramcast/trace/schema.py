@@ -1,0 +1,188 @@
+"""The trace of a run as columns: every allocation and free in order, each with its op, module and phase.
+
+Pure data, no torch. Two sets of parallel columns:
+
+events   in the order they happened: `event_kind` (an index into EVENT_KINDS) and `event_arg`
+         (alloc and free: the block; every other kind: an index into `labels`)
+blocks   one row for each allocation: `requested_bytes`, `op`, `module`, `phase` (indices into the string
+         tables of those names), `kind` (an index into KINDS), `stream`
+
+and three columns worked out from them when a trace is made or loaded: `born_event`, `died_event` (-1 while
+still alive at the end) and `step` (how many optimizer steps had finished when the block was made).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vramcast.errors import UsageError
+
+KINDS: tuple[str, ...] = (
+    "weights",
+    "gradients",
+    "optimizer state",
+    "saved activations",
+    "temporaries",
+    "inputs",
+    "buffers",
+    "autocast copies",
+    "workspaces",
+    "outputs/other",
+)
+
+EVENT_KINDS: tuple[str, ...] = (
+    "alloc",  # arg: block
+    "free",  # arg: block
+    "step",  # an optimizer step has finished
+    "phase",  # label: the phase that starts here
+    "empty_cache",
+    "reset_peak",
+    "synchronize",
+    "oom",  # the allocation just before was refused, and the run was told so
+    "mark",  # label: anything a reader may want to find again
+)
+ALLOC, FREE, STEP, PHASE, EMPTY_CACHE, RESET_PEAK, SYNCHRONIZE, OOM, MARK = range(len(EVENT_KINDS))
+
+
+class TraceError(UsageError):
+    """A trace contradicts itself, or a file does not hold a trace this version can read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something the reader of a prediction must know: what was assumed, and where."""
+
+    topic: str
+    """What kind of note, e.g. "unknown read", "compiled as eager"; equal topics are shown together."""
+    text: str
+    where: str | None = None
+    """file:line of the user's code, when there is one."""
+    count: int = 1
+    """How often it happened."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTrace:
+    """One traced run. Make it with TraceBuilder or `StepTrace.load`; both check it."""
+
+    gpu: Mapping[str, Any]
+    """The card it was traced for, as `GpuSpec.to_dict()` wrote it; "id" and "name" at least."""
+    torch_version: str
+    allocator_conf: str
+    """The PYTORCH_CUDA_ALLOC_CONF in force."""
+    capacity_bytes: int
+    """What the allocator may take from the driver, context already deducted."""
+    context_bytes: int
+    """CUDA context and loaded kernels: on the device, outside the allocator."""
+
+    ops: Sequence[str]
+    modules: Sequence[str]
+    phases: Sequence[str]
+    labels: Sequence[str]
+
+    event_kind: array[int]
+    event_arg: array[int]
+
+    requested_bytes: array[int]
+    op: array[int]
+    module: array[int]
+    phase: array[int]
+    kind: array[int]
+    stream: array[int]
+
+    notes: Sequence[Note] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Other versions that matter to the result: transformers, bitsandbytes, vramcast."""
+    source: str = ""
+    """What was traced, as the user would name it: a script and its arguments."""
+
+    born_event: array[int] = field(init=False)
+    died_event: array[int] = field(init=False)
+    step: array[int] = field(init=False)
+    steps: int = field(init=False)
+    """Optimizer steps that finished."""
+
+    def __post_init__(self) -> None:
+        self._check_columns()
+        born, died, step, steps = _lifetimes(self.event_kind, self.event_arg, len(self.requested_bytes))
+        object.__setattr__(self, "born_event", born)
+        object.__setattr__(self, "died_event", died)
+        object.__setattr__(self, "step", step)
+        object.__setattr__(self, "steps", steps)
+
+    @property
+    def n_blocks(self) -> int:
+        return len(self.requested_bytes)
+
+    @property
+    def n_events(self) -> int:
+        return len(self.event_kind)
+
+    @property
+    def ends_refused(self) -> bool:
+        """The last allocation was refused, so the run as traced ends there and its need is not known in full."""
+        kinds = self.event_kind
+        last = next((event for event in range(self.n_events - 1, -1, -1) if kinds[event] == ALLOC), -1)
+        return 0 <= last < self.n_events - 1 and kinds[last + 1] == OOM
+
+    def _check_columns(self) -> None:
+        if len(self.event_kind) != len(self.event_arg):
+            raise TraceError("trace: the event columns differ in length")
+        tables = {
+            "op": len(self.ops),
+            "module": len(self.modules),
+            "phase": len(self.phases),
+            "kind": len(KINDS),
+        }
+        for name in ("op", "module", "phase", "kind", "stream"):
+            column: array[int] = getattr(self, name)
+            if len(column) != self.n_blocks:
+                raise TraceError(f"trace: column {name!r} has {len(column)} rows for {self.n_blocks} blocks")
+            if name in tables and column and not (min(column) >= 0 and max(column) < tables[name]):
+                raise TraceError(f"trace: column {name!r} points outside its table of {tables[name]}")
+        if self.requested_bytes and min(self.requested_bytes) < 0:
+            raise TraceError("trace: a block has a negative size")
+
+    def save(self, path: str | Path) -> None:
+        """Write the whole trace to one file (gzipped JSON)."""
+        from vramcast.trace.storage import save
+
+        save(self, Path(path))
+
+    @staticmethod
+    def load(path: str | Path) -> StepTrace:
+        """Read a trace that `save` wrote; TraceError says what is wrong with a file that is not one."""
+        from vramcast.trace.storage import load
+
+        return load(Path(path))
+
+
+def _lifetimes(
+    event_kind: array[int], event_arg: array[int], n_blocks: int
+) -> tuple[array[int], array[int], array[int], int]:
+    """When each block was made and freed, and in which step; refuses a sequence that cannot have happened."""
+    born = array("q", [-1]) * n_blocks
+    died = array("q", [-1]) * n_blocks
+    step = array("i", [0]) * n_blocks
+    steps = 0
+    for event, (code, arg) in enumerate(zip(event_kind, event_arg, strict=True)):
+        if code == ALLOC:
+            if not 0 <= arg < n_blocks or born[arg] >= 0:
+                raise TraceError(f"trace: event {event} allocates block {arg}, which is unknown or made already")
+            born[arg] = event
+            step[arg] = steps
+        elif code == FREE:
+            if not 0 <= arg < n_blocks or born[arg] < 0 or died[arg] >= 0:
+                raise TraceError(f"trace: event {event} frees block {arg}, which is not alive")
+            died[arg] = event
+        elif code == STEP:
+            steps += 1
+        elif not 0 <= code < len(EVENT_KINDS):
+            raise TraceError(f"trace: event {event} is of unknown kind {code}")
+    if n_blocks and min(born) < 0:
+        raise TraceError(f"trace: block {list(born).index(-1)} is never allocated")
+    return born, died, step, steps

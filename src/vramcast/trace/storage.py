@@ -1,0 +1,110 @@
+"""A trace as one file: gzipped JSON, columns as lists of integers, with a format name and version."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from array import array
+from pathlib import Path
+from typing import Any
+
+from vramcast.trace.schema import EVENT_KINDS, KINDS, Note, StepTrace, TraceError
+
+FORMAT = "vramcast-trace"
+VERSION = 1
+
+# (column, array typecode); the derived columns are worked out again on load, so they cannot disagree.
+_EVENT_COLUMNS = (("event_kind", "b"), ("event_arg", "q"))
+_BLOCK_COLUMNS = (
+    ("requested_bytes", "q"),
+    ("op", "i"),
+    ("module", "i"),
+    ("phase", "i"),
+    ("kind", "b"),
+    ("stream", "i"),
+)
+_TABLES = ("ops", "modules", "phases", "labels")
+_SCALARS: tuple[tuple[str, type], ...] = (
+    ("torch_version", str),
+    ("allocator_conf", str),
+    ("capacity_bytes", int),
+    ("context_bytes", int),
+    ("source", str),
+)
+
+
+def save(trace: StepTrace, path: Path) -> None:
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        # Written out so that a file stays readable if a later version adds kinds.
+        "kinds": KINDS,
+        "event_kinds": EVENT_KINDS,
+        "gpu": dict(trace.gpu),
+        "versions": dict(trace.versions),
+        "notes": [{"topic": n.topic, "text": n.text, "where": n.where, "count": n.count} for n in trace.notes],
+    }
+    for name, _ in _SCALARS:
+        document[name] = getattr(trace, name)
+    for name in _TABLES:
+        document[name] = list(getattr(trace, name))
+    for name, _ in (*_EVENT_COLUMNS, *_BLOCK_COLUMNS):
+        document[name] = getattr(trace, name).tolist()
+    try:
+        with gzip.open(path, "wt", encoding="utf-8", compresslevel=3) as file:
+            file.write(json.dumps(document, separators=(",", ":")))
+    except OSError as error:
+        raise TraceError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def load(path: Path) -> StepTrace:
+    document = _read_document(path)
+    if document.get("format") != FORMAT:
+        raise TraceError(f"{path} is not a vramcast trace; `vramcast run --save FILE` writes one")
+    if document.get("version") != VERSION:
+        raise TraceError(
+            f"{path} is a trace of version {document.get('version')!r}; "
+            f"this vramcast reads version {VERSION}: trace the run again"
+        )
+    try:
+        if tuple(document["kinds"]) != KINDS or tuple(document["event_kinds"]) != EVENT_KINDS:
+            raise TraceError(f"{path} uses kinds this version does not know")
+        fields: dict[str, Any] = {name: _typed(document, name, kind) for name, kind in _SCALARS}
+        fields |= {name: tuple(str(item) for item in document[name]) for name in _TABLES}
+        fields |= {name: array(code, document[name]) for name, code in (*_EVENT_COLUMNS, *_BLOCK_COLUMNS)}
+        notes = tuple(
+            Note(str(n["topic"]), str(n["text"]), n.get("where"), int(n.get("count", 1))) for n in document["notes"]
+        )
+        return StepTrace(
+            gpu=dict(document["gpu"]),
+            versions=dict(document["versions"]),
+            notes=notes,
+            **fields,
+        )
+    except KeyError as error:
+        raise TraceError(f"{path} is damaged: {error.args[0]!r} is missing") from error
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise TraceError(f"{path} is damaged: {error}") from error
+
+
+def _read_document(path: Path) -> dict[str, Any]:
+    try:
+        with gzip.open(path, "rb") as file:
+            document = json.loads(file.read())
+    except FileNotFoundError as error:
+        raise TraceError(f"no such file: {path}") from error
+    except (gzip.BadGzipFile, zlib.error, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise TraceError(f"{path} is not a vramcast trace, or is cut short ({error})") from error
+    except OSError as error:
+        raise TraceError(f"cannot read {path}: {error.strerror or error}") from error
+    if not isinstance(document, dict):
+        raise TraceError(f"{path} is not a vramcast trace")
+    return document
+
+
+def _typed(document: dict[str, Any], name: str, kind: type) -> Any:
+    value = document[name]
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{name!r} should be {kind.__name__}, not {type(value).__name__}")
+    return value

@@ -1,0 +1,183 @@
+"""torch.cuda as a program on the target card would see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from vramcast.virtual_gpu.machine import Machine
+
+
+class Stream:
+    """A stream of the virtual card; work on it allocates from its own pool."""
+
+    _next = 1
+
+    def __init__(self, device: Any = None, priority: int = 0, stream_id: int | None = None, **_: Any) -> None:
+        if stream_id is None:
+            stream_id = Stream._next
+            Stream._next += 1
+        self.stream_id = self.cuda_stream = stream_id
+        self.device = torch.device("cuda", 0)
+        self.device_index = 0
+        self.priority = priority
+
+    def synchronize(self) -> None: ...
+    def wait_stream(self, stream: Any) -> None: ...
+    def wait_event(self, event: Any) -> None: ...
+
+    def record_event(self, event: Any = None) -> Event:
+        return event or Event()
+
+    def query(self) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.stream_id == self.stream_id
+
+    def __hash__(self) -> int:
+        return hash(self.stream_id)
+
+
+class Event:
+    """An event that has always happened: the virtual card takes no time here."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, **_: Any):
+        self.enable_timing = enable_timing
+
+    def record(self, stream: Any = None) -> None: ...
+    def wait(self, stream: Any = None) -> None: ...
+    def synchronize(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end_event: Any) -> float:
+        return 1.0
+
+
+class Device:
+    """`with torch.cuda.device(0)`: there is one card, so nothing changes."""
+
+    def __init__(self, device: Any = None) -> None:
+        self.idx = 0
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *exc: Any) -> None: ...
+
+
+def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Callable[[], int]) -> dict[str, Any]:
+    """Name in torch.cuda -> what stands there while the virtual GPU is active."""
+    gpu, ledger = machine.gpu, machine.ledger
+    allocator = ledger.allocator
+    streams = {0: Stream(stream_id=0)}
+
+    def nothing(*args: Any, **kwargs: Any) -> None:
+        return None
+
+    def synchronize(device: Any = None) -> None:
+        machine.synchronize()
+
+    def properties(device: Any = None) -> Any:
+        major, minor = gpu.compute_capability
+        return SimpleNamespace(
+            name=gpu.name, major=major, minor=minor, total_memory=total_memory_bytes,
+            multi_processor_count=gpu.sm_count or 0, is_integrated=0, is_multi_gpu_board=0,
+            max_threads_per_multi_processor=2048, warp_size=32, regs_per_multiprocessor=65536,
+            shared_memory_per_block=49152, shared_memory_per_multiprocessor=102400, L2_cache_size=gpu.l2_bytes or 0,
+            gcnArchName="", uuid="00000000-0000-0000-0000-000000000000",
+        )
+
+    def mem_get_info(device: Any = None) -> tuple[int, int]:
+        free = total_memory_bytes - context_bytes() - allocator.reserved_bytes
+        return max(free, 0), total_memory_bytes
+
+    def empty_cache() -> None:
+        allocator.empty_cache()
+        ledger.builder.mark("empty_cache")
+
+    def reset_peaks(device: Any = None) -> None:
+        allocator.reset_peaks()
+        ledger.builder.mark("reset_peak")
+
+    def current_stream(device: Any = None) -> Stream:
+        return streams.setdefault(ledger.stream, Stream(stream_id=ledger.stream))
+
+    @contextmanager
+    def stream(chosen: Any) -> Iterator[None]:
+        before = ledger.stream
+        if chosen is not None:
+            ledger.stream = chosen.stream_id
+            streams[chosen.stream_id] = chosen
+        try:
+            yield
+        finally:
+            ledger.stream = before
+
+    def set_fraction(fraction: float, device: Any = None) -> None:
+        allocator.set_capacity(int(total_memory_bytes * fraction))
+
+    state = torch.zeros(16, dtype=torch.uint8)
+    return {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": nothing,
+        "init": nothing,
+        "_lazy_init": nothing,
+        "_exchange_device": lambda index: 0,
+        "_maybe_exchange_device": lambda index: 0,
+        "get_device_name": lambda device=None: gpu.name,
+        "get_device_capability": lambda device=None: tuple(gpu.compute_capability),
+        "get_device_properties": properties,
+        "get_arch_list": lambda: [f"sm_{gpu.compute_capability[0]}{gpu.compute_capability[1]}"],
+        "is_bf16_supported": lambda including_emulation=True: including_emulation
+        or gpu.compute_capability >= (8, 0),
+        "is_tf32_supported": lambda: gpu.compute_capability >= (8, 0),
+        "synchronize": synchronize,
+        "ipc_collect": nothing,
+        "memory_allocated": lambda device=None: allocator.allocated_bytes,
+        "max_memory_allocated": lambda device=None: allocator.peak_allocated_bytes,
+        "memory_reserved": lambda device=None: allocator.reserved_bytes,
+        "max_memory_reserved": lambda device=None: allocator.peak_reserved_bytes,
+        "memory_cached": lambda device=None: allocator.reserved_bytes,
+        "max_memory_cached": lambda device=None: allocator.peak_reserved_bytes,
+        "memory_stats": lambda device=None: allocator.memory_stats(),
+        "memory_summary": lambda device=None, abbreviated=False: (
+            f"virtual {gpu.name}: {allocator.allocated_bytes} bytes allocated, {allocator.reserved_bytes} reserved"
+        ),
+        "mem_get_info": mem_get_info,
+        "empty_cache": empty_cache,
+        "reset_peak_memory_stats": reset_peaks,
+        "reset_max_memory_allocated": reset_peaks,
+        "reset_max_memory_cached": reset_peaks,
+        "reset_accumulated_memory_stats": nothing,
+        "set_per_process_memory_fraction": set_fraction,
+        "Stream": Stream,
+        "ExternalStream": Stream,
+        "Event": Event,
+        "current_stream": current_stream,
+        "default_stream": lambda device=None: streams[0],
+        "set_stream": lambda chosen: setattr(ledger, "stream", chosen.stream_id),
+        "stream": stream,
+        "device": Device,
+        "device_of": Device,
+        "manual_seed": nothing,
+        "manual_seed_all": nothing,
+        "seed": nothing,
+        "seed_all": nothing,
+        "initial_seed": lambda: 0,
+        "get_rng_state": lambda device="cuda": state.clone(),
+        "get_rng_state_all": lambda: [state.clone()],
+        "set_rng_state": nothing,
+        "set_rng_state_all": nothing,
+        "can_device_access_peer": lambda a, b: False,
+        "utilization": lambda device=None: 0,
+        "is_current_stream_capturing": lambda: False,
+    }

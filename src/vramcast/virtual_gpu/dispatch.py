@@ -1,0 +1,199 @@
+"""Every op the program runs passes here, below autograd: run it without data and book what CUDA would allocate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from vramcast.virtual_gpu import values
+from vramcast.virtual_gpu.kernels import KERNELS, Call
+from vramcast.virtual_gpu.ledger import Ledger
+from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, sparse_parts
+from vramcast.virtual_gpu.unknown import no_rule
+
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+REAL = -1
+"""Neither on the card nor virtual host memory: ordinary CPU tensors, or the user's own meta tensors."""
+
+_META = torch.device("meta")
+_Tensor = torch.Tensor
+
+
+class DispatchMode(TorchDispatchMode):
+    """Sees each op once (composites already taken apart) and decides what it allocates."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the wrapper that would add costs more than the handler itself
+
+    def __init__(self, ledger: Ledger, machine: Any) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.machine = machine
+        self.target: int | None = None
+        """Where the factory function now running was told to put its result (set by the function mode)."""
+        self._handlers: dict[Any, Handler] = {}
+        self._op_ids: dict[Any, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handler = self._handlers.get(func)
+        if handler is None:
+            handler = self._prepare(func)
+        with torch._C.DisableTorchFunction():
+            return handler(func, args, kwargs or {})
+
+    def _prepare(self, func: Any) -> Handler:
+        self._op_ids[func] = self.ledger.builder.intern_op(str(func).removesuffix(".default"))
+        handler = self._choose(func)
+        self._handlers[func] = handler
+        return handler
+
+    def _choose(self, func: Any) -> Handler:
+        name = func._schema.name
+        if func in KERNELS or func.overloadpacket in KERNELS:
+            return self._with_kernel
+        if not isinstance(func, torch._ops.OpOverload):
+            return self._functional
+        returns = func._schema.returns
+        if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments):
+            if name.startswith(("aten::_foreach_", "aten::_fused_")):
+                return self._foreach_in_place
+            if any(a.is_out for a in func._schema.arguments):
+                return self._functional
+            return self._in_place
+        if returns and all(r.alias_info is not None for r in returns):
+            return self._view
+        return self._functional
+
+    # -- the kinds of op ------------------------------------------------------------------------------------
+
+    def _view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return func(*args, **kwargs)
+
+    def _functional(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        device = self.device_of(args, kwargs)
+        if device == REAL and not _wants_meta(kwargs):
+            return func(*args, **kwargs)
+        self.enter(func)
+        try:
+            out = func(*args, **kwargs)
+        except NotImplementedError as error:
+            raise no_rule(func, args, error) from None
+        self.adopt(out, device)
+        values.propagate(self, func, args, kwargs, out)
+        return out
+
+    def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        device = self.device_of(args, kwargs)
+        if device == REAL:
+            return func(*args, **kwargs)
+        self.enter(func)
+        try:
+            out = func(*args, **kwargs)
+        except NotImplementedError as error:
+            if func.namespace != "aten":
+                raise no_rule(func, args, error) from None
+            out = args[0]
+        self.adopt(out, device)
+        values.update_in_place(self, func, args, kwargs)
+        return out
+
+    def _foreach_in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensors = args[0]
+        if not tensors or not tensors[0].is_meta:
+            return func(*args, **kwargs)
+        for tensor in tensors:
+            values.forget(tensor)
+        return None
+
+    def _with_kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        device = self.device_of(args, kwargs)
+        if device == REAL and not _wants_meta(kwargs):
+            return func(*args, **kwargs)
+        self.enter(func)
+        kernel = KERNELS.get(func) or KERNELS[func.overloadpacket]
+        return kernel(Call(self, func, args, kwargs, device))
+
+    # -- helpers --------------------------------------------------------------------------------------------
+
+    def enter(self, func: Any) -> None:
+        """Say which op is running; its module and phase come from the program's position."""
+        ledger = self.ledger
+        ledger.op = self._op_ids[func]
+        self.machine.locate(ledger)
+
+    def device_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """Where the op runs: GPU as soon as one argument is on the card."""
+        if self.target is not None:
+            return self.target
+        found = None
+        seen = False
+        for arg in args:
+            if isinstance(arg, _Tensor):
+                seen = True
+                block = _block(arg)
+                if block is not None:
+                    if block.device == GPU:
+                        return GPU
+                    found = HOST
+            elif isinstance(arg, (list, tuple)):
+                for item in arg:
+                    if isinstance(item, _Tensor):
+                        seen = True
+                        block = _block(item)
+                        if block is not None:
+                            if block.device == GPU:
+                                return GPU
+                            found = HOST
+        for arg in kwargs.values():
+            if isinstance(arg, _Tensor):
+                seen = True
+                block = _block(arg)
+                if block is not None:
+                    if block.device == GPU:
+                        return GPU
+                    found = HOST
+        if found is not None:
+            return found
+        if not seen and kwargs.get("device") == _META:
+            return GPU  # made inside an op or a backward formula from a tensor of the card
+        return REAL
+
+    def adopt(self, out: Any, device: int) -> None:
+        """Book the storages an op has made; those it was given are booked already."""
+        if isinstance(out, _Tensor):
+            if device != REAL:
+                self.adopt_tensor(out, device)
+        elif isinstance(out, (list, tuple)):
+            for item in out:
+                self.adopt(item, device)
+
+    def adopt_tensor(self, tensor: torch.Tensor, device: int) -> Block | None:
+        if not tensor.is_meta:
+            return None
+        if tensor.layout is not torch.strided:
+            for part in sparse_parts(tensor):
+                self.adopt_tensor(part, device)
+            return None
+        storage = tensor.untyped_storage()
+        block: Block | None = storage.__dict__.get(ATTRIBUTE)
+        if block is None:
+            block = self.ledger.book(storage, device)
+        return block
+
+
+def _block(tensor: torch.Tensor) -> Block | None:
+    if not tensor.is_meta:
+        return None
+    if tensor.layout is not torch.strided:
+        parts = sparse_parts(tensor)
+        return _block(parts[0]) if parts else None
+    return tensor.untyped_storage().__dict__.get(ATTRIBUTE)
+
+
+def _wants_meta(kwargs: dict[str, Any]) -> bool:
+    return kwargs.get("device") == _META

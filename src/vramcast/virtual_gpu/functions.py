@@ -1,0 +1,298 @@
+"""What a program sees of the card: devices, moves, factory functions. Everything that says "cuda" comes here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _device as device_module
+
+from vramcast.virtual_gpu import values
+from vramcast.virtual_gpu.dispatch import REAL, DispatchMode
+from vramcast.virtual_gpu.storages import GPU, HOST, block_of
+
+CUDA0 = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+META = torch.device("meta")
+
+HANDLERS: dict[Any, Callable[..., Any]] = {}
+
+
+def handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(handler: Callable[..., Any]) -> Callable[..., Any]:
+        for function in functions:
+            HANDLERS[function] = handler
+        return handler
+
+    return register
+
+
+class FunctionMode(TorchFunctionMode):
+    """Sees each call of the Python API before arguments are parsed (a CPU build refuses "cuda" there)."""
+
+    def __init__(self, dispatch: DispatchMode) -> None:
+        super().__init__()
+        self.dispatch = dispatch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handler = HANDLERS.get(func)
+        if handler is not None:
+            return handler(self, func, args, kwargs or {})
+        if not kwargs:
+            return func(*args)
+        if "device" in kwargs:
+            return self.place(func, args, kwargs)
+        if "generator" in kwargs:
+            kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
+        return func(*args, **kwargs)
+
+    def place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function that was told where to put its result."""
+        device = to_device(kwargs["device"])
+        if device is None or device.type == "cpu":
+            return func(*args, **kwargs)
+        if device.type == "meta":
+            if self.dispatch.target is not None:  # placed already, by a device context above us
+                return func(*args, **kwargs)
+            target = REAL
+        elif device.type == "cuda":
+            check_index(device)
+            target = GPU
+            kwargs = {k: v for k, v in kwargs.items() if k not in ("generator", "pin_memory")}
+            kwargs["device"] = META
+            if func in _FROM_DATA:
+                return self.from_data(func, args, kwargs)
+        else:
+            return func(*args, **kwargs)
+        before, self.dispatch.target = self.dispatch.target, target
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.dispatch.target = before
+
+    def from_data(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """torch.tensor and its kin: the data is real, so make it on the host and move it."""
+        kwargs["device"] = None
+        source = args[0] if args else next(iter(kwargs.values()))
+        if isinstance(source, torch.Tensor) and source.is_meta:
+            kwargs.pop("device")
+            return self.move(source, CUDA0, kwargs.get("dtype"))
+        requires_grad = kwargs.pop("requires_grad", False)
+        moved = self.move(func(*args, **kwargs), CUDA0, None)
+        return moved.requires_grad_() if requires_grad else moved
+
+    def move(
+        self, tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None, **options: Any
+    ) -> torch.Tensor:
+        """`tensor.to(device, dtype)` where the device really changes, else a plain conversion."""
+        here = placement(tensor)
+        if device.type == "cuda":
+            check_index(device)
+            if here != GPU:
+                return self._copy(tensor, META, dtype, GPU, **options)
+        elif device.type == "cpu":
+            if here == GPU:
+                return self._copy(tensor, CPU, dtype, None, **options)
+        elif device.type == "meta":
+            return self._copy(tensor, META, dtype, REAL, **options)
+        return tensor.to(dtype or tensor.dtype, **options)
+
+    def _copy(
+        self, tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None, target: int | None,
+        **options: Any
+    ) -> torch.Tensor:
+        before, self.dispatch.target = self.dispatch.target, target
+        try:
+            memory_format = options.get("memory_format")
+            return torch.ops.aten._to_copy.default(  # type: ignore[no-any-return]
+                tensor,
+                dtype=dtype or tensor.dtype,
+                device=device,
+                **({"memory_format": memory_format} if memory_format is not None else {}),
+            )
+        finally:
+            self.dispatch.target = before
+
+
+def to_device(value: Any) -> torch.device | None:
+    if value is None or isinstance(value, torch.device):
+        return value
+    if isinstance(value, int):
+        return torch.device("cuda", value)
+    return torch.device(value)
+
+
+def check_index(device: torch.device) -> None:
+    if device.index not in (None, 0):
+        raise RuntimeError(
+            f"CUDA error: invalid device ordinal ({device}): the virtual GPU is one card, cuda:0"
+        )
+
+
+def placement(tensor: torch.Tensor) -> int:
+    if not tensor.is_meta:
+        return REAL
+    block = block_of(tensor)
+    return REAL if block is None else block.device
+
+
+_FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor}
+
+
+# -- moves ------------------------------------------------------------------------------------------------------
+
+
+@handles(torch.Tensor.to)
+def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, *rest = args
+    device = dtype = None
+    flags: list[Any] = []
+    for value in rest:
+        if isinstance(value, torch.Tensor):
+            device, dtype = device_of(value), value.dtype
+        elif isinstance(value, torch.dtype):
+            dtype = value
+        elif isinstance(value, (torch.device, str)) or (isinstance(value, int) and not isinstance(value, bool)):
+            device = to_device(value)
+        elif value is not None or flags:
+            flags.append(value)
+    if "other" in kwargs:
+        device, dtype = device_of(kwargs["other"]), kwargs["other"].dtype
+    device = to_device(kwargs.get("device")) or device
+    dtype = kwargs.get("dtype") or dtype
+    copy = kwargs.get("copy", flags[1] if len(flags) > 1 else False)
+    options = {"memory_format": kwargs["memory_format"]} if kwargs.get("memory_format") is not None else {}
+    if device is None:
+        return func(tensor, dtype or tensor.dtype, copy=copy, **options)
+    if copy and placement(tensor) == (GPU if device.type == "cuda" else HOST):
+        return func(tensor, dtype or tensor.dtype, copy=True, **options)
+    if placement(tensor) == REAL and device.type == "cpu" and not tensor.is_meta:
+        return func(tensor, device, dtype or tensor.dtype, copy=copy, **options)
+    return mode.move(tensor, device, dtype, **options)
+
+
+@handles(torch.Tensor.cuda)
+def _cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    device = args[1] if len(args) > 1 else kwargs.get("device")
+    chosen = CUDA0 if device is None else to_device(device)
+    options = {"memory_format": kwargs["memory_format"]} if kwargs.get("memory_format") is not None else {}
+    return mode.move(args[0], chosen or CUDA0, None, **options)
+
+
+@handles(torch.Tensor.cpu)
+def _cpu(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return mode.move(args[0], CPU, None)
+
+
+@handles(torch.Tensor.type)
+def _type(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
+    if wanted is None:
+        name = func(torch.empty(0, dtype=tensor.dtype))
+        return name.replace("torch.", "torch.cuda.") if placement(tensor) == GPU else name
+    if isinstance(wanted, torch.dtype):
+        return tensor.to(wanted)
+    name = wanted if isinstance(wanted, str) else f"{wanted.__module__}.{wanted.__name__}"
+    dtype = torch.empty(0).type(name.replace(".cuda", "")).dtype
+    return mode.move(tensor, CUDA0 if ".cuda." in name else CPU, dtype)
+
+
+@handles(torch.Tensor.pin_memory)
+def _pin_memory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0]
+
+
+@handles(torch.Tensor.is_pinned)
+def _is_pinned(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return False
+
+
+# -- what a tensor says of itself -------------------------------------------------------------------------------
+
+
+def device_of(tensor: torch.Tensor) -> torch.device:
+    where = placement(tensor)
+    return CUDA0 if where == GPU else CPU if where == HOST else tensor.device
+
+
+@handles(torch.Tensor.device.__get__)  # type: ignore[attr-defined]
+def _device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    return device_of(args[0])
+
+
+@handles(torch.Tensor.is_cuda.__get__)  # type: ignore[attr-defined]
+def _is_cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return placement(args[0]) == GPU
+
+
+@handles(torch.Tensor.is_cpu.__get__)  # type: ignore[attr-defined]
+def _is_cpu(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return device_of(args[0]).type == "cpu"
+
+
+@handles(torch.Tensor.is_meta.__get__)  # type: ignore[attr-defined]
+def _is_meta(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return device_of(args[0]).type == "meta"
+
+
+@handles(torch.Tensor.get_device)
+def _get_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    return 0 if placement(args[0]) == GPU else -1
+
+
+@handles(torch.Tensor.data_ptr)
+def _data_ptr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    tensor = args[0]
+    block = block_of(tensor) if tensor.is_meta else None
+    if block is None:
+        return int(func(tensor))
+    return block.address + tensor.storage_offset() * tensor.element_size()
+
+
+@handles(torch.Tensor.numpy)
+def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    if placement(tensor) == GPU and not kwargs.get("force"):
+        raise TypeError(
+            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+        )
+    if tensor.is_meta:
+        tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
+    return func(tensor, **kwargs)
+
+
+@handles(torch.Tensor.__repr__, torch.Tensor.__format__)
+def _repr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    tensor = args[0]
+    if not tensor.is_meta:
+        return str(func(*args, **kwargs))
+    content = values.known_values(tensor)
+    if content is not None:
+        return f"{content!r}"
+    return f"tensor(..., device='{device_of(tensor)}', size={tuple(tensor.shape)}, dtype={tensor.dtype})"
+
+
+@handles(torch._use_cudnn_rnn_flatten_weight)
+def _flattens_rnn_weights(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return True
+
+
+# -- default devices --------------------------------------------------------------------------------------------
+
+
+def device_context_function(active: Callable[[], FunctionMode | None]) -> Callable[..., Any]:
+    """`with torch.device("cuda")` sits below our mode on the stack: place its factory calls from there."""
+
+    def __torch_function__(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        mode = active()
+        if func in device_module._device_constructors() and kwargs.get("device") is None:
+            kwargs["device"] = self.device
+            if mode is not None:
+                return mode.place(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    return __torch_function__

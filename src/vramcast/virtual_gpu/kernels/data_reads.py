@@ -1,0 +1,217 @@
+"""Ops whose result depends on the data. Known contents give the real answer; otherwise a stated default."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from vramcast.virtual_gpu import values
+from vramcast.virtual_gpu.kernels.registry import Call, kernel
+from vramcast.virtual_gpu.storages import known_values
+
+
+def real_result(call: Call) -> Any:
+    """The op run on known contents, wrapped as tensors of the card; None if something is unknown."""
+    real = values.real_arguments(call.args, call.kwargs)
+    if real is None:
+        return None
+    return wrap(call, call.func(*real[0], **real[1]))
+
+
+def wrap(call: Call, content: Any) -> Any:
+    """Real CPU results as booked tensors with known contents."""
+    if isinstance(content, torch.Tensor):
+        out = call.empty(content.size(), content.dtype, content.stride())
+        values.learn(out, content)
+        return out
+    if isinstance(content, (list, tuple)):
+        return type(content)(wrap(call, item) for item in content) if type(content) in (list, tuple) else tuple(
+            wrap(call, item) for item in content
+        )
+    return content
+
+
+@kernel("aten::_local_scalar_dense")
+def item(call: Call) -> bool | int | float | complex:
+    tensor = call.args[0]
+    call.mode.machine.synchronize()
+    content = known_values(tensor)
+    if content is not None:
+        return content.item()
+    if tensor.dtype == torch.bool:
+        answer: bool | int | float | complex = False
+    elif tensor.dtype.is_complex:
+        answer = complex(1.0)
+    elif tensor.dtype.is_floating_point:
+        answer = 1.0
+    else:
+        answer = 1
+    call.unknown_read("read as a Python number", repr(answer))
+    return answer
+
+
+@kernel("aten::equal")
+def equal(call: Call) -> bool:
+    real = values.real_arguments(call.args, call.kwargs)
+    if real is not None:
+        return bool(torch.equal(*real[0]))
+    call.unknown_read("torch.equal", "False")
+    return False
+
+
+@kernel("aten::nonzero", "aten::argwhere")
+def nonzero(call: Call) -> Any:
+    out = real_result(call)
+    if out is None:
+        tensor = call.args[0]
+        call.unknown_read("nonzero", f"all {tensor.numel()} elements")
+        out = call.empty((tensor.numel(), tensor.dim()), torch.int64, (1, max(tensor.numel(), 1)))
+    call.mode.machine.synchronize()
+    return out
+
+
+@kernel("aten::masked_select")
+def masked_select(call: Call) -> Any:
+    tensor, mask = call.args
+    content = known_values(mask) if mask.is_meta else mask
+    shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+    if content is None:
+        count = torch.Size(shape).numel()
+        call.unknown_read("masked_select", f"all {count} elements")
+    else:
+        count = int(content.expand(shape).sum())
+    return call.empty((count,), tensor.dtype)
+
+
+@kernel("aten::index.Tensor", "aten::_unsafe_index.Tensor")
+def index(call: Call) -> Any:
+    tensor, indices = call.args
+    expanded = expand_masks(call, indices)
+    out = call.func(tensor, expanded)
+    call.mode.adopt(out, call.device)
+    values.propagate(call.mode, call.func, (tensor, expanded), call.kwargs, out)
+    return out
+
+
+@kernel("aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index_put")
+def index_put(call: Call) -> Any:
+    tensor, indices, *rest = call.args
+    expanded = expand_masks(call, indices)
+    in_place = call.func._schema.name.endswith("_")
+    out = call.func(tensor, expanded, *rest, **call.kwargs)
+    call.mode.adopt(out, call.device)
+    if in_place:
+        values.update_in_place(call.mode, call.func, call.args, call.kwargs)
+    return out
+
+
+def expand_masks(call: Call, indices: Any) -> list[Any]:
+    """Boolean masks as index tensors, as CUDA's indexing does before it gathers."""
+    expanded: list[Any] = []
+    for one in indices:
+        if one is None or not isinstance(one, torch.Tensor):
+            expanded.append(one)
+        elif one.dtype in (torch.bool, torch.uint8):
+            content = known_values(one) if one.is_meta else one
+            if content is None:
+                call.unknown_read("indexing with a mask", f"all {one.numel()} elements chosen")
+                content = torch.ones(one.shape, dtype=torch.bool)
+            call.mode.machine.synchronize()
+            positions = content.nonzero()
+            block = call.empty(positions.size(), torch.int64, positions.stride())
+            values.learn(block, positions)
+            expanded.extend(block.unbind(1))
+        elif not one.is_meta:  # CPU indices are moved to the card
+            moved = call.empty(one.size(), one.dtype, one.stride())
+            values.learn(moved, one.clone())
+            expanded.append(moved)
+        else:
+            expanded.append(one)
+    return expanded
+
+
+@kernel(
+    "aten::_unique2",
+    "aten::unique_dim",
+    "aten::unique_consecutive",
+    "aten::unique_dim_consecutive",
+    "aten::bincount",
+    "aten::repeat_interleave.Tensor",
+    "aten::histc",
+)
+def needs_values(call: Call) -> Any:
+    out = real_result(call)
+    if out is not None:
+        call.mode.machine.synchronize()
+        return out
+    name = call.func._schema.name.removeprefix("aten::")
+    tensor = call.args[0]
+    if name == "repeat_interleave":
+        size = call.argument("output_size")
+        if size is None:
+            size = tensor.numel()
+            call.unknown_read(name, "each element once")
+        return call.empty((size,), tensor.dtype)
+    if name in ("bincount", "histc"):
+        length = max(int(call.argument("minlength") or 0), 1) if name == "bincount" else call.argument("bins")
+        call.unknown_read(name, f"{length} bins")
+        return call.empty((length,), torch.int64 if name == "bincount" else tensor.dtype)
+    call.unknown_read(name, "all elements differ")
+    count = tensor.numel()
+    empty = call.empty((0,), torch.int64)
+    inverse = call.empty(tensor.shape, torch.int64) if call.argument("return_inverse") else empty
+    counts = call.empty((count,), torch.int64) if call.argument("return_counts") else empty
+    return call.empty((count,), tensor.dtype), inverse, counts
+
+
+# Indices chosen by unknown scores (expert routing, sampling, anchors): drawn at random, so that what follows sees
+# a plausible, balanced choice instead of a constant one.
+
+
+@kernel("aten::topk", "aten::sort", "aten::sort.stable", "aten::argsort")
+def ranking(call: Call) -> Any:
+    out = call.run()
+    tensor = call.args[0]
+    if known_values(tensor) is not None:
+        return out
+    index = out[1] if isinstance(out, (list, tuple)) else out
+    if values.small(index):
+        dim = call.argument("dim", -1)
+        length = tensor.size(dim) if tensor.dim() else 1
+        _draw(call, index, length, dim)
+    return out
+
+
+@kernel("aten::argmax", "aten::argmin", "aten::max.dim", "aten::min.dim", "aten::multinomial")
+def choice(call: Call) -> Any:
+    out = call.run()
+    tensor = call.args[0]
+    if known_values(tensor) is not None:
+        return out
+    index = out[1] if isinstance(out, (list, tuple)) else out
+    if values.small(index):
+        if call.func._schema.name == "aten::multinomial":
+            dim: Any = -1
+        else:
+            dim = call.argument("dim")
+        length = tensor.numel() if dim is None else (tensor.size(dim) if tensor.dim() else 1)
+        _draw(call, index, length, None)
+    return out
+
+
+def _draw(call: Call, index: torch.Tensor, length: int, dim: int | None) -> None:
+    if index.numel() == 0:
+        return
+    if dim is None or index.dim() == 0:
+        content = torch.randint(0, max(length, 1), index.shape)
+    else:
+        moved = index.movedim(dim, -1)
+        rows, k = moved.numel() // max(moved.size(-1), 1), moved.size(-1)
+        if rows * length <= 4 * values.LIMIT_EXACT:
+            content = torch.rand(rows, length).argsort(-1)[:, :k].reshape(moved.shape).movedim(-1, dim)
+        else:
+            content = torch.randint(0, max(length, 1), index.shape)
+    strided = torch.empty_strided(index.size(), index.stride(), dtype=index.dtype)
+    values.learn(index, strided.copy_(content))
+    call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices drawn at random")

@@ -1,0 +1,107 @@
+"""Normalisation layers: statistics in fp32, cuDNN's reserve space, scratch of the backward kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from vramcast.virtual_gpu.kernels.convolution import output_format
+from vramcast.virtual_gpu.kernels.reductions import reduction_scratch
+from vramcast.virtual_gpu.kernels.registry import Call, kernel
+
+
+@kernel("aten::cudnn_batch_norm")
+def cudnn_batch_norm(call: Call) -> Any:
+    x, weight, training = call.args[0], call.args[1], call.argument("training")
+    call.mode.machine.use_cudnn()
+    out = torch.empty(x.size(), dtype=x.dtype, device="meta", memory_format=output_format(x))
+    call.mode.adopt_tensor(out, call.device)
+    if not training:
+        empty = call.empty((0,), weight.dtype)
+        return out, empty, empty, call.empty((0,), torch.uint8)
+    channels = x.size(1)
+    mean, variance = call.empty((channels,), weight.dtype), call.empty((channels,), weight.dtype)
+    workspace, reserve_bytes = call.mode.machine.workspaces.batch_norm(x, training)
+    reserve = call.empty((reserve_bytes,), torch.uint8)
+    call.scratch(workspace)
+    return out, mean, variance, reserve
+
+
+@kernel("aten::cudnn_batch_norm_backward")
+def cudnn_batch_norm_backward(call: Call) -> Any:
+    x, grad, weight = call.args[0], call.args[1], call.args[2]
+    layout = output_format(x)
+    held = []
+    if not grad.is_contiguous(memory_format=layout):
+        held.append(call.empty(grad.size(), grad.dtype))
+    dx = torch.empty(x.size(), dtype=x.dtype, device="meta", memory_format=layout)
+    call.mode.adopt_tensor(dx, call.device)
+    dw, db = call.empty(weight.size(), weight.dtype), call.empty(weight.size(), weight.dtype)
+    workspace, _ = call.mode.machine.workspaces.batch_norm(x, True)
+    call.scratch(workspace)
+    return dx, dw, db
+
+
+@kernel("aten::native_layer_norm")
+def layer_norm(call: Call) -> Any:
+    x = call.args[0]
+    held = [] if x.is_contiguous() else [call.empty(x.size(), x.dtype)]
+    normalized = len(call.argument("normalized_shape"))
+    out = call.empty(x.size(), x.dtype)
+    statistics = (*x.shape[: x.dim() - normalized], *([1] * normalized))
+    accumulate = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    mean, rstd = call.empty(statistics, accumulate), call.empty(statistics, accumulate)
+    del held
+    return out, mean, rstd
+
+
+@kernel("aten::native_layer_norm_backward")
+def layer_norm_backward(call: Call) -> Any:
+    grad, x, shape, _, _, weight, bias, mask = call.args
+    held = [] if x.is_contiguous() else [call.empty(x.size(), x.dtype)]
+    dx = call.empty(x.size(), x.dtype) if mask[0] else None
+    dw = call.empty(weight.size(), weight.dtype) if mask[1] and weight is not None else None
+    db = call.empty(weight.size(), weight.dtype) if mask[2] and bias is not None else None
+    if not grad.is_contiguous():
+        held.append(call.empty(grad.size(), grad.dtype))
+    if dw is not None or db is not None:
+        _partial_weight_gradients(call, x, weight, int(dw is not None) + int(db is not None))
+    del held
+    return dx, dw, db
+
+
+def _partial_weight_gradients(call: Call, x: torch.Tensor, weight: torch.Tensor, count: int) -> None:
+    """Many short rows: the gradients of weight and bias are first summed over blocks of 32 rows.
+
+    LaunchGammaBetaBackwardCUDAKernel in aten/src/ATen/native/cuda/layer_norm_kernel.cu.
+    """
+    columns = weight.numel()
+    rows = x.numel() // max(columns, 1)
+    if rows <= 64 * 1024 or columns // 32 >= (call.gpu.sm_count or 0) // 2:
+        return
+    blocks = -(-rows // 32)
+    partial = blocks * columns * weight.element_size()
+    held = [call.empty((partial,), torch.uint8) for _ in range(count)]
+    for _ in held:
+        call.scratch(
+            weight.numel() * weight.element_size(),
+            *reduction_scratch((blocks, columns), (columns, 1), [0], weight.element_size(), 4, call.gpu),
+        )
+    del held
+
+
+@kernel("aten::_softmax_backward_data")
+def softmax_backward(call: Call) -> Any:
+    out = call.run()
+    grad, output = call.args[0], call.args[1]
+    call.scratch(output.numel() * max(grad.element_size(), output.element_size()))  # grad * output
+    return out
+
+
+@kernel("aten::cumsum", "aten::cumprod")
+def scan(call: Call) -> Any:
+    out = call.run()
+    if call.args[0].dtype != out.dtype:
+        call.scratch(out.numel() * out.element_size())  # the input in the result's dtype
+    return out

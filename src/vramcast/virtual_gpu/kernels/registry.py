@@ -1,0 +1,101 @@
+"""Rules for ops whose outputs or scratch memory on CUDA differ from what a meta tensor shows.
+
+A rule is a small function registered for one or more ops. It gets a `Call` and returns the op's outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vramcast.virtual_gpu import values
+
+if TYPE_CHECKING:
+    from vramcast.gpus import GpuSpec
+    from vramcast.virtual_gpu.dispatch import DispatchMode
+
+Kernel = Callable[["Call"], Any]
+
+KERNELS: dict[Any, Kernel] = {}
+
+
+def kernel(*names: str) -> Callable[[Kernel], Kernel]:
+    """Register a rule for ops given as "aten::mm" (all overloads) or "aten::add.Tensor"."""
+
+    def register(function: Kernel) -> Kernel:
+        for name in names:
+            op = find_op(name)
+            if op is not None:
+                KERNELS[op] = function
+        return function
+
+    return register
+
+
+def find_op(name: str) -> Any:
+    """The op of that name, or None where this version of torch (or a library not loaded) does not have it."""
+    namespace, _, rest = name.partition("::")
+    packet_name, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), packet_name, None)
+    if packet is None or not overload:
+        return packet
+    return getattr(packet, overload, None)
+
+
+class Call:
+    """One call of an op on the virtual card, and what a rule may do with it."""
+
+    __slots__ = ("args", "device", "func", "kwargs", "mode")
+
+    def __init__(
+        self, mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+    ) -> None:
+        self.mode = mode
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.device = device
+
+    @property
+    def gpu(self) -> GpuSpec:
+        return self.mode.machine.gpu  # type: ignore[no-any-return]
+
+    def argument(self, name: str, default: Any = None) -> Any:
+        """An argument by its name in the op's schema."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        for position, argument in enumerate(self.func._schema.arguments):
+            if argument.name == name:
+                if position < len(self.args):
+                    return self.args[position]
+                return argument.default_value if argument.has_default_value() else default
+        return default
+
+    def run(self) -> Any:
+        """The op's own meta kernel, its new storages booked, known values carried on."""
+        out = self.func(*self.args, **self.kwargs)
+        self.mode.adopt(out, self.device)
+        values.propagate(self.mode, self.func, self.args, self.kwargs, out)
+        return out
+
+    def empty(
+        self, size: Sequence[int], dtype: torch.dtype, stride: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """A new booked tensor."""
+        if stride is None:
+            out = torch.empty(size, dtype=dtype, device="meta")
+        else:
+            out = torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        self.mode.adopt_tensor(out, self.device)
+        return out
+
+    def scratch(self, *sizes: int) -> None:
+        """Memory taken inside the op and given back before it returns."""
+        if self.device == 0:
+            self.mode.ledger.transient([int(s) for s in sizes if s > 0])
+
+    def unknown_read(self, what: str, assumed: str) -> None:
+        """The program asked for a value that only a real run would have."""
+        self.mode.machine.note_unknown_read(what, assumed)

@@ -1,0 +1,88 @@
+"""The running account: each allocation goes into the trace and through the allocator as it happens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import torch
+
+from vramcast.allocator import CachingAllocator, OutOfMemory
+from vramcast.trace import TraceBuilder
+from vramcast.trace.builder import KIND_ID
+from vramcast.virtual_gpu.storages import GPU, HOST, Block, attach
+
+WEIGHTS = KIND_ID["weights"]
+GRADIENTS = KIND_ID["gradients"]
+OPTIMIZER_STATE = KIND_ID["optimizer state"]
+INPUTS = KIND_ID["inputs"]
+BUFFERS = KIND_ID["buffers"]
+AUTOCAST_COPIES = KIND_ID["autocast copies"]
+WORKSPACES = KIND_ID["workspaces"]
+
+
+class Ledger:
+    """Knows what is being run (op, module, phase, stream) and books every byte on it."""
+
+    def __init__(self, allocator: CachingAllocator) -> None:
+        self.allocator = allocator
+        self.builder = TraceBuilder()
+        self.open = True
+        self.op = self.builder.intern_op("setup")
+        self.module = self.builder.intern_module("")
+        self.phase = self.builder.intern_phase("setup")
+        self.stream = 0
+        self.describe_out_of_memory: Callable[[OutOfMemory], str] = str
+
+    def allocate(self, nbytes: int) -> tuple[int, int]:
+        """Book `nbytes` on the card: (block id, address). Zero bytes take nothing, as on CUDA."""
+        if nbytes <= 0 or not self.open:
+            return -1, 0
+        builder = self.builder
+        try:
+            address = self.allocator.malloc(nbytes, self.stream)
+        except OutOfMemory as error:
+            block_id = builder.alloc(nbytes, self.op, self.module, self.phase, self.stream)
+            builder.mark("oom")
+            builder.free(block_id)
+            raise torch.OutOfMemoryError(self.describe_out_of_memory(error)) from None
+        return builder.alloc(nbytes, self.op, self.module, self.phase, self.stream), address
+
+    def release(self, block_id: int, address: int) -> None:
+        if self.open and not sys.is_finalizing():
+            self.allocator.free(address)
+            self.builder.free(block_id)
+
+    def book(self, storage: torch.UntypedStorage, device: int) -> Block:
+        """Give a new storage its block, on the card or on the host (which is not accounted)."""
+        nbytes = storage.nbytes()
+        if device == GPU:
+            block_id, address = self.allocate(nbytes)
+            block = Block(self, GPU, nbytes, block_id, address)
+        else:
+            block = Block(None, HOST, nbytes, -1, id(storage))
+        attach(storage, block)
+        return block
+
+    def transient(self, sizes: list[int]) -> None:
+        """Memory a CUDA library takes inside one op and gives back before the op returns."""
+        held = []
+        try:
+            for nbytes in sizes:
+                block_id, address = self.allocate(nbytes)
+                if block_id >= 0:
+                    self.builder.set_kind(block_id, WORKSPACES)
+                    held.append((block_id, address))
+        finally:
+            for block_id, address in reversed(held):
+                self.release(block_id, address)
+
+    def keep_workspace(self, nbytes: int) -> None:
+        """Memory a CUDA library takes once and keeps until the process ends (cuBLAS)."""
+        block_id, _ = self.allocate(nbytes)
+        if block_id >= 0:
+            self.builder.set_kind(block_id, WORKSPACES)
+
+    def close(self) -> None:
+        """Tensors that outlive the context are no longer accounted."""
+        self.open = False

@@ -1,0 +1,64 @@
+"""The virtual card's state that ops share: library handles, streams, what was assumed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vramcast.virtual_gpu.ledger import INPUTS, Ledger
+from vramcast.virtual_gpu.position import Position
+from vramcast.virtual_gpu.storages import block_of
+from vramcast.virtual_gpu.unknown import caller
+from vramcast.virtual_gpu.workspace_rules import WorkspaceRules
+
+if TYPE_CHECKING:
+    from vramcast.gpus import GpuSpec
+
+
+class Machine:
+    def __init__(self, gpu: GpuSpec, ledger: Ledger, position: Position) -> None:
+        self.gpu = gpu
+        self.ledger = ledger
+        self.position = position
+        self.locate = position.locate
+        self.workspaces = WorkspaceRules(gpu)
+        self._cublas_handles: set[tuple[bool, int, bool]] = set()
+        self._dropout_state: torch.Tensor | None = None
+        self.libraries: set[str] = set()
+
+    def use_cublas(self, lt: bool = False) -> None:
+        """cuBLAS takes its workspace for each handle and stream; autograd's thread has a handle of its own."""
+        key = (self.position.backward_depth > 0, self.ledger.stream, False)
+        if key not in self._cublas_handles:
+            self._cublas_handles.add(key)
+            self.ledger.keep_workspace(self.workspaces.cublas_handle())
+            self.libraries.add("cublas")
+        if lt and (*key[:2], True) not in self._cublas_handles:
+            self._cublas_handles.add((*key[:2], True))
+            self.ledger.keep_workspace(self.workspaces.cublas_lt())
+
+    def cudnn_dropout_state(self) -> torch.Tensor:
+        """cuDNN's random states for RNN dropout: made once, kept for the process."""
+        if self._dropout_state is None:
+            self._dropout_state = torch.ops.aten.empty.memory_format(
+                [self.workspaces.cudnn_dropout_state()], dtype=torch.uint8, device=torch.device("meta")
+            )
+        return self._dropout_state
+
+    def use_cudnn(self) -> None:
+        self.libraries.add("cudnn")
+
+    def synchronize(self) -> None:
+        self.ledger.builder.mark("synchronize")
+
+    def note_input(self, tensor: torch.Tensor) -> None:
+        block = block_of(tensor)
+        if block is not None and block.block_id >= 0:
+            self.ledger.builder.set_kind(block.block_id, INPUTS)
+
+    def note_unknown_read(self, what: str, assumed: str) -> None:
+        self.ledger.builder.note("unknown value", f"{what}: assumed {assumed}", caller())
+
+    def note(self, topic: str, text: str, where: Any = None) -> None:
+        self.ledger.builder.note(topic, text, where)

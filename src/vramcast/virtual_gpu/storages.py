@@ -1,0 +1,81 @@
+"""What a storage without data stands for: memory of the virtual card, or host memory that was never filled.
+
+Every tensor inside the virtual GPU that carries no data is a meta tensor. Its storage object gets one attribute,
+a `Block`, which dies with the storage: its `__del__` is the free. Nothing here holds a reference to a tensor,
+so frees happen exactly when reference counts say so, as on CUDA.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from vramcast.virtual_gpu.ledger import Ledger
+
+GPU = 0
+HOST = 1
+
+ATTRIBUTE = "_vramcast_block"
+
+
+class Block:
+    """One storage without data. `values` is a real CPU storage of the same size where the content is known."""
+
+    __slots__ = ("address", "block_id", "device", "ledger", "nbytes", "values")
+
+    def __init__(self, ledger: Ledger | None, device: int, nbytes: int, block_id: int, address: int) -> None:
+        self.ledger = ledger
+        self.device = device
+        self.nbytes = nbytes
+        self.block_id = block_id
+        self.address = address
+        self.values: torch.UntypedStorage | None = None
+
+    def __del__(self) -> None:
+        if self.ledger is not None and self.block_id >= 0:
+            self.ledger.release(self.block_id, self.address)
+
+
+def block_of(tensor: torch.Tensor) -> Block | None:
+    """The block behind a meta tensor; None for a real tensor and for a plain meta tensor of the user's own."""
+    try:
+        return getattr(tensor.untyped_storage(), ATTRIBUTE, None)
+    except (NotImplementedError, RuntimeError):  # sparse and other storage-less tensors
+        return None
+
+
+def is_virtual_gpu(tensor: torch.Tensor) -> bool:
+    if not tensor.is_meta:
+        return False
+    if tensor.layout is not torch.strided:
+        parts = sparse_parts(tensor)
+        return bool(parts) and is_virtual_gpu(parts[0])
+    block = block_of(tensor)
+    return block is not None and block.device == GPU
+
+
+def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The dense tensors a sparse one is made of."""
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []
+
+
+def attach(storage: torch.UntypedStorage, block: Block) -> None:
+    setattr(storage, ATTRIBUTE, block)
+
+
+def known_values(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A real CPU tensor with this tensor's content, sharing memory with the block's known values; or None."""
+    block = block_of(tensor)
+    if block is None or block.values is None:
+        return None
+    view: Any = torch.empty(0, dtype=tensor.dtype)
+    view.set_(block.values, tensor.storage_offset(), tensor.size(), tensor.stride())
+    return view  # type: ignore[no-any-return]

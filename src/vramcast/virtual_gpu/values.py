@@ -1,0 +1,137 @@
+"""Known contents of small tensors.
+
+Ids, masks, counters, schedules and other small tensors made from data that is there are computed for real beside the
+data-free run, so that reads (`.item()`, `if mask.all()`, `nonzero`, boolean indexing) get the answer the real run
+would get. A block's values are a CPU storage of the same size; views share it. A tensor that depends on anything
+unknown (weights, activations) is unknown, and stays so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vramcast.virtual_gpu.storages import block_of, known_values
+
+if TYPE_CHECKING:
+    from vramcast.virtual_gpu.dispatch import DispatchMode
+
+LIMIT_EXACT = 1 << 18
+"""Most elements of an integer or bool tensor whose contents are carried."""
+LIMIT_FLOAT = 1 << 14
+"""The same for floating point: schedules, scales and counters are small; activations are not worth computing."""
+
+_CPU = torch.device("cpu")
+_FACTORIES_WITHOUT_CONTENT = {"aten::empty", "aten::empty_strided", "aten::empty_permuted"}
+_OVERWRITES = {"aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_"}
+
+
+def small(tensor: torch.Tensor) -> bool:
+    limit = LIMIT_FLOAT if tensor.dtype.is_floating_point or tensor.dtype.is_complex else LIMIT_EXACT
+    return tensor.numel() <= limit
+
+
+def forget(tensor: torch.Tensor) -> None:
+    block = block_of(tensor)
+    if block is not None:
+        block.values = None
+
+
+def learn(tensor: torch.Tensor, content: torch.Tensor) -> None:
+    """Give a fresh tensor (whole storage, same strides) the content of a real one."""
+    block = block_of(tensor)
+    if block is not None and content.untyped_storage().nbytes() == block.nbytes:
+        block.values = content.untyped_storage()
+
+
+def real_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | None:
+    """The same arguments with every virtual tensor replaced by its contents; None if one is unknown."""
+    try:
+        real = [_real(a) for a in args]
+        named = {k: _real(v) for k, v in kwargs.items()}
+    except LookupError:
+        return None
+    if isinstance(named.get("device"), torch.device):
+        named["device"] = _CPU
+    return real, named
+
+
+def _real(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        if not value.is_meta:
+            if value.numel() > LIMIT_EXACT:
+                raise LookupError
+            return value
+        content = known_values(value)
+        if content is None:
+            raise LookupError
+        return content
+    if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
+        return [_real(v) for v in value]
+    return value
+
+
+def propagate(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    """After a functional op: compute the result for real too, if its inputs are known and it is small."""
+    known = False
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            if not arg.is_meta:
+                continue
+            block = block_of(arg)
+            if block is None or block.values is None:
+                return
+            known = True
+        elif isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], torch.Tensor):
+            first = block_of(arg[0]) if arg[0].is_meta else None
+            if first is None or first.values is None:
+                return
+            known = True
+    outs = [o for o in (out if isinstance(out, (list, tuple)) else (out,)) if isinstance(o, torch.Tensor)]
+    if not outs or not all(small(o) for o in outs):
+        return
+    if not known:
+        if any(isinstance(a, torch.Tensor) and a.numel() > LIMIT_EXACT for a in args):
+            return
+        if func._schema.name in _FACTORIES_WITHOUT_CONTENT and outs[0].numel() > 4096:
+            return
+    real = real_arguments(args, kwargs)
+    if real is None:
+        return
+    try:
+        content = func(*real[0], **real[1])
+    except (RuntimeError, NotImplementedError, TypeError):
+        return
+    contents = [c for c in (content if isinstance(content, (list, tuple)) else (content,))]
+    for virtual, actual in zip(outs, (c for c in contents if isinstance(c, torch.Tensor)), strict=False):
+        if virtual.shape == actual.shape and virtual.dtype == actual.dtype:
+            if virtual.stride() != actual.stride():
+                match = torch.empty_strided(virtual.size(), virtual.stride(), dtype=virtual.dtype)
+                actual = match.copy_(actual)
+            learn(virtual, actual)
+
+
+def update_in_place(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """After an in-place op: repeat it on the known contents, or forget them."""
+    target = args[0]
+    if not isinstance(target, torch.Tensor) or not target.is_meta:
+        return
+    block = block_of(target)
+    if block is None:
+        return
+    if block.values is None:
+        whole = target.numel() * target.element_size() == block.nbytes
+        if not (func._schema.name in _OVERWRITES and whole and small(target) and len(args) > 1):
+            return
+        if not all(not a.is_meta or known_values(a) is not None for a in args[1:] if isinstance(a, torch.Tensor)):
+            return
+        block.values = torch.zeros(block.nbytes, dtype=torch.uint8).untyped_storage()
+    real = real_arguments(args, kwargs)
+    if real is None:
+        block.values = None
+        return
+    try:
+        func(*real[0], **real[1])
+    except (RuntimeError, NotImplementedError, TypeError):
+        block.values = None

@@ -1,0 +1,319 @@
+"""Ask cuDNN itself, on a machine without a GPU, how much workspace a convolution's plan takes.
+
+Since version 9.8 cuDNN answers heuristics queries for a device that is only described to it ("deviceless
+ahead-of-time compilation"). PyTorch runs the first plan of exactly these heuristics that its filter lets pass
+(aten/src/ATen/native/cudnn/Conv_v8.cpp), so the answer is not an estimate. The library comes with the CUDA builds
+of PyTorch; where it is missing, `cudnn_fit` stands in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+MINIMUM_VERSION = 90800  # the first with CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR
+LIBRARY = "libcudnn.so.9"
+DISABLE_VARIABLE = "VRAMCAST_NO_CUDNN"  # set: use the fitted model even where the library is installed
+
+# cudnn_graph.h: descriptor kinds, attribute names, attribute types, enumerators.
+_CONVOLUTION, _ENGINE, _ENGINE_CONFIG, _HEURISTICS, _PLAN = 1, 2, 3, 4, 5
+_GRAPH, _TENSOR, _DEVICE = 15, 17, 38
+_TYPE_DATA, _TYPE_INT64, _TYPE_FLOAT, _TYPE_MODE, _TYPE_HEURISTIC_MODE = 1, 3, 4, 7, 8
+_TYPE_NOTE, _TYPE_DESCRIPTOR, _TYPE_CHAR = 11, 15, 24
+_FLOAT, _CROSS_CORRELATION = 0, 1
+_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}
+_HEURISTIC_MODES = (0, 2)  # CUDNN_HEUR_MODE_INSTANT, then CUDNN_HEUR_MODE_FALLBACK
+_NOTE_TENSOR_CORE, _NOTE_DOWN_CONVERT, _NOTE_NONDETERMINISTIC, _NOTE_COUNT = 0, 1, 4, 10
+_POINTER_ALIGNMENT = 16  # what PyTorch declares for any block of its allocator
+
+# Kind of the operation, and its attributes: (kind, w, x, y, convolution, alpha, beta).
+_OPERATIONS = {
+    "forward": (10, 703, 704, 705, 702, 700, 701),
+    "backward_data": (12, 709, 710, 711, 708, 706, 707),
+    "backward_weight": (11, 715, 716, 717, 714, 712, 713),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CudnnDevice:
+    """What cuDNN's heuristics want to know of a card."""
+
+    compute_capability: tuple[int, int]
+    sm_count: int
+    l2_bytes: int
+    memory_bytes: int
+    name: str = ""
+
+    def as_json(self) -> str:
+        """In the form of CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION."""
+        major, minor = self.compute_capability
+        shared, threads, blocks = _ARCHITECTURES.get(self.compute_capability, _ARCHITECTURES[(9, 0)])
+        return json.dumps({
+            "deviceVer": major * 100 + minor * 10, "driverVer": 13000, "cudaDeviceId": 0,
+            "totalGlobalMem": self.memory_bytes, "maxGridSize": [2147483647, 65535, 65535],
+            "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536, "multiProcessorCount": self.sm_count,
+            "warpSize": 32, "maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": shared,
+            "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536, "maxCtasPerSM": blocks,
+            "maxThreadsPerBlock": 1024, "maxThreadsPerSM": threads, "pciDeviceId": 0, "isTccDriver": 0,
+            "supportCoopLaunch": 1, "smClockRateKHz": 1_700_000, "memClockRateKHz": 3_000_000,
+            "l2CacheSize": self.l2_bytes, "deviceName": self.name,
+        })  # fmt: skip
+
+
+# Largest shared memory of a block, resident threads and blocks of a multiprocessor: CUDA C++ Programming Guide,
+# "Technical Specifications per Compute Capability".
+_ARCHITECTURES: dict[tuple[int, int], tuple[int, int, int]] = {
+    (7, 0): (98304, 2048, 32),
+    (7, 5): (65536, 1024, 16),
+    (8, 0): (166912, 2048, 32),
+    (8, 6): (101376, 1536, 16),
+    (8, 7): (166912, 1536, 16),
+    (8, 9): (101376, 1536, 24),
+    (9, 0): (232448, 2048, 32),
+    (10, 0): (232448, 2048, 32),
+    (10, 3): (232448, 2048, 32),
+    (12, 0): (101376, 1536, 24),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionProblem:
+    """One cuDNN operation: `x` and `y` are the input and the output of the forward convolution."""
+
+    operation: str
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    y: tuple[int, ...]
+    padding: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    dtype: str
+    channels_last: bool
+    tf32: bool
+    deterministic: bool = False
+
+
+class CudnnError(Exception):
+    """cuDNN answered with an error status."""
+
+
+class CudnnLibrary:
+    """A loaded libcudnn that can be asked about devices that are not here."""
+
+    def __init__(self, library: ctypes.CDLL, version: int) -> None:
+        self._library = library
+        self.version = version
+        self._devices: dict[CudnnDevice, ctypes.c_void_p] = {}
+
+    @lru_cache(maxsize=20_000)  # noqa: B019  (one library for the life of the process)
+    def workspaces(self, problem: ConvolutionProblem, device: CudnnDevice, limit: int = 1) -> tuple[int, ...]:
+        """Workspace bytes of the first `limit` plans in the order PyTorch tries them; empty: no plan."""
+        device_descriptor = self._device(device)
+        found: list[int] = []
+        with self._descriptors() as make:
+            graph = self._graph(problem, make)
+            for mode in _HEURISTIC_MODES:
+                for config in self._configs(graph, device_descriptor, mode, make):
+                    if self._is_filtered(config, problem, make):
+                        continue
+                    workspace = self._plan_workspace(config, device_descriptor, make)
+                    if workspace is not None:
+                        found.append(workspace)
+                    if len(found) == limit:
+                        return tuple(found)
+        return tuple(found)
+
+    def _device(self, device: CudnnDevice) -> ctypes.c_void_p:
+        if device not in self._devices:
+            descriptor = ctypes.c_void_p()
+            _check(self._library.cudnnBackendCreateDescriptor(_DEVICE, ctypes.byref(descriptor)))
+            text = device.as_json().encode()
+            self._set(descriptor, 2702, _TYPE_CHAR, len(text), ctypes.create_string_buffer(text))
+            self._finalize(descriptor)
+            self._devices[device] = descriptor
+        return self._devices[device]
+
+    def _graph(self, problem: ConvolutionProblem, make: _Maker) -> ctypes.c_void_p:
+        x = self._tensor(ord("x"), problem.x, problem, make)
+        w = self._tensor(ord("w"), problem.w, problem, make)
+        y = self._tensor(ord("y"), problem.y, problem, make)
+        convolution = make(_CONVOLUTION)
+        dims = len(problem.x) - 2
+        self._set(convolution, 100, _TYPE_DATA, 1, ctypes.byref(ctypes.c_int(_FLOAT)))
+        self._set(convolution, 101, _TYPE_MODE, 1, ctypes.byref(ctypes.c_int(_CROSS_CORRELATION)))
+        self._set(convolution, 106, _TYPE_INT64, 1, _int64s([dims]))
+        self._set(convolution, 102, _TYPE_INT64, dims, _int64s(problem.dilation))
+        self._set(convolution, 103, _TYPE_INT64, dims, _int64s(problem.stride))
+        self._set(convolution, 104, _TYPE_INT64, dims, _int64s(problem.padding))
+        self._set(convolution, 105, _TYPE_INT64, dims, _int64s(problem.padding))
+        self._finalize(convolution)
+        kind, w_name, x_name, y_name, convolution_name, alpha, beta = _OPERATIONS[problem.operation]
+        operation = make(kind)
+        for name, part in ((x_name, x), (w_name, w), (y_name, y), (convolution_name, convolution)):
+            self._set(operation, name, _TYPE_DESCRIPTOR, 1, ctypes.byref(part))
+        self._set(operation, alpha, _TYPE_FLOAT, 1, ctypes.byref(ctypes.c_float(1)))
+        self._set(operation, beta, _TYPE_FLOAT, 1, ctypes.byref(ctypes.c_float(0)))
+        self._finalize(operation)
+        graph = make(_GRAPH)
+        self._set(graph, 801, _TYPE_DESCRIPTOR, 1, ctypes.byref(operation))
+        self._finish_graph(graph)
+        return graph
+
+    def _finish_graph(self, graph: ctypes.c_void_p) -> None:
+        self._finalize(graph)
+
+    def _tensor(self, uid: int, shape: tuple[int, ...], problem: ConvolutionProblem, make: _Maker) -> ctypes.c_void_p:
+        tensor = make(_TENSOR)
+        self._set(tensor, 901, _TYPE_DATA, 1, ctypes.byref(ctypes.c_int(_DATA_TYPES[problem.dtype])))
+        self._set(tensor, 902, _TYPE_INT64, len(shape), _int64s(shape))
+        self._set(tensor, 903, _TYPE_INT64, len(shape), _int64s(strides(shape, problem.channels_last)))
+        self._set(tensor, 906, _TYPE_INT64, 1, _int64s([uid]))
+        self._set(tensor, 900, _TYPE_INT64, 1, _int64s([_POINTER_ALIGNMENT]))
+        self._finalize(tensor)
+        return tensor
+
+    def _configs(
+        self, graph: ctypes.c_void_p, device: ctypes.c_void_p, mode: int, make: _Maker
+    ) -> Iterator[ctypes.c_void_p]:
+        heuristics = make(_HEURISTICS)
+        self._set(heuristics, 201, _TYPE_DESCRIPTOR, 1, ctypes.byref(graph))
+        self._set(heuristics, 200, _TYPE_HEURISTIC_MODE, 1, ctypes.byref(ctypes.c_int(mode)))
+        self._set_heuristics_device(heuristics, device)
+        if self._library.cudnnBackendFinalize(heuristics) != 0:
+            return  # nothing in this mode supports the problem
+        count = self._get(heuristics, 202, _TYPE_DESCRIPTOR, 0, None)
+        if not count:
+            return
+        configs = (ctypes.c_void_p * count)(*(make(_ENGINE_CONFIG).value for _ in range(count)))
+        count = self._get(heuristics, 202, _TYPE_DESCRIPTOR, count, configs)
+        for index in range(count):
+            yield ctypes.c_void_p(configs[index])
+
+    def _set_heuristics_device(self, heuristics: ctypes.c_void_p, device: ctypes.c_void_p) -> None:
+        self._set(heuristics, 204, _TYPE_DESCRIPTOR, 1, ctypes.byref(device))
+
+    def _is_filtered(self, config: ctypes.c_void_p, problem: ConvolutionProblem, make: _Maker) -> bool:
+        """The plans that PyTorch refuses (filterEngineConfigs)."""
+        engine = make(_ENGINE)
+        self._get(config, 300, _TYPE_DESCRIPTOR, 1, ctypes.byref(engine))
+        notes = (ctypes.c_int * _NOTE_COUNT)()
+        count = self._get(engine, 1303, _TYPE_NOTE, _NOTE_COUNT, notes)
+        present = set(notes[:count])
+        if _NOTE_DOWN_CONVERT in present or (problem.deterministic and _NOTE_NONDETERMINISTIC in present):
+            return True
+        return problem.dtype == "float32" and not problem.tf32 and _NOTE_TENSOR_CORE in present
+
+    def _plan_workspace(self, config: ctypes.c_void_p, device: ctypes.c_void_p, make: _Maker) -> int | None:
+        plan = make(_PLAN)
+        self._set(plan, 401, _TYPE_DESCRIPTOR, 1, ctypes.byref(config))
+        self._set(plan, 407, _TYPE_DESCRIPTOR, 1, ctypes.byref(device))
+        if self._library.cudnnBackendFinalize(plan) != 0:
+            return None
+        size = ctypes.c_int64()
+        self._get(plan, 402, _TYPE_INT64, 1, ctypes.byref(size))
+        return size.value
+
+    def _set(self, descriptor: ctypes.c_void_p, name: int, kind: int, count: int, value: object) -> None:
+        _check(self._library.cudnnBackendSetAttribute(descriptor, name, kind, ctypes.c_int64(count), value))
+
+    def _get(self, descriptor: ctypes.c_void_p, name: int, kind: int, room: int, value: object) -> int:
+        count = ctypes.c_int64()
+        _check(
+            self._library.cudnnBackendGetAttribute(
+                descriptor, name, kind, ctypes.c_int64(room), ctypes.byref(count), value
+            )
+        )
+        return count.value
+
+    def _finalize(self, descriptor: ctypes.c_void_p) -> None:
+        _check(self._library.cudnnBackendFinalize(descriptor))
+
+    @contextmanager
+    def _descriptors(self) -> Iterator[_Maker]:
+        """A maker of descriptors that are all destroyed at the end."""
+        maker = _Maker(self._library)
+        try:
+            yield maker
+        finally:
+            maker.destroy()
+
+
+class _Maker:
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._made: list[ctypes.c_void_p] = []
+
+    def __call__(self, kind: int) -> ctypes.c_void_p:
+        descriptor = ctypes.c_void_p()
+        _check(self._library.cudnnBackendCreateDescriptor(kind, ctypes.byref(descriptor)))
+        self._made.append(descriptor)
+        return descriptor
+
+    def destroy(self) -> None:
+        for descriptor in self._made:
+            self._library.cudnnBackendDestroyDescriptor(descriptor)
+
+
+def strides(shape: Sequence[int], channels_last: bool) -> list[int]:
+    """Of a dense tensor; dimensions of size one get the stride their place implies, as PyTorch passes them."""
+    order = [1, *range(len(shape) - 1, 1, -1), 0] if channels_last else list(range(len(shape) - 1, -1, -1))
+    result, step = [0] * len(shape), 1
+    for dim in order:
+        result[dim] = step
+        step *= shape[dim]
+    return result
+
+
+def _int64s(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * len(values))(*values)
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        raise CudnnError(f"cuDNN status {status}")
+
+
+def _candidates() -> Iterator[str]:
+    """The library that is loaded already, the one beside PyTorch, the system's."""
+    yield LIBRARY
+    for folder in sys.path:
+        yield from glob.glob(os.path.join(folder, "nvidia", "cudnn", "lib", LIBRARY))
+
+
+def _has_cublas_lt() -> bool:
+    """cuDNN ends the process when it does not find this library, so make sure that it will."""
+    names = [f"libcublasLt.so.{major}" for major in (13, 12)]
+    folders = [os.path.join(folder, "nvidia", part, "lib") for folder in sys.path for part in ("cu13", "cublas")]
+    for path in (*names, *(os.path.join(folder, name) for folder in folders for name in names)):
+        if os.sep in path and not os.path.exists(path):
+            continue
+        try:
+            ctypes.CDLL(path)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+@cache
+def open_cudnn() -> CudnnLibrary | None:
+    """The installed cuDNN, or None where there is none that can be asked without a GPU."""
+    if os.environ.get(DISABLE_VARIABLE) or not sys.platform.startswith("linux") or not _has_cublas_lt():
+        return None
+    for path in _candidates():
+        try:
+            library = ctypes.CDLL(path)
+            library.cudnnGetVersion.restype = ctypes.c_size_t
+            version = int(library.cudnnGetVersion())
+        except (OSError, AttributeError):
+            continue
+        if version >= MINIMUM_VERSION:
+            return CudnnLibrary(library, version)
+    return None

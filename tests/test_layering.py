@@ -1,0 +1,82 @@
+"""The layers of docs/layout.md: each knows only those before it, and few know torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "vramcast"
+
+# Each layer with the layers it may import; every layer may import the base.
+BASE = {"errors", "units"}
+LAYERS: dict[str, set[str]] = {
+    "gpus": set(),
+    "trace": set(),
+    "allocator": set(),
+    "memory": {"gpus", "trace", "allocator"},
+    "virtual_gpu": {"gpus", "trace", "allocator", "memory"},
+    "measure": {"gpus", "trace", "allocator", "memory"},
+    "report": {"gpus", "trace", "memory"},
+    "cli": {"gpus", "trace", "memory", "report", "virtual_gpu", "measure"},
+}
+MAY_IMPORT_TORCH = {"virtual_gpu", "measure"}
+# The recorder's own files would be the only ones of trace/ that do.
+TORCH_FILES = {PACKAGE / "trace" / "recorder.py"}
+
+
+def _imports(path: Path) -> list[str]:
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names.append(node.module or "")
+    return names
+
+
+def _files(layer: str) -> list[Path]:
+    return sorted((PACKAGE / layer).rglob("*.py"))
+
+
+def test_every_folder_is_a_known_layer() -> None:
+    folders = {path.parent.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE}
+    assert folders <= set(LAYERS), "a new folder needs a place in LAYERS"
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_imports_only_earlier_ones(layer: str) -> None:
+    allowed = LAYERS[layer] | BASE | {layer}
+    for path in _files(layer):
+        for name in _imports(path):
+            parts = name.split(".")
+            if parts[0] == "vramcast" and len(parts) > 1:
+                assert parts[1] in allowed, f"{path.relative_to(PACKAGE)} imports {name}"
+
+
+@pytest.mark.parametrize("layer", sorted(set(LAYERS) - MAY_IMPORT_TORCH))
+def test_only_some_layers_import_torch(layer: str) -> None:
+    for path in _files(layer):
+        if path in TORCH_FILES:
+            continue
+        heavy = [name for name in _imports(path) if name.split(".")[0] in ("torch", "numpy", "transformers")]
+        assert not heavy, f"{path.relative_to(PACKAGE)} imports {heavy}"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import vramcast",
+        "from vramcast.cli.main import main, make_parser; make_parser().format_help()",
+        "import vramcast.memory, vramcast.memory.compare, vramcast.memory.results, vramcast.memory.out_of_memory",
+        "import vramcast.report.terminal, vramcast.report.documents, vramcast.report.comparison",
+        "import vramcast.allocator, vramcast.trace, vramcast.gpus",
+    ],
+)
+def test_importing_leaves_torch_alone(code: str) -> None:
+    check = f"import sys; {code}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

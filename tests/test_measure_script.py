@@ -1,0 +1,116 @@
+"""A script run in pieces: set-up, then one optimizer step at a time. On the CPU: the pieces are the same there."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from vramcast.measure.script_steps import ScriptEnded, ScriptSteps
+
+SCRIPT = """
+import sys, signal, threading
+import torch
+
+assert threading.current_thread() is threading.main_thread()
+assert __name__ == "__main__"
+import helper  # beside the script
+log = helper.LOG
+log.append(("args", sys.argv[1:]))
+model = torch.nn.Linear(4, 4)
+with torch.no_grad():
+    model(torch.ones(1, 4))  # a check before training is part of the set-up
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+log.append("built")
+try:
+    for i in range(int(sys.argv[1])):
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        log.append(i)
+finally:
+    log.append("left")
+if len(sys.argv) > 2:
+    raise ValueError("broken")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, list[object]]:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "helper.py").write_text("LOG = []\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "helper", raising=False)
+    import helper  # type: ignore[import-not-found]
+
+    return os.fspath(tmp_path / "train.py"), helper.LOG
+
+
+def test_set_up_and_steps_are_told_apart(script: tuple[str, list[object]]) -> None:
+    path, log = script
+    steps = ScriptSteps(path, ["100"])
+    seen: list[list[object]] = []
+
+    def measurement() -> str:
+        step = steps.start()
+        seen.append(list(log))
+        for _ in range(3):
+            step()
+            seen.append(list(log))
+        return "done"
+
+    assert steps.measure(measurement) == "done"
+    assert seen[0] == [("args", ["100"]), "built"]
+    # A step ends inside optimizer.step(), before the script notes it.
+    assert [len(entries) for entries in seen] == [2, 2, 3, 4]
+    assert log[-1] == "left", "the script was unwound, its own clean-up included"
+    assert log[-2] == 1, "and did not go on"
+
+
+def test_a_script_that_ends_early(script: tuple[str, list[object]]) -> None:
+    path, _ = script
+    steps = ScriptSteps(path, ["2"])
+
+    def measurement() -> None:
+        step = steps.start()
+        for _ in range(5):
+            step()
+
+    with pytest.raises(ScriptEnded, match="ended after 2 optimizer steps"):
+        steps.measure(measurement)
+
+
+def test_a_script_that_fails_shows_its_own_error(script: tuple[str, list[object]]) -> None:
+    path, _ = script
+    steps = ScriptSteps(path, ["1", "fail"])
+
+    def measurement() -> None:
+        step = steps.start()
+        for _ in range(5):
+            step()
+
+    with pytest.raises(ValueError, match="broken"):
+        steps.measure(measurement)
+
+
+def test_a_measurement_that_fails_stops_the_script(script: tuple[str, list[object]]) -> None:
+    path, log = script
+    steps = ScriptSteps(path, ["100"])
+
+    def measurement() -> None:
+        steps.start()()
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        steps.measure(measurement)
+    assert log[-1] == "left"
+
+
+def test_arguments_and_path_are_put_back(script: tuple[str, list[object]]) -> None:
+    path, _ = script
+    argv, import_path = list(sys.argv), list(sys.path)
+    steps = ScriptSteps(path, ["3"])
+    steps.measure(lambda: steps.start()())
+    assert (sys.argv, sys.path) == (argv, import_path)

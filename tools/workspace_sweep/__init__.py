@@ -1,0 +1,1 @@
+"""Measures the memory that CUDA library calls allocate inside PyTorch operators (run on a GPU)."""
