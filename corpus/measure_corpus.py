@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import fcntl
+import gzip
 import importlib
 import importlib.util
 import json
@@ -78,14 +79,14 @@ def preload(workloads: list[Workload]) -> None:
             for name in _imports_of(HERE.parent / (module.replace(".", "/") + ".py")):
                 _import_quietly(name)
             importlib.import_module(module)
-        for name in ("vramcast.measure.real_run", "vramcast.measure.op_record"):
+        for name in ("vramcast.measure.real_run", "vramcast.measure.op_record", "vramcast.measure.event_record"):
             importlib.import_module(name)
     finally:
         torch._C._cuda_getDeviceCount, torch.cuda._lazy_init = count, lazy_init
 
 
 def _imports_of(path: Path) -> list[str]:
-    """"module:name" for every import in the file, those inside functions included."""
+    """ "module:name" for every import in the file, those inside functions included."""
     names = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -147,6 +148,15 @@ def run_workload(workload: Workload, mode: str, parts: Path, threads: int, steps
             (parts / f"{workload.name}.json.gz").write_bytes(data)
             result |= {k: atlas[k] for k in ("consistent", "peak_allocated_bytes", "peak_reserved_bytes")}
             result |= {"rows": len(atlas["rows"]), "calls": [len(s) for s in atlas["steps"]], "gz_bytes": len(data)}
+        elif mode == "events":
+            from vramcast.measure.event_record import record_events
+
+            record = {"name": workload.name, "factory": workload.factory, "args": workload.args}
+            record |= record_events(factory, workload.args, steps=steps or 3)
+            data = gzip.compress(json.dumps(record, separators=(",", ":")).encode(), mtime=0)
+            (parts / f"{workload.name}.json.gz").write_bytes(data)
+            result |= {k: record[k] for k in ("consistent", "peak_allocated_bytes", "peak_reserved_bytes")}
+            result |= {"events": len(record["events"]), "gz_bytes": len(data)}
         else:
             from vramcast.measure.real_run import measure_factory
 
@@ -233,7 +243,7 @@ def line_for(result: dict[str, Any], expected_gib: float) -> str:
         text += f"  step {result['step_seconds'] * 1e3:7.1f} ms  setup {result['setup_seconds']:.1f} s"
         end = result["driver"].get("end_bytes")
         text += f"  driver {end / GIB:.3f}" if end else "  driver ?"
-    for key in ("rows", "calls", "gz_bytes", "consistent", "num_alloc_retries"):
+    for key in ("rows", "calls", "events", "gz_bytes", "consistent", "num_alloc_retries"):
         if key in result and (result[key] or key == "consistent"):
             text += f"  {key} {result[key]}"
     return f"{text}  ({result['child_seconds']} s)"
@@ -302,7 +312,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for results")
     parser.add_argument("--only", default="", help="regular expression searched in names and tags")
     parser.add_argument("--skip", default="", help="regular expression: names and tags to leave out")
-    parser.add_argument("--mode", choices=["memory", "time", "ops"], default="memory")
+    parser.add_argument("--mode", choices=["memory", "time", "ops", "events"], default="memory")
     parser.add_argument("--jobs", type=int, default=4, help="children at a time")
     parser.add_argument("--deadline-seconds", type=float, default=540, help="start no workload after this")
     parser.add_argument("--child-seconds", type=float, default=120, help="stop a workload after this")

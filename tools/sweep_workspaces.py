@@ -225,6 +225,7 @@ def main() -> int:
     parser.add_argument("--deadline-seconds", type=float, default=240)
     parser.add_argument("--jobs", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only-heuristics", action="store_true", help="only ask cuDNN, run nothing (use a seed above 1)")
     parser.add_argument("--skip-device", action="store_true", help="leave out the memory outside the allocator")
     arguments = parser.parse_args()
     started = time.time()
@@ -233,7 +234,7 @@ def main() -> int:
     if not _can_fork(context):
         print("CUDA was touched before forking: no worker could run", flush=True)
         return 1
-    if not arguments.skip_device:
+    if not (arguments.skip_device or arguments.only_heuristics):
         try:
             measure_device(arguments.out, context, started + arguments.deadline_seconds * 0.3)
         except OSError as failure:
@@ -247,6 +248,8 @@ def main() -> int:
         (HEURISTICS_SHARE, _ask, {"heuristics": heuristics.HEADER}),
         (1.0, _work, {"convolutions": convolutions.HEADER, "operators": operators.HEADER}),
     )
+    if arguments.only_heuristics:
+        parts = ((1.0, _ask, {"heuristics": heuristics.HEADER}),)
     for share, work, headers in parts:
         sweep(arguments.out, context, arguments.seed, arguments.jobs, time.time() + remaining * share, work, headers)
         remaining = started + arguments.deadline_seconds - 8 - time.time()

@@ -28,9 +28,7 @@ def transformer_encoder(
         answer = model(batch["x"], src_key_padding_mask=batch["mask"] if padded else None)
         return F.mse_loss(answer, batch["x"])
 
-    return train(
-        model, data, forward, make_optimizer(optimizer, model.parameters()), precision=precision, style=style
-    )
+    return train(model, data, forward, make_optimizer(optimizer, model.parameters()), precision=precision, style=style)
 
 
 def transformer_translation(
@@ -63,9 +61,7 @@ def transformer_translation(
         loss = F.cross_entropy(logits.reshape(-1, vocabulary), batch["target"][:, 1:].reshape(-1))
         return (loss, logits) if style == "loop" else loss
 
-    return train(
-        model, data, forward, make_optimizer(optimizer, model.parameters()), precision=precision, style=style
-    )
+    return train(model, data, forward, make_optimizer(optimizer, model.parameters()), precision=precision, style=style)
 
 
 def multihead_attention(
@@ -237,9 +233,7 @@ def graph_network(
     def forward(model: nn.Module, batch: Batch) -> Any:
         return F.mse_loss(model(batch["x"], batch["edge"], batch["graph"]), batch["y"])
 
-    return train(
-        model, data, forward, make_optimizer(optimizer, model.parameters()), precision=precision, style=style
-    )
+    return train(model, data, forward, make_optimizer(optimizer, model.parameters()), precision=precision, style=style)
 
 
 def point_cloud(

@@ -151,7 +151,3 @@ def train(
         raise ValueError("style is 'function' or 'loop', and a loop does not accumulate")
     iterations = loop()
     return lambda: next(iterations)
-
-
-def count_parameters(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())

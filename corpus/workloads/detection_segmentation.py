@@ -74,10 +74,7 @@ class UNet(nn.Module):
         self.down = nn.ModuleList([DoubleConv(dims, a, b, norm) for a, b in pairs])
         self.mode = {2: "bilinear", 3: "trilinear"}[dims]
         self.up = nn.ModuleList(
-            [
-                convolution(2 * a, a, 1) if bilinear else transposed(2 * a, a, 2, stride=2)
-                for a in reversed(widths[:-1])
-            ]
+            [convolution(2 * a, a, 1) if bilinear else transposed(2 * a, a, 2, stride=2) for a in reversed(widths[:-1])]
         )
         self.bilinear = bilinear
         self.merge = nn.ModuleList([DoubleConv(dims, 2 * a, a, norm) for a in reversed(widths[:-1])])

@@ -86,9 +86,7 @@ def sd15_unet(
     model.train()
     if checkpointing:
         model.enable_gradient_checkpointing()
-    return _text_conditioned(
-        model, batch, latent, 77, 768, optimizer=optimizer, precision=precision, style=style
-    )
+    return _text_conditioned(model, batch, latent, 77, 768, optimizer=optimizer, precision=precision, style=style)
 
 
 def sdxl_unet(
@@ -137,9 +135,7 @@ def dit_xl(
         predicted = model(noisy, timestep=steps, class_labels=batch["classes"]).sample
         return F.mse_loss(predicted[:, :4].float(), noise), predicted
 
-    return train(
-        model, data, forward, make_optimizer(optimizer, model.parameters()), precision=precision, style=style
-    )
+    return train(model, data, forward, make_optimizer(optimizer, model.parameters()), precision=precision, style=style)
 
 
 def vae(
@@ -239,6 +235,4 @@ def flux_transformer(
         )[0]  # fmt: skip
         return F.mse_loss(predicted.float(), (noise - clean).float()), predicted
 
-    return train(
-        model, data, forward, make_optimizer(optimizer, model.parameters()), precision=precision, style=style
-    )
+    return train(model, data, forward, make_optimizer(optimizer, model.parameters()), precision=precision, style=style)

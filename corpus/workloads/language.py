@@ -239,9 +239,7 @@ def opt(
     """OPT-1.3B's shape, weights and optimizer state in bf16."""
     from transformers import OPTConfig, OPTForCausalLM
 
-    config = OPTConfig(
-        hidden_size=2048, num_hidden_layers=24, num_attention_heads=32, ffn_dim=8192, use_cache=False
-    )
+    config = OPTConfig(hidden_size=2048, num_hidden_layers=24, num_attention_heads=32, ffn_dim=8192, use_cache=False)
     with torch.device("cuda"):
         model = OPTForCausalLM(config)
     if weights == "bf16":

@@ -81,10 +81,9 @@ def deepspeech(
 
     def forward(model: nn.Module, batch: Batch) -> Any:
         scores = model(batch["spectrogram"]).transpose(0, 1)
-        input_lengths = torch.full((scores.shape[1],), scores.shape[0], dtype=torch.long)
-        target_lengths = torch.full((scores.shape[1],), 110, dtype=torch.long)
+        count = scores.shape[1]
+        input_lengths = torch.full((count,), scores.shape[0], dtype=torch.long, device="cuda")
+        target_lengths = torch.full((count,), 110, dtype=torch.long, device="cuda")
         return F.ctc_loss(scores, batch["targets"], input_lengths, target_lengths, zero_infinity=True)
 
-    return train(
-        model, data, forward, make_optimizer(optimizer, model.parameters()), precision=precision, clip=5.0
-    )
+    return train(model, data, forward, make_optimizer(optimizer, model.parameters()), precision=precision, clip=5.0)

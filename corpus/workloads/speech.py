@@ -84,9 +84,7 @@ def torchaudio_conformer(
 
     def forward(model: nn.Module, batch: Batch) -> Any:
         scores = model(batch["mel"]).transpose(0, 1)
-        count = scores.shape[1]
-        return F.ctc_loss(
-            scores.float(), batch["targets"], torch.full((count,), scores.shape[0]), torch.full((count,), 70)
-        )
+        lengths = torch.full((scores.shape[1],), scores.shape[0], device="cuda")
+        return F.ctc_loss(scores.float(), batch["targets"], lengths, torch.full_like(lengths, 70))
 
     return train(model, data, forward, make_optimizer(optimizer, model.parameters()), precision=precision)

@@ -93,6 +93,4 @@ def cogvideox_small(
         )[0]
         return F.mse_loss(predicted.float(), noise)
 
-    return train(
-        model, data, forward, make_optimizer(optimizer, model.parameters()), precision=precision, style=style
-    )
+    return train(model, data, forward, make_optimizer(optimizer, model.parameters()), precision=precision, style=style)

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from corpus.measure_corpus import Archive, Workload, choose, parse, run_all
 
 from corpus import measure_corpus
-from corpus.measure_corpus import Archive, Workload, choose, parse, run_all
 
 ROOT = Path(__file__).parents[2]
 
@@ -133,6 +134,7 @@ def test_archives_stay_below_their_limit(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="a CPU build of torch has no CUDA to keep away from")
 def test_preloading_leaves_forks_able_to_use_cuda() -> None:
     program = (
         "from corpus.measure_corpus import *\n"

@@ -25,7 +25,7 @@ def test_arguments_are_described_by_dtype_shape_and_odd_strides() -> None:
 
 
 def test_a_sparse_tensor_is_described_without_strides() -> None:
-    sparse = torch.sparse_coo_tensor([[0, 1]], torch.ones(2, 3), (4, 3))
+    sparse = torch.sparse_coo_tensor([[0, 1]], torch.ones(2, 3), (4, 3), check_invariants=True)
     assert describe_arguments((sparse,), {}) == "cpu:f32(4,3)sparse_coo"
 
 

@@ -40,7 +40,7 @@ class FakeCard:
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
         monkeypatch.setattr(torch._C, "_cuda_memoryStats", self.stats, raising=False)
-        monkeypatch.setattr(real_run, "environment", lambda: {})
+        monkeypatch.setattr(real_run, "environment", dict)
         monkeypatch.setattr(real_run, "process_used_bytes", lambda: None)
         monkeypatch.setattr(real_run, "device_used_bytes", lambda: None)
 

@@ -22,7 +22,7 @@ from vramcast.virtual_gpu.workspaces.cudnn_query import (  # noqa: E402
     CudnnLibrary,
 )
 
-from workspace_sweep import convolutions  # noqa: E402
+from workspace_sweep import convolutions, layers  # noqa: E402
 
 HEADER = "id,forward,backward_data,backward_weight"
 OPERATIONS = ("forward", "backward_data", "backward_weight")
@@ -71,7 +71,9 @@ class DeviceHeuristics(CudnnLibrary):
 def draw(seed: int, index: int) -> convolutions.Conv:
     """The convolution with this number: as in the sweep, but nothing is allocated, so larger ones too."""
     rng = random.Random(f"heuristics/{seed}/{index}")
-    return replace(convolutions.draw(rng, LIMIT_BYTES, None), benchmark=False)
+    if seed == 1:
+        return replace(convolutions.draw(rng, LIMIT_BYTES, None), benchmark=False)
+    return layers.draw(rng)
 
 
 def problems(conv: convolutions.Conv) -> Iterator[ConvolutionProblem]:

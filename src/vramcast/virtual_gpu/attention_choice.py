@@ -123,7 +123,7 @@ def _can_cudnn(
     if not _heads_fit(q, k, v, gqa, same_kv=False):
         return False
     d_qk, d_v = q.size(3), v.size(3)
-    limit = 192 if cc[0] in (9, 10) and (d_qk, d_v) == (192, 128) else 128
+    limit = 256 if cc == (9, 0) else 192 if cc[0] == 10 and (d_qk, d_v) == (192, 128) else 128
     if max(d_qk, d_v) > limit or d_qk % 8 or d_v % 8:
         return False
     return k.size(2) != 1 and not (dropout and q.size(2) == 1)
@@ -173,8 +173,9 @@ def _float_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """A boolean mask becomes an additive one before the fused kernels see it."""
     if mask is None or mask.dtype != torch.bool:
         return mask
-    zero = torch.ops.aten.scalar_tensor(0.0, dtype=dtype, device=torch.device("meta"))
-    return torch.where(mask.logical_not(), torch.tensor(-math.inf, dtype=dtype), zero)
+    meta = torch.device("meta")
+    zero = aten.scalar_tensor(0.0, dtype=dtype, device=meta)
+    return torch.where(mask, zero, aten.scalar_tensor(-math.inf, dtype=dtype, device=meta))
 
 
 def _aligned_mask(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:

@@ -28,6 +28,9 @@ class Composites:
             "dropout": dropout,
             "scaled_dot_product_attention": attention_choice.attention_for(self._machine.gpu),
             "batch_norm": batch_norm_choice.batch_norm_for(self._machine.gpu),
+            "one_hot": one_hot,
+            "gru_cell": gru_cell,
+            "lstm_cell": lstm_cell,
             **recurrent.functions(self._machine),
         }
         for key in _KEYS:
@@ -49,3 +52,37 @@ def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     if p == 1:
         return input * torch.zeros((), dtype=input.dtype, device=input.device)
     return torch.ops.aten.native_dropout(input, p, train)[0]  # type: ignore[no-any-return]
+
+
+def one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """On CUDA zeros and a scatter; the class count is read from the data where it is not given."""
+    if num_classes == -1:
+        num_classes = int(self.max().item()) + 1
+    out = torch.zeros((*self.shape, num_classes), dtype=torch.int64, device=self.device)
+    return out.scatter_(-1, self.unsqueeze(-1), 1)
+
+
+def gru_cell(
+    input: torch.Tensor,
+    hx: torch.Tensor,
+    w_ih: torch.Tensor,
+    w_hh: torch.Tensor,
+    b_ih: torch.Tensor | None = None,
+    b_hh: torch.Tensor | None = None,
+) -> torch.Tensor:
+    aten = torch.ops.aten
+    return aten._thnn_fused_gru_cell(  # type: ignore[no-any-return]
+        input.matmul(w_ih.t()), hx.matmul(w_hh.t()), hx, b_ih, b_hh
+    )[0]
+
+
+def lstm_cell(
+    input: torch.Tensor,
+    hx: list[torch.Tensor],
+    w_ih: torch.Tensor,
+    w_hh: torch.Tensor,
+    b_ih: torch.Tensor | None = None,
+    b_hh: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out = torch.ops.aten._thnn_fused_lstm_cell(input.matmul(w_ih.t()), hx[0].matmul(w_hh.t()), hx[1], b_ih, b_hh)
+    return out[0], out[1]

@@ -113,6 +113,8 @@ class VirtualGpu:
         put(torch, "Generator", patches.Generator)
         put(torch, "compile", patches.compile_as_eager(self._note_compiled))
         put(torch.nn.Module, "compile", lambda module, *a, **k: self._note_compiled(type(module).__name__))
+        put(torch._C, "_group_tensors_by_device_and_dtype",
+            patches.groups_on_the_card(torch._C._group_tensors_by_device_and_dtype))
         put(torch, "clear_autocast_cache", self._autocast.clear)
         put(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)
         put(torch.nn.Parameter, "__new__",

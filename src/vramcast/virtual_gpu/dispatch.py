@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.virtual_gpu import values
-from vramcast.virtual_gpu.kernels import KERNELS, Call
+from vramcast.virtual_gpu.kernels import Call, kernel_for
 from vramcast.virtual_gpu.ledger import Ledger
 from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, sparse_parts
 from vramcast.virtual_gpu.unknown import no_rule
@@ -54,8 +54,9 @@ class DispatchMode(TorchDispatchMode):
 
     def _choose(self, func: Any) -> Handler:
         name = func._schema.name
-        if func in KERNELS or func.overloadpacket in KERNELS:
-            return self._with_kernel
+        kernel = kernel_for(func)
+        if kernel is not None:
+            return self._with_kernel(kernel)
         if not isinstance(func, torch._ops.OpOverload):
             return self._functional
         returns = func._schema.returns
@@ -110,13 +111,15 @@ class DispatchMode(TorchDispatchMode):
             values.forget(tensor)
         return None
 
-    def _with_kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        device = self.device_of(args, kwargs)
-        if device == REAL and not _wants_meta(kwargs):
-            return func(*args, **kwargs)
-        self.enter(func)
-        kernel = KERNELS.get(func) or KERNELS[func.overloadpacket]
-        return kernel(Call(self, func, args, kwargs, device))
+    def _with_kernel(self, kernel: Callable[[Call], Any]) -> Handler:
+        def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            device = self.device_of(args, kwargs)
+            if device == REAL and not _wants_meta(kwargs):
+                return func(*args, **kwargs)
+            self.enter(func)
+            return kernel(Call(self, func, args, kwargs, device))
+
+        return run
 
     # -- helpers --------------------------------------------------------------------------------------------
 

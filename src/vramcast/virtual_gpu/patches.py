@@ -57,6 +57,19 @@ def hooks_with_modes(original: Callable[..., None], mode: Callable[[], Any]) -> 
     return __init__
 
 
+def groups_on_the_card(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tensor lists grouped by device and dtype: foreach code asks the group's device, not the tensors'."""
+
+    def group(tensors: Any, with_indices: bool = False) -> Any:
+        groups = original(tensors, with_indices)
+        cuda = torch.device("cuda", 0)
+        return {
+            (cuda if key[0].type == "meta" else key[0], *key[1:]): value for key, value in groups.items()
+        }
+
+    return group
+
+
 def compile_as_eager(note: Callable[[str], None]) -> Callable[..., Any]:
     """torch.compile that gives the function back as it is, and says so."""
 

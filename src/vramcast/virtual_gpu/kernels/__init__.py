@@ -2,16 +2,22 @@
 
 from vramcast.virtual_gpu.kernels import (  # noqa: F401  (importing registers the rules)
     attention,
+    cells,
     convolution,
     copies,
     data_reads,
+    deform_conv,
     embedding,
+    fft,
+    indexing,
+    losses,
     matmul,
     normalization,
     random_and_dropout,
     recurrent,
     reductions,
+    resampling,
 )
-from vramcast.virtual_gpu.kernels.registry import KERNELS, Call, kernel
+from vramcast.virtual_gpu.kernels.registry import Call, kernel, kernel_for
 
-__all__ = ["KERNELS", "Call", "kernel"]
+__all__ = ["Call", "kernel", "kernel_for"]

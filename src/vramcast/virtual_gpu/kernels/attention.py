@@ -43,37 +43,59 @@ def cudnn_backward(call: Call) -> Any:
     return dq, dk, dv
 
 
+_HALF = (torch.float16, torch.bfloat16)
+
+
 @kernel("aten::_scaled_dot_product_efficient_attention")
 def efficient_forward(call: Call) -> Any:
-    return call.run()
+    q, _, v = call.args[:3]
+    batch, heads, length, width = q.size(0), q.size(1), q.size(2), v.size(3)
+    out = call.empty((batch, length, heads, width), q.dtype).transpose(1, 2)
+    rows = -(-length // 32) * 32 if call.argument("compute_log_sumexp") else 0
+    statistics = call.empty((batch, heads, rows), torch.float32)
+    if q.dtype in _HALF and width > 128:
+        call.scratch(4 * out.numel())  # too wide for registers: the output is summed in fp32
+    return out, statistics, _host_scalar(), _host_scalar()
 
 
 @kernel("aten::_scaled_dot_product_efficient_attention_backward")
 def efficient_backward(call: Call) -> Any:
-    grad, q, k, v = call.args[:4]
-    out = call.run()
-    batch, heads, length, width = q.shape
-    rows = 4 * batch * heads * length
-    # delta = sum(grad * out) in fp32, one number a row; the product is a full-sized temporary.
-    delta = call.empty((batch, heads, length), torch.float32) if rows else None
-    call.scratch(q.numel() // width * v.size(3) * grad.element_size(), rows)
+    grad, q, k, v, bias = call.args[:5]
+    mask = call.argument("grad_input_mask")
+    dq, dk, dv = (call.empty(t.transpose(1, 2).size(), t.dtype).transpose(1, 2) for t in (q, k, v))
+    dbias = None
+    if bias is not None and mask[3]:
+        last = bias.size(-1)
+        aligned = -(-last // 16) * 16
+        dbias = call.empty((*bias.shape[:-1], aligned), bias.dtype)[..., :last]
+    held = []
+    if not grad.transpose(1, 2).is_contiguous():
+        held.append(call.empty(grad.size(), grad.dtype))
+    rows = q.numel() // q.size(3)
+    if q.dtype in _HALF:  # the kernel works out delta = sum(grad * out) itself
+        held.append(call.empty((rows,), torch.float32))
+    else:
+        product = call.empty((rows * v.size(3),), torch.float32)
+        total = call.empty((rows,), torch.float32)
+        held.append(call.empty((rows,), torch.float32))
+        del total, product
     call.scratch(efficient_accumulators(q, k, v))
-    del delta
-    return out
+    del held
+    return dq, dk, dv, dbias
 
 
 def efficient_accumulators(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int:
-    """fp32 accumulators of the memory-efficient backward kernel (workspace_size in its kernel parameters)."""
-    batch, heads, q_length, width = q.shape
-    k_length, v_width = k.size(2), v.size(3)
-    half = q.dtype in (torch.float16, torch.bfloat16)
-    block_i, block_j = 64, 64
-    if not half and width <= 64:
-        per_head = 4 * (k_length * 0 + q_length * width)
-        return batch * heads * (per_head + 256)
-    gq = -(-q_length // block_i) * block_i * width if half else q_length * width
-    gkv = -(-k_length // block_j) * block_j * (width + v_width) if half else 0
-    return 4 * batch * heads * (gq + gkv)
+    """fp32 accumulators of the CUTLASS backward kernel, in tiles of 64 columns, each with a 16-byte lock.
+
+    Blocks are 64 rows high up to 64 columns, 128 above. Half precision wider than 128 sums dk and dv in fp32 too.
+    """
+    heads, width = q.size(0) * q.size(1), max(q.size(3), v.size(3))
+    block = 64 if width <= 64 else 128
+    tiles = -(-q.size(2) // block) * -(-q.size(3) // 64)
+    total = heads * tiles * (block * 64 * 4 + 16)
+    if q.dtype in _HALF and width > 128:
+        total += 4 * heads * -(-k.size(2) // block) * block * (q.size(3) + v.size(3))
+    return total
 
 
 @kernel("aten::_scaled_dot_product_flash_attention")

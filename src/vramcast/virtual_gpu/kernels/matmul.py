@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 
 
@@ -20,13 +22,28 @@ from vramcast.virtual_gpu.kernels.registry import Call, kernel
 )
 def matmul(call: Call) -> Any:
     out = call.run()
+    held = [call.empty(t.size(), t.dtype) for t in reversed(call.args[:3]) if _needs_copy(t)]
     call.mode.machine.use_cublas()
+    del held
     return out
+
+
+def _needs_copy(operand: Any) -> bool:
+    """cuBLAS wants one of the last two dimensions dense (prepare_batch_matrix_for_cublas in Blas.cpp)."""
+    if not isinstance(operand, torch.Tensor) or operand.dim() < 2 or not operand.is_meta:
+        return False
+    rows, columns = operand.size(-2), operand.size(-1)
+    row_stride, column_stride = operand.stride(-2), operand.stride(-1)
+    return not (
+        (column_stride == 1 and row_stride >= max(1, columns)) or (row_stride == 1 and column_stride >= max(1, rows))
+    )
 
 
 @kernel("aten::addmm", "aten::_addmm_activation", "aten::addmm_", "aten::_scaled_mm", "aten::_int_mm")
 def addmm(call: Call) -> Any:
     """A bias is added in cublasLt's epilogue, which has a small workspace of its own."""
     out = call.run()
+    held = [call.empty(t.size(), t.dtype) for t in reversed(call.args[1:3]) if _needs_copy(t)]
     call.mode.machine.use_cublas(lt=True)
+    del held
     return out

@@ -91,11 +91,45 @@ def _partial_weight_gradients(call: Call, x: torch.Tensor, weight: torch.Tensor,
     del held
 
 
+@kernel("aten::_softmax", "aten::_log_softmax")
+def softmax(call: Call) -> Any:
+    out = call.run()
+    x = call.args[0]
+    if not x.is_contiguous():
+        call.scratch(x.numel() * x.element_size())
+    return out
+
+
 @kernel("aten::_softmax_backward_data")
 def softmax_backward(call: Call) -> Any:
     out = call.run()
     grad, output = call.args[0], call.args[1]
-    call.scratch(output.numel() * max(grad.element_size(), output.element_size()))  # grad * output
+    nbytes = output.numel() * max(grad.element_size(), output.element_size())
+    # grad * output, and a contiguous copy of it where the operands are not
+    call.scratch(nbytes, 0 if grad.is_contiguous() else nbytes)
+    return out
+
+
+@kernel("aten::_log_softmax_backward_data")
+def log_softmax_backward(call: Call) -> Any:
+    out = call.run()
+    call.scratch(*(t.numel() * t.element_size() for t in call.args[:2] if not t.is_contiguous()))
+    return out
+
+
+@kernel("aten::native_group_norm")
+def group_norm(call: Call) -> Any:
+    out = call.run()
+    n, channels = call.argument("N"), call.argument("C")
+    call.scratch(4 * n * channels, 4 * n * channels)  # scale and shift for each sample and channel
+    return out
+
+
+@kernel("aten::native_group_norm_backward")
+def group_norm_backward(call: Call) -> Any:
+    out = call.run()
+    n, channels, groups = call.argument("N"), call.argument("C"), call.argument("group")
+    call.scratch(4 * n * channels, 4 * n * channels, 4 * n * groups, 4 * n * groups, 4 * n * channels)
     return out
 
 

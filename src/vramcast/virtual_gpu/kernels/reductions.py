@@ -147,11 +147,20 @@ def reduction(call: Call) -> Any:
     out = call.run()
     x = call.args[0]
     name = call.func._schema.name.removeprefix("aten::").removeprefix("linalg_vector_")
-    if call.device == 0 and isinstance(x, torch.Tensor) and x.numel() > 4096:
+    if call.device == 0 and isinstance(out, torch.Tensor) and _converted(name, x.dtype, out.dtype):
+        call.scratch(x.numel() * out.element_size())
+    elif call.device == 0 and isinstance(x, torch.Tensor) and x.numel() > 4096:
         call.scratch(*reduction_scratch(
             x.size(), x.stride(), _dims(call, x), x.element_size(), _accumulator(name, x.dtype), call.gpu
         ))
     return out
+
+
+def _converted(name: str, dtype: torch.dtype, result: torch.dtype) -> bool:
+    """Sums in another dtype copy their input first; only half precision is widened on the fly."""
+    if name not in ("sum", "mean", "prod", "nansum") or dtype == result:
+        return False
+    return not (dtype in (torch.float16, torch.bfloat16) and result == torch.float32)
 
 
 def _dims(call: Call, x: torch.Tensor) -> list[int]:

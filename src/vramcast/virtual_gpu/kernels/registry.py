@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Kernel = Callable[["Call"], Any]
 
-KERNELS: dict[Any, Kernel] = {}
+KERNELS: dict[str, Kernel] = {}
 
 
 def kernel(*names: str) -> Callable[[Kernel], Kernel]:
@@ -26,22 +26,17 @@ def kernel(*names: str) -> Callable[[Kernel], Kernel]:
 
     def register(function: Kernel) -> Kernel:
         for name in names:
-            op = find_op(name)
-            if op is not None:
-                KERNELS[op] = function
+            KERNELS[name] = function
         return function
 
     return register
 
 
-def find_op(name: str) -> Any:
-    """The op of that name, or None where this version of torch (or a library not loaded) does not have it."""
-    namespace, _, rest = name.partition("::")
-    packet_name, _, overload = rest.partition(".")
-    packet = getattr(getattr(torch.ops, namespace), packet_name, None)
-    if packet is None or not overload:
-        return packet
-    return getattr(packet, overload, None)
+def kernel_for(op: Any) -> Kernel | None:
+    """The rule for an op; one for the exact overload goes first."""
+    name = op._schema.name
+    overload = op._schema.overload_name or "default"
+    return KERNELS.get(f"{name}.{overload}") or KERNELS.get(name)
 
 
 class Call:

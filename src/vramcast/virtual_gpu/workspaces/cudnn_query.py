@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+from vramcast.virtual_gpu.workspaces.problem import ConvolutionProblem
+
 MINIMUM_VERSION = 90800  # the first with CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR
 LIBRARY = "libcudnn.so.9"
 DISABLE_VARIABLE = "VRAMCAST_NO_CUDNN"  # set: use the fitted model even where the library is installed
@@ -81,23 +83,6 @@ _ARCHITECTURES: dict[tuple[int, int], tuple[int, int, int]] = {
     (10, 3): (232448, 2048, 32),
     (12, 0): (101376, 1536, 24),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ConvolutionProblem:
-    """One cuDNN operation: `x` and `y` are the input and the output of the forward convolution."""
-
-    operation: str
-    x: tuple[int, ...]
-    w: tuple[int, ...]
-    y: tuple[int, ...]
-    padding: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    dtype: str
-    channels_last: bool
-    tf32: bool
-    deterministic: bool = False
 
 
 class CudnnError(Exception):

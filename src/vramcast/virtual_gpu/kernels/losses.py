@@ -1,0 +1,71 @@
+"""Losses whose kernels work on a full-sized temporary, or keep one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from vramcast.virtual_gpu.kernels.reductions import reduction_scratch
+from vramcast.virtual_gpu.kernels.registry import Call, kernel
+from vramcast.virtual_gpu.storages import known_values
+
+NONE = 0  # at::Reduction::None
+
+
+@kernel("aten::mse_loss", "aten::smooth_l1_loss")
+def pointwise_loss(call: Call) -> Any:
+    """The result is made full-sized and then resized to a scalar: its storage stays as large as the input."""
+    x, target = call.args[:2]
+    shape = torch.broadcast_shapes(x.shape, target.shape)
+    full = call.empty(shape, torch.promote_types(x.dtype, target.dtype))
+    if call.argument("reduction") == NONE:
+        return full
+    scratch = reduction_scratch(
+        full.size(), full.stride(), range(full.dim()), full.element_size(), 4, call.gpu
+    )
+    call.scratch(full.numel() * full.element_size(), *scratch)
+    return full.as_strided((), ())
+
+
+@kernel("aten::binary_cross_entropy")
+def binary_cross_entropy(call: Call) -> Any:
+    x = call.args[0]
+    full = call.empty(x.size(), x.dtype)
+    if call.argument("reduction") == NONE:
+        return full
+    call.scratch(x.element_size())
+    return full.as_strided((), ())
+
+
+@kernel("aten::_use_cudnn_ctc_loss", "aten::_use_miopen_ctc_loss")
+def uses_cudnn_ctc(call: Call) -> bool:
+    return False  # needs int32 targets on the host; the native kernel takes what programs usually pass
+
+
+@kernel("aten::_ctc_loss")
+def ctc_loss(call: Call) -> Any:
+    log_probs, targets = call.args[:2]
+    batch, longest = log_probs.size(1), _longest_target(call, targets, log_probs.size(1))
+    alpha = call.empty((batch, log_probs.size(0), 2 * longest + 1), log_probs.dtype)
+    return call.empty((batch,), log_probs.dtype), alpha
+
+
+@kernel("aten::_ctc_loss_backward")
+def ctc_loss_backward(call: Call) -> Any:
+    log_probs, alpha = call.args[1], call.argument("log_alpha")
+    beta = call.empty(alpha.size(), alpha.dtype)
+    grad = call.empty(log_probs.size(), log_probs.dtype)
+    call.scratch(grad.numel() * grad.element_size())
+    del beta
+    return grad
+
+
+def _longest_target(call: Call, targets: torch.Tensor, batch: int) -> int:
+    lengths = call.argument("target_lengths")
+    if isinstance(lengths, torch.Tensor):
+        content = known_values(lengths) if lengths.is_meta else lengths
+        if content is None:
+            return targets.size(1) if targets.dim() == 2 else -(-targets.numel() // batch)
+        return int(content.max())
+    return int(max(lengths))
