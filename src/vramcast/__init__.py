@@ -1,1 +1,56 @@
+"""Know before you train whether a PyTorch run fits the GPU, where every byte goes, and why.
+
+    with vramcast.virtual_gpu("rtx-4090") as gpu:
+        ...                                     # ordinary PyTorch that says "cuda"
+    gpu.prediction().peak_reserved_bytes
+
+Everything here is loaded on first use: importing vramcast imports neither torch nor anything else that is slow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vramcast.gpus import GpuSpec, all_gpus, find_gpu
+    from vramcast.memory import Prediction
+    from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
+    from vramcast.virtual_gpu.rules import rule
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "GpuSpec",
+    "Prediction",
+    "VirtualGpu",
+    "__version__",
+    "all_gpus",
+    "find_gpu",
+    "rule",
+    "virtual_gpu",
+]
+
+_HOMES = {
+    "GpuSpec": "vramcast.gpus",
+    "all_gpus": "vramcast.gpus",
+    "find_gpu": "vramcast.gpus",
+    "Prediction": "vramcast.memory",
+    "VirtualGpu": "vramcast.virtual_gpu.context",
+    "rule": "vramcast.virtual_gpu.rules",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "virtual_gpu":
+        # The package of that name, which can be called like the function (see its __init__): Python puts the
+        # package here whenever one of its modules is imported, so both must work.
+        return importlib.import_module("vramcast.virtual_gpu")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'vramcast' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -58,7 +58,7 @@ def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
 
 def zero_grad_position(row: Row) -> str:
     position = row.fields["zero_grad_position"]
-    return AFTER_FORWARD if position == "unrecorded" else position
+    return START if position == "unrecorded" else position
 
 
 def run_vision(row: Row) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vramcast.trace.schema import ALLOC, EVENT_KINDS, FREE, KINDS, Note, StepTrace
@@ -74,6 +74,29 @@ class TraceBuilder:
 
     def kind_of(self, block: int) -> int:
         return self._kinds.get(block, self._default_kind)
+
+    def module_of(self, block: int) -> int:
+        return self._rows[block * _ROW + 2]
+
+    def op_of(self, block: int) -> str:
+        return tuple(self._ops.ids)[self._rows[block * _ROW + 1]]
+
+    def alive_since(self, event: int) -> set[int]:
+        """The blocks made at or after `event` that are alive now."""
+        alive: set[int] = set()
+        for packed in self._events[event:]:
+            code = packed & _CODE_MASK
+            if code == ALLOC:
+                alive.add(packed >> _CODE_BITS)
+            elif code == FREE:
+                alive.discard(packed >> _CODE_BITS)
+        return alive
+
+    def frees(self) -> Iterator[tuple[int, int]]:
+        """(event, block) of every free so far."""
+        for event, packed in enumerate(self._events):
+            if packed & _CODE_MASK == FREE:
+                yield event, packed >> _CODE_BITS
 
     def mark(self, kind: str, label: str = "") -> None:
         """Record an event that is neither alloc nor free; `kind` is one of EVENT_KINDS."""

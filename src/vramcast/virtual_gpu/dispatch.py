@@ -131,7 +131,7 @@ class DispatchMode(TorchDispatchMode):
 
     def device_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Where the op runs: GPU as soon as one argument is on the card."""
-        if self.target is not None:
+        if self.target is not None and kwargs.get("device") == _META:
             return self.target
         found = None
         seen = False

@@ -33,7 +33,7 @@ class Machine:
         if key not in self._cublas_handles:
             self._cublas_handles.add(key)
             self.ledger.keep_workspace(self.workspaces.cublas_handle())
-            self.libraries.add("cublas")
+            self.libraries.add("cublas-backward" if key[0] else "cublas")
         if lt and (*key[:2], True) not in self._cublas_handles:
             self._cublas_handles.add((*key[:2], True))
             self.ledger.keep_workspace(self.workspaces.cublas_lt())

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from vramcast.virtual_gpu.workspaces.convolution import SM_COUNT_UNKNOWN, Card, convolution_workspace_bytes
+
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
 
@@ -13,6 +17,7 @@ MIB = 1 << 20
 class WorkspaceRules:
     def __init__(self, gpu: GpuSpec) -> None:
         self.gpu = gpu
+        self._card = Card(gpu.compute_capability, gpu.sm_count or SM_COUNT_UNKNOWN)
 
     def cublas_handle(self) -> int:
         """CUBLAS_WORKSPACE_CONFIG's default: eight 4096 KiB buffers on sm_90, else :4096:2:16:8."""
@@ -23,8 +28,14 @@ class WorkspaceRules:
         return MIB
 
     def convolution(self, direction: str, x: Any, w: Any, y: Any, stride: Any, padding: Any, dilation: Any,
-                    groups: int, transposed: bool) -> list[int]:
-        return []
+                    groups: int, transposed: bool, channels_last: bool) -> list[int]:
+        """Transient allocations, one after the other."""
+        return convolution_workspace_bytes(
+            direction, x.size(), w.size(), y.size(), dtype=str(x.dtype).removeprefix("torch."),
+            channels_last=channels_last, stride=stride, padding=padding, dilation=dilation, groups=groups,
+            transposed=transposed, card=self._card, tf32=torch.backends.cudnn.allow_tf32,
+            benchmark=torch.backends.cudnn.benchmark,
+        )  # fmt: skip
 
     def attention_backward(self, name: str, args: tuple[Any, ...]) -> list[int]:
         return []

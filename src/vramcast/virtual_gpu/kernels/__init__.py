@@ -18,6 +18,6 @@ from vramcast.virtual_gpu.kernels import (  # noqa: F401  (importing registers t
     reductions,
     resampling,
 )
-from vramcast.virtual_gpu.kernels.registry import Call, kernel, kernel_for
+from vramcast.virtual_gpu.kernels.registry import KERNELS, Call, kernel, kernel_for
 
-__all__ = ["Call", "kernel", "kernel_for"]
+__all__ = ["KERNELS", "Call", "kernel", "kernel_for"]

@@ -94,7 +94,8 @@ def efficient_accumulators(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) ->
     tiles = -(-q.size(2) // block) * -(-q.size(3) // 64)
     total = heads * tiles * (block * 64 * 4 + 16)
     if q.dtype in _HALF and width > 128:
-        total += 4 * heads * -(-k.size(2) // block) * block * (q.size(3) + v.size(3))
+        columns = -(-q.size(3) // 128) * 128 + -(-v.size(3) // 128) * 128
+        total += 4 * heads * -(-k.size(2) // 64) * 64 * columns
     return total
 
 
@@ -109,7 +110,8 @@ def flash_backward(call: Call) -> Any:
     out = call.run()
     batch, heads, length, width = q.shape
     rows = batch * heads * (-(-length // 128) * 128)
-    padded_width = -(-width // 32) * 32
+    multiple = 32 if width <= 128 else 64
+    padded_width = -(-width // multiple) * multiple
     sizes = [4 * rows, 4 * rows * padded_width]
     if heads != k.size(1):
         grouped = batch * heads * k.size(2)

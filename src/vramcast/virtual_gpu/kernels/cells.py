@@ -52,13 +52,9 @@ def _bias_gradient(call: Call, gates: torch.Tensor) -> torch.Tensor:
 @kernel("aten::_pack_padded_sequence")
 def pack_padded_sequence(call: Call) -> Any:
     """The batch sizes come from the lengths, which are on the host and known."""
-    x, lengths, batch_first = call.args
+    x, lengths = call.args[:2]
     counts = lengths.tolist()
     steps = max(counts)
     batch_sizes = torch.tensor([sum(length > t for length in counts) for t in range(steps)])
     total = int(batch_sizes.sum())
-    width = x.shape[2:]
-    held = [] if not batch_first else []
-    data = call.empty((total, *width), x.dtype)
-    del held
-    return data, batch_sizes
+    return call.empty((total, *x.shape[2:]), x.dtype), batch_sizes

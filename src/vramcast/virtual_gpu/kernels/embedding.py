@@ -21,11 +21,21 @@ def radix_sort_bytes(n: int) -> int:
 @kernel("aten::embedding_dense_backward")
 def embedding_dense_backward(call: Call) -> Any:
     grad, indices, rows = call.args[0], call.args[1], call.args[2]
+    small = indices.numel() <= SMALL and not call.argument("scale_grad_by_freq")
+    return _weight_gradient(call, grad, indices, rows, small)
+
+
+@kernel("aten::_embedding_bag_dense_backward")
+def embedding_bag_backward(call: Call) -> Any:
+    """Bags that are summed or averaged are spread to one row an index on the fly; the rest is the same."""
+    return _weight_gradient(call, call.args[0], call.args[1], call.argument("num_weights"), small=False)
+
+
+def _weight_gradient(call: Call, grad: torch.Tensor, indices: torch.Tensor, rows: int, small: bool) -> torch.Tensor:
     n, width = indices.numel(), grad.size(-1)
     held = [] if grad.is_contiguous() else [call.empty(grad.size(), grad.dtype)]
-    if n <= SMALL and not call.argument("scale_grad_by_freq"):
-        out = call.empty((rows, width), grad.dtype)
-        return out
+    if small:
+        return call.empty((rows, width), grad.dtype)
     index_bytes = n * indices.element_size()
     held += [call.empty((index_bytes,), torch.uint8) for _ in range(2)]
     call.scratch(index_bytes, radix_sort_bytes(n))

@@ -7,9 +7,15 @@ from typing import Any
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 
 
+@kernel("aten::_fft_c2c", "aten::_fft_r2c")
+def transform(call: Call) -> Any:
+    call.mode.machine.libraries.add("cufft")
+    return call.run()
+
+
 @kernel("aten::_fft_c2r")
 def c2r(call: Call) -> Any:
-    out = call.run()
+    out = transform(call)
     x = call.args[0]
     call.scratch(x.numel() * x.element_size())  # cuFFT overwrites its input here, so it gets a copy
     return out

@@ -1,0 +1,1 @@
+"""Memory that library calls take inside operators, as pure functions of shapes (no torch)."""

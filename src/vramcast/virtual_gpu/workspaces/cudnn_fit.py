@@ -23,7 +23,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from vramcast.virtual_gpu.workspaces.problem import ConvolutionProblem
@@ -156,7 +156,7 @@ def group_name(problem: ConvolutionProblem) -> str:
 
 @cache
 def _file() -> tuple[dict[str, Any], bytes]:
-    data = resources.files(__package__).joinpath(DATA_FILE).read_bytes()
+    data = Path(__file__).with_name(DATA_FILE).read_bytes()
     (length,) = struct.unpack_from("<I", data)
     return json.loads(data[4 : 4 + length]), data[4 + length :]
 
