@@ -9,7 +9,7 @@ import timm
 import torch
 from timm.data.loader import PrefetchLoader
 from timm.loss import LabelSmoothingCrossEntropy
-from timm.optim import param_groups_weight_decay
+from timm.optim import create_optimizer_v2
 
 from corpus.external.recipes.common import parameter_count
 from corpus.external.rows import Row
@@ -38,8 +38,8 @@ def run(row: Row) -> int:
     torch.backends.cudnn.benchmark = True
     model: Any = timm.create_model(row.fields["model"], pretrained=False, drop_rate=0.0)
     model.cuda()
-    groups = param_groups_weight_decay(model, 2e-5, _undecayed(model))
-    optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True)
+    # "sgd" is torch's SGD with Nesterov's momentum; biases and norms are a group without weight decay.
+    optimizer = create_optimizer_v2(model, "sgd", lr=0.1, weight_decay=2e-5, momentum=0.9)
     loader = PrefetchLoader(Images(row.integer("batch"), row.integer("image_size")), device=torch.device("cuda"))
     _epoch(model, loader, LabelSmoothingCrossEntropy(0.1).cuda(), optimizer)
     return parameter_count(model)
@@ -61,6 +61,3 @@ def _epoch(model: Any, loader: Any, criterion: Any, optimizer: torch.optim.Optim
         loss.item()
         optimizer.zero_grad()
 
-
-def _undecayed(model: Any) -> Any:
-    return model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vramcast.virtual_gpu import attention_choice, batch_norm_choice, recurrent
+from vramcast.virtual_gpu import attention_choice, batch_norm_choice, fused_norm, recurrent
 
 _KEYS = ("AutogradMeta", "Meta")
 
@@ -22,6 +22,7 @@ class Composites:
     def __init__(self, machine: Any) -> None:
         self._machine = machine
         self._libraries: list[Any] = []
+        self._fastpath = True
 
     def install(self) -> None:
         functions: dict[str, Callable[..., Any]] = {
@@ -29,6 +30,8 @@ class Composites:
             "scaled_dot_product_attention": attention_choice.attention_for(self._machine.gpu),
             "batch_norm": batch_norm_choice.batch_norm_for(self._machine.gpu),
             "one_hot": one_hot,
+            "rms_norm": fused_norm.rms_norm,
+            "mish_backward": fused_norm.mish_backward,
             "gru_cell": gru_cell,
             "lstm_cell": lstm_cell,
             **recurrent.functions(self._machine),
@@ -38,8 +41,13 @@ class Composites:
             for name, function in functions.items():
                 library.impl(name, key, function, False)
             self._libraries.append(library)
+        # Evaluation through nn.TransformerEncoder would take a fused inference kernel that has no rule here.
+        self._fastpath = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
 
     def remove(self) -> None:
+        if self._libraries:
+            torch.backends.mha.set_fastpath_enabled(self._fastpath)
         for library in self._libraries:
             library.reset()
         self._libraries = []

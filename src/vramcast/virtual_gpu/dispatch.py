@@ -93,6 +93,9 @@ class DispatchMode(TorchDispatchMode):
         if device == REAL:
             return func(*args, **kwargs)
         self.enter(func)
+        return self.run_in_place(func, args, kwargs, device)
+
+    def run_in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
         try:
             out = func(*args, **kwargs)
         except NotImplementedError as error:

@@ -11,6 +11,7 @@ from torch.utils import _device as device_module
 
 from vramcast.virtual_gpu import values
 from vramcast.virtual_gpu.dispatch import REAL, DispatchMode
+from vramcast.virtual_gpu.kernels import sparse
 from vramcast.virtual_gpu.storages import GPU, HOST, block_of
 
 CUDA0 = torch.device("cuda", 0)
@@ -278,6 +279,14 @@ def _repr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 @handles(torch._use_cudnn_rnn_flatten_weight)
 def _flattens_rnn_weights(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return True
+
+
+@handles(torch.Tensor.new)
+def _new(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The old constructor, which sparse optimizers use as `grad.new(indices, values, size)`."""
+    if args[0].layout is torch.sparse_coo and args[0].is_meta and len(args) == 4:
+        return sparse.sparse_tensor(*args[1:])
+    return func(*args, **kwargs)
 
 
 # -- default devices --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 
 import torch
@@ -33,25 +34,58 @@ class Ledger:
         self.phase = self.builder.intern_phase("setup")
         self.stream = 0
         self.describe_out_of_memory: Callable[[OutOfMemory], str] = str
+        # A free can come at any moment, from the garbage collector or another thread, also while the allocator is
+        # at work; it then waits until that is done.
+        self._lock = threading.RLock()
+        self._busy = False
+        self._waiting: list[tuple[int, int]] = []
 
     def allocate(self, nbytes: int) -> tuple[int, int]:
         """Book `nbytes` on the card: (block id, address). Zero bytes take nothing, as on CUDA."""
         if nbytes <= 0 or not self.open:
             return -1, 0
         builder = self.builder
-        try:
-            address = self.allocator.malloc(nbytes, self.stream)
-        except OutOfMemory as error:
-            block_id = builder.alloc(nbytes, self.op, self.module, self.phase, self.stream)
-            builder.mark("oom")
-            builder.free(block_id)
-            raise torch.OutOfMemoryError(self.describe_out_of_memory(error)) from None
-        return builder.alloc(nbytes, self.op, self.module, self.phase, self.stream), address
+        with self._lock:
+            self._busy = True
+            try:
+                address = self.allocator.malloc(nbytes, self.stream)
+                block_id = builder.alloc(nbytes, self.op, self.module, self.phase, self.stream)
+                refused = None
+            except OutOfMemory as error:
+                refused = error
+                block_id = builder.alloc(nbytes, self.op, self.module, self.phase, self.stream)
+                builder.mark("oom")
+                builder.free(block_id)
+            finally:
+                self._busy = False
+            if self._waiting:
+                self._release_waiting()
+        if refused is not None:
+            raise torch.OutOfMemoryError(self.describe_out_of_memory(refused)) from None
+        return block_id, address
 
     def release(self, block_id: int, address: int) -> None:
-        if self.open and not sys.is_finalizing():
-            self.allocator.free(address)
-            self.builder.free(block_id)
+        if not self.open or sys.is_finalizing():
+            return
+        if self._busy or not self._lock.acquire(blocking=False):
+            self._waiting.append((block_id, address))
+            return
+        try:
+            self._free(block_id, address)
+            if self._waiting:
+                self._release_waiting()
+        finally:
+            self._lock.release()
+
+    def _free(self, block_id: int, address: int) -> None:
+        self._busy = True
+        self.allocator.free(address)
+        self.builder.free(block_id)
+        self._busy = False
+
+    def _release_waiting(self) -> None:
+        while self._waiting:
+            self._free(*self._waiting.pop(0))
 
     def book(self, storage: torch.UntypedStorage, device: int) -> Block:
         """Give a new storage its block, on the card or on the host (which is not accounted)."""

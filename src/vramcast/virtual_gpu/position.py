@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optimizer_module
 
+from vramcast.virtual_gpu.activations import Activations
 from vramcast.virtual_gpu.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS, Ledger
-from vramcast.virtual_gpu.storages import GPU, block_of
+from vramcast.virtual_gpu.storages import GPU, Block, block_of
 
 _LAST_SEQUENCE = 2**64 - 1  # AccumulateGrad nodes: no forward op made them
 
 
 class Position:
-    """Follows forward calls of modules, the autograd engine and optimizer steps."""
+    """Follows forward calls of modules, the autograd engine and optimizer steps.
+
+    Modules, optimizers and autograd nodes are held by weak reference or not at all: a reference kept here would keep
+    memory alive that the real run gives back.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -26,21 +33,23 @@ class Position:
         self._backward = builder.intern_phase("backward")
         self._optimizer = builder.intern_phase("optimizer")
         self._setup = builder.intern_phase("setup")
-        self._names: dict[int, int] = {}
-        self._paths: dict[int, str] = {}
-        self._roots: list[torch.nn.Module] = []
-        self._stack: list[int] = []
         self._outside = builder.intern_module("")
+        self.activations = Activations(builder, self._outside)
+        self._names: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
+        self._paths: dict[int, str] = {}
+        self._roots: list[weakref.ref[torch.nn.Module]] = []
+        self._roots_of_type: Counter[str] = Counter()
+        self._stack: list[int] = []
         # Sequence numbers of autograd nodes at which the current module changed: a backward op is booked on the
         # module whose forward made its node.
         self._changes: list[int] = [-1]
         self._change_module: list[int] = [self._outside]
-        self._last_node: Any = None
+        self._last_number = -1
         self._last_module = self._outside
         self.backward_depth = 0
-        self.steps: dict[int, int] = {}
-        self.on_step: Callable[[dict[int, int]], None] = lambda steps: None
-        self._optimizers: dict[int, Any] = {}
+        self._optimizers: dict[int, weakref.ref[Any]] = {}
+        self._steps: dict[int, int] = {}
+        self.on_step: Callable[[list[int]], None] = lambda steps: None
         self._handles: list[Any] = []
 
     def install(self) -> None:
@@ -55,23 +64,25 @@ class Position:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._roots.clear()
-        self._optimizers.clear()
 
     # -- modules --------------------------------------------------------------------------------------------
 
     def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
-        name = self._names.get(id(module))
-        if name is None:
-            name = self._learn_names(module)
-        if not self._stack and not self.backward_depth:
-            self.ledger.phase = self._forward
+        known = self._names.get(id(module))
+        name = known[1] if known is not None and known[0]() is module else self._learn_names(module)
+        if not self._stack:
+            if self.backward_depth:
+                self.activations.begin_recompute()
+            else:
+                self.ledger.phase = self._forward
         self._stack.append(name)
         self._changed(name)
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if self._stack:
             self._stack.pop()
+            if not self._stack and self.backward_depth:
+                self.activations.end_recompute()
         self._changed(self._stack[-1] if self._stack else self._outside)
 
     def _changed(self, name: int) -> None:
@@ -90,17 +101,20 @@ class Position:
         if self._stack:  # made on the fly inside another module
             prefix = f"{self._paths[self._stack[-1]]}.{prefix}"
         else:
-            taken = sum(type(root) is type(module) for root in self._roots)
-            if taken:
-                prefix = f"{prefix}#{taken + 1}"
+            self._roots_of_type[prefix] += 1
+            if self._roots_of_type[prefix] > 1:
+                prefix = f"{prefix}#{self._roots_of_type[prefix]}"
         for path, child in module.named_modules():
-            full = f"{prefix}.{path}" if path else prefix
-            name = self._names.setdefault(id(child), intern(full))
-            self._paths.setdefault(name, full)
+            known = self._names.get(id(child))
+            if known is None or known[0]() is not child:
+                full = f"{prefix}.{path}" if path else prefix
+                name = intern(full)
+                self._names[id(child)] = (weakref.ref(child), name)
+                self._paths[name] = full
         if not self._stack:
-            self._roots.append(module)
+            self._roots.append(weakref.ref(module))
             self._classify_module(module)
-        return self._names[id(module)]
+        return self._names[id(module)][1]
 
     # -- backward -------------------------------------------------------------------------------------------
 
@@ -108,32 +122,33 @@ class Position:
         """Called for each op: in backward, the module is that of the autograd node that runs."""
         if self.backward_depth and not self._stack:
             node = torch._C._current_autograd_node()
-            if node is not self._last_node:
-                self._last_node = node
-                if node is not None:
-                    number = node._sequence_nr()
-                    if number != _LAST_SEQUENCE:
-                        at = bisect_right(self._changes, number) - 1
-                        self._last_module = self._change_module[at]
+            if node is not None:
+                number = node._sequence_nr()
+                if number != self._last_number and number != _LAST_SEQUENCE:
+                    self._last_number = number
+                    self._last_module = self._change_module[bisect_right(self._changes, number) - 1]
             ledger.module = self._last_module
 
     def enter_backward(self) -> int:
+        if not self.backward_depth:
+            self.activations.begin_backward()
         phase = self.ledger.phase
         self.backward_depth += 1
         self.ledger.phase = self._backward
-        return phase
+        return self._forward if phase == self._setup else phase
 
     def leave_backward(self, phase: int) -> None:
         self.backward_depth -= 1
-        self._last_node = None
+        self._last_number = -1
         self.ledger.phase = phase
         if not self.backward_depth:
+            self.activations.end_backward()
             self.ledger.module = self._stack[-1] if self._stack else self._outside
 
     # -- optimizer ------------------------------------------------------------------------------------------
 
     def _enter_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._optimizers[id(optimizer)] = optimizer
+        self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         self._classify_parameters(optimizer)
         self.ledger.phase = self._optimizer
         self.ledger.module = self._outside
@@ -141,43 +156,102 @@ class Position:
     def _leave_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._classify_state(optimizer)
         self.ledger.phase = self._forward
-        self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
+        self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
         self.ledger.builder.mark("step")
-        self.on_step(self.steps)
+        self.on_step([self._steps[i] for i, one in self._optimizers.items() if one() is not None])
 
     # -- what a block is ------------------------------------------------------------------------------------
 
     def classify(self) -> None:
-        """Say for every live block of a known module or optimizer what it is."""
-        for root in self._roots:
+        """Say for every live block of a known module or optimizer what it is, and for the rest what lifetimes tell."""
+        for root in _alive(self._roots):
             self._classify_module(root)
-        for optimizer in self._optimizers.values():
+        for optimizer in _alive(self._optimizers.values()):
             self._classify_parameters(optimizer)
             self._classify_state(optimizer)
+        self.activations.settle()
+
+    def out_of_memory(self) -> None:
+        self.activations.out_of_memory(torch.is_grad_enabled())
+        self.classify()
 
     def _classify_module(self, root: torch.nn.Module) -> None:
-        for parameter in root.parameters():
-            self._mark(parameter, WEIGHTS)
-            if parameter.grad is not None:
-                self._mark(parameter.grad, GRADIENTS)
-        for buffer in root.buffers():
-            self._mark(buffer, BUFFERS)
+        seen: set[int] = set()
+        for child in root.modules():
+            known = self._names.get(id(child))
+            owner = known[1] if known is not None and known[0]() is child else None
+            for parameter in child._parameters.values():
+                if parameter is not None and id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    self._mark_parameter(parameter, owner)
+            for buffer in child._buffers.values():
+                if buffer is not None:
+                    self._mark(buffer, BUFFERS, owner)
 
     def _classify_parameters(self, optimizer: Any) -> None:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                self._mark(parameter, WEIGHTS)
-                if parameter.grad is not None:
-                    self._mark(parameter.grad, GRADIENTS)
+                self._mark_parameter(parameter, None)
+
+    def _mark_parameter(self, parameter: torch.Tensor, owner: int | None) -> None:
+        block = self._mark(parameter, WEIGHTS, owner)
+        if owner is None and block is not None:
+            owner = self.ledger.builder.module_of(block.block_id)
+        if parameter.grad is not None:
+            self._mark(parameter.grad, GRADIENTS, owner)
+        for tensor in _attached_tensors(parameter):  # scales of quantized weights
+            self._mark(tensor, WEIGHTS, owner)
 
     def _classify_state(self, optimizer: Any) -> None:
-        for state in optimizer.state.values():
-            for value in state.values() if isinstance(state, dict) else ():
-                if isinstance(value, torch.Tensor):
-                    self._mark(value, OPTIMIZER_STATE)
+        for parameter, state in optimizer.state.items():
+            block = self._block(parameter) if isinstance(parameter, torch.Tensor) else None
+            owner = None if block is None else self.ledger.builder.module_of(block.block_id)
+            for tensor in _tensors(state):
+                self._mark(tensor, OPTIMIZER_STATE, owner)
 
-    def _mark(self, tensor: torch.Tensor, kind: int) -> None:
+    def mark_weight(self, tensor: torch.Tensor) -> None:
+        """A parameter has been given this tensor as its data."""
+        self._mark(tensor, WEIGHTS, None)
+
+    def _mark(self, tensor: torch.Tensor, kind: int, owner: int | None) -> Block | None:
+        block = self._block(tensor)
+        if block is not None:
+            self.ledger.builder.set_kind(block.block_id, kind)
+            if owner is not None:
+                self.ledger.builder.set_module(block.block_id, owner)
+        return block
+
+    def _block(self, tensor: torch.Tensor) -> Block | None:
+        """The block of a tensor on the card; None if it is elsewhere or takes nothing."""
         with torch._C.DisableTorchFunction():
             block = block_of(tensor) if tensor.is_meta else None
-            if block is not None and block.device == GPU and block.block_id >= 0:
-                self.ledger.builder.set_kind(block.block_id, kind)
+        if block is None or block.device != GPU or block.block_id < 0 or block.ledger is not self.ledger:
+            return None
+        return block
+
+
+def _alive(references: Iterable[weakref.ref[Any]]) -> Iterator[Any]:
+    for reference in references:
+        target = reference()
+        if target is not None:
+            yield target
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _attached_tensors(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Tensors in a parameter's own attributes, and one level below (bitsandbytes' quant_state)."""
+    for value in vars(parameter).values():
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif hasattr(value, "__dict__"):
+            yield from (item for item in vars(value).values() if isinstance(item, torch.Tensor))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.virtual_gpu.workspaces.batch_norm import batch_norm_workspace_bytes
 from vramcast.virtual_gpu.workspaces.convolution import SM_COUNT_UNKNOWN, Card, convolution_workspace_bytes
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ class WorkspaceRules:
     def rnn(self, **shape: Any) -> tuple[int, int]:
         return 0, 0
 
-    def batch_norm(self, x: Any, training: bool) -> tuple[int, int]:
-        return 0, 0
+    def batch_norm(self, x: Any, *, backward: bool) -> int:
+        channels_last = x.dim() > 3 and not x.is_contiguous()
+        return batch_norm_workspace_bytes(x.size(), x.element_size(), channels_last, backward=backward)
 
     def cudnn_dropout_state(self) -> int:
         return 0

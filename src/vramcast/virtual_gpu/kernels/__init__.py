@@ -17,6 +17,7 @@ from vramcast.virtual_gpu.kernels import (  # noqa: F401  (importing registers t
     recurrent,
     reductions,
     resampling,
+    sparse,
 )
 from vramcast.virtual_gpu.kernels.registry import KERNELS, Call, kernel, kernel_for
 

@@ -22,16 +22,10 @@ def radix_sort_bytes(n: int) -> int:
 def embedding_dense_backward(call: Call) -> Any:
     grad, indices, rows = call.args[0], call.args[1], call.args[2]
     small = indices.numel() <= SMALL and not call.argument("scale_grad_by_freq")
-    return _weight_gradient(call, grad, indices, rows, small)
+    return weight_gradient(call, grad, indices, rows, small)
 
 
-@kernel("aten::_embedding_bag_dense_backward")
-def embedding_bag_backward(call: Call) -> Any:
-    """Bags that are summed or averaged are spread to one row an index on the fly; the rest is the same."""
-    return _weight_gradient(call, call.args[0], call.args[1], call.argument("num_weights"), small=False)
-
-
-def _weight_gradient(call: Call, grad: torch.Tensor, indices: torch.Tensor, rows: int, small: bool) -> torch.Tensor:
+def weight_gradient(call: Call, grad: torch.Tensor, indices: torch.Tensor, rows: int, small: bool) -> torch.Tensor:
     n, width = indices.numel(), grad.size(-1)
     held = [] if grad.is_contiguous() else [call.empty(grad.size(), grad.dtype)]
     if small:

@@ -22,10 +22,8 @@ def cudnn_batch_norm(call: Call) -> Any:
         return out, empty, empty, call.empty((0,), torch.uint8)
     channels = x.size(1)
     mean, variance = call.empty((channels,), weight.dtype), call.empty((channels,), weight.dtype)
-    workspace, reserve_bytes = call.mode.machine.workspaces.batch_norm(x, training)
-    reserve = call.empty((reserve_bytes,), torch.uint8)
-    call.scratch(workspace)
-    return out, mean, variance, reserve
+    call.scratch(call.mode.machine.workspaces.batch_norm(x, backward=False))
+    return out, mean, variance, call.empty((0,), torch.uint8)
 
 
 @kernel("aten::cudnn_batch_norm_backward")
@@ -38,8 +36,7 @@ def cudnn_batch_norm_backward(call: Call) -> Any:
     dx = torch.empty(x.size(), dtype=x.dtype, device="meta", memory_format=layout)
     call.mode.adopt_tensor(dx, call.device)
     dw, db = call.empty(weight.size(), weight.dtype), call.empty(weight.size(), weight.dtype)
-    workspace, _ = call.mode.machine.workspaces.batch_norm(x, True)
-    call.scratch(workspace)
+    call.scratch(call.mode.machine.workspaces.batch_norm(x, backward=True))
     return dx, dw, db
 
 

@@ -25,8 +25,8 @@ def batch_norm_workspace_bytes(
     if not channels_last or len(shape) < 4:
         return 0
     channels, pixels = shape[1], shape[0] * math.prod(shape[2:])
-    width = _CHANNELS if channels % 4 == 0 else _CHANNELS_UNALIGNED
-    groups = -(-channels // width)
+    width = _CHANNELS if channels % 4 == 0 else _CHANNELS_UNALIGNED if channels > 3 else 1
+    groups = -(-channels // width) if width > 1 else 1
     sums = groups * width * _SUMS_BYTES
     if backward:
         return -(-pixels // _PIXELS_BACKWARD) * sums + groups * _COUNTER_BYTES + _FIXED_BACKWARD_BYTES
