@@ -43,7 +43,9 @@ RECIPES = [Recipe(x, w, y, 0) for x in (0, 1, 2) for w in (0, 1, 2) for y in (0,
 
 def label(problem: ConvolutionProblem, workspace: int) -> tuple[Recipe, int]:
     """The simplest recipe that explains a workspace, and the bytes it leaves over."""
-    recipes = [*RECIPES, Recipe(0, 0, 0, 1)] if problem.operation == "backward_weight" else RECIPES
+    recipes = RECIPES
+    if problem.operation == "backward_weight":
+        recipes = [*RECIPES, Recipe(0, 0, 0, 2 if problem.w[1] == 1 and problem.groups > 1 else 1)]
     sizes: dict[int, Recipe] = {}
     for recipe in recipes:
         size = copies_bytes(problem, recipe)
@@ -61,7 +63,7 @@ def label(problem: ConvolutionProblem, workspace: int) -> tuple[Recipe, int]:
 
 
 def _count(recipe: Recipe) -> int:
-    return (recipe.x > 0) + (recipe.w > 0) + (recipe.y > 0) + recipe.per_image_weight
+    return (recipe.x > 0) + (recipe.w > 0) + (recipe.y > 0) + (recipe.per_image_weight > 0)
 
 
 def _pads(recipe: Recipe) -> int:
@@ -69,20 +71,20 @@ def _pads(recipe: Recipe) -> int:
 
 
 def preorder(tree: Any, values: np.ndarray) -> tuple[list[int], list[float], list[int]]:
-    """A scikit-learn tree as arrays whose left child is always the next node."""
+    """A scikit-learn tree as arrays whose left child is always the next node; branches that agree are merged."""
+    agree = _agreements(tree, values)
     feature: list[int] = []
     threshold: list[float] = []
     right: list[int] = []
     stack = [(0, -1)]
     while stack:
         node, parent = stack.pop()
-        place = len(feature)
         if parent >= 0:
-            right[parent] = place
+            right[parent] = len(feature)
         while True:
-            leaf = tree.children_left[node] < 0
+            leaf = agree[node] is not None
             feature.append(255 if leaf else int(tree.feature[node]))
-            threshold.append(float(values[node]) if leaf else float(tree.threshold[node]))
+            threshold.append(float(agree[node]) if leaf else float(tree.threshold[node]))
             right.append(0)
             if leaf:
                 break
@@ -91,7 +93,20 @@ def preorder(tree: Any, values: np.ndarray) -> tuple[list[int], list[float], lis
     return feature, threshold, right
 
 
+def _agreements(tree: Any, values: np.ndarray) -> list[float | None]:
+    """For each node the one value of all leaves below it, or None."""
+    found: list[float | None] = [None] * tree.node_count
+    for node in range(tree.node_count - 1, -1, -1):  # scikit-learn numbers children after their parent
+        left, right = tree.children_left[node], tree.children_right[node]
+        if left < 0:
+            found[node] = float(values[node])
+        elif found[left] is not None and found[left] == found[right]:
+            found[node] = found[left]
+    return found
+
+
 def pack(trees: list[tuple[list[int], list[float], list[int]]]) -> tuple[dict[str, Any], bytes]:
+    """Columns of bytes compress better than whole numbers: features, thresholds by byte, right children by byte."""
     feature: list[int] = []
     threshold: list[float] = []
     right: list[int] = []
@@ -101,9 +116,12 @@ def pack(trees: list[tuple[list[int], list[float], list[int]]]) -> tuple[dict[st
         roots.append(base)
         feature += f
         threshold += t
-        right += [value + base for value in r]
-    raw = np.array(feature, np.uint8).tobytes() + np.array(threshold, np.float32).tobytes() + np.array(right, np.uint32).tobytes()
-    return {"nodes": len(feature), "roots": roots}, zlib.compress(raw, 9)
+        right += [value - place if value else 0 for place, value in enumerate(r)]
+    nodes = len(feature)
+    coarse = (np.array(threshold, np.float32).view(np.uint32) + 0x80 & 0xFFFFFF00).view(np.uint8).reshape(nodes, 4)
+    steps = np.array(right, np.uint32).view(np.uint8).reshape(nodes, 4)
+    raw = np.array(feature, np.uint8).tobytes() + coarse.T.tobytes() + steps.T.tobytes()
+    return {"nodes": nodes, "roots": roots}, zlib.compress(raw, 9)
 
 
 def fit(answers: list[Answer], trees: int, partial_trees: int, leaf: int) -> tuple[list[Recipe], list[Any], list[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from corpus.external.recipes.common import ACTIVATIONS, batches_of_two_epochs, classify, parameter_count
+from corpus.external.recipes.common import ACTIVATIONS, Built, batches_of_two_epochs, classify, describe
 from corpus.external.rows import Row
 
 SAMPLES = 4096
@@ -107,7 +107,7 @@ def blocks(row: Row) -> tuple[list[nn.Module], int]:
     return found, channels
 
 
-def run(row: Row) -> int:
+def run(row: Row) -> Built:
     body, channels = blocks(row)
     classes = row.integer("num_classes")
     model = nn.Sequential(
@@ -121,4 +121,4 @@ def run(row: Row) -> int:
         classes,
         batches_of_two_epochs(SAMPLES, row.integer("batch")),
     )
-    return parameter_count(model)
+    return describe(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -24,8 +25,20 @@ FULL_STEPS = 3
 """Full batches before the smaller last one of an epoch, and after it: the allocator has settled by then."""
 
 
-def parameter_count(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
+@dataclass(frozen=True)
+class Built:
+    """What a recipe built, to check it against what the source states."""
+
+    parameters: int
+    spatial_convolutions: int
+    """Convolutions that look at neighbours; a patch embedding (stride = kernel) does not count."""
+
+
+def describe(model: nn.Module) -> Built:
+    spatial = sum(
+        isinstance(m, nn.Conv2d) and max(m.kernel_size) > 1 and m.kernel_size != m.stride for m in model.modules()
+    )
+    return Built(sum(p.numel() for p in model.parameters()), spatial)
 
 
 def batches_of_two_epochs(samples: int, batch: int) -> list[int]:

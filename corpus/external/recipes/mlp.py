@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from corpus.external.recipes.common import ACTIVATIONS, batches_of_two_epochs, classify, parameter_count
+from corpus.external.recipes.common import ACTIVATIONS, Built, batches_of_two_epochs, classify, describe
 from corpus.external.rows import Row
 
 SAMPLES = 4096
@@ -38,14 +38,17 @@ def build(row: Row) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(previous, outputs), nn.Softmax(dim=1))
 
 
-def run(row: Row) -> int:
+def run(row: Row) -> Built:
     model = build(row).to("cuda")
     inputs = row.integer("input_size")
+    batches = batches_of_two_epochs(SAMPLES, row.integer("batch"))
+    if row.integer("use_batchnorm") and 1 in batches:
+        batches = batches[: batches.index(1)]  # batch norm refuses a single sample: the run ended there
     model(torch.rand(2, inputs).to("cuda"))  # the source prints a summary first, from a forward of two samples
     classify(
         model,
         lambda size: torch.zeros(size, inputs),
         row.integer("output_size"),
-        batches_of_two_epochs(SAMPLES, row.integer("batch")),
+        batches,
     )
-    return parameter_count(model)
+    return describe(model)

@@ -11,7 +11,7 @@ from timm.data.loader import PrefetchLoader
 from timm.loss import LabelSmoothingCrossEntropy
 from timm.optim import create_optimizer_v2
 
-from corpus.external.recipes.common import parameter_count
+from corpus.external.recipes.common import Built, describe
 from corpus.external.rows import Row
 
 STEPS = 4
@@ -33,7 +33,7 @@ class Images:
         return STEPS
 
 
-def run(row: Row) -> int:
+def run(row: Row) -> Built:
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
     model: Any = timm.create_model(row.fields["model"], pretrained=False, drop_rate=0.0)
@@ -42,7 +42,7 @@ def run(row: Row) -> int:
     optimizer = create_optimizer_v2(model, "sgd", lr=0.1, weight_decay=2e-5, momentum=0.9)
     loader = PrefetchLoader(Images(row.integer("batch"), row.integer("image_size")), device=torch.device("cuda"))
     _epoch(model, loader, LabelSmoothingCrossEntropy(0.1).cuda(), optimizer)
-    return parameter_count(model)
+    return describe(model)
 
 
 def _epoch(model: Any, loader: Any, criterion: Any, optimizer: torch.optim.Optimizer) -> None:

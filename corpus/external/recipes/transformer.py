@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from corpus.external.recipes.common import batches_of_two_epochs, classify, parameter_count
+from corpus.external.recipes.common import Built, batches_of_two_epochs, classify, describe
 from corpus.external.rows import Row
 
 
@@ -31,7 +31,7 @@ class Classifier(nn.Module):
         return result
 
 
-def run(row: Row) -> int:
+def run(row: Row) -> Built:
     model = Classifier(row)
     model.to("cuda")
     length, vocabulary, batch = row.integer("seq_length"), row.integer("vocab_size"), row.integer("batch")
@@ -44,4 +44,4 @@ def run(row: Row) -> int:
         row.integer("num_classes"),
         batches_of_two_epochs(row.integer("num_samples"), batch),
     )
-    return parameter_count(model)
+    return describe(model)

@@ -10,7 +10,7 @@ import torch
 import torchvision
 from torch import nn
 
-from corpus.external.recipes.common import parameter_count
+from corpus.external.recipes.common import Built, describe
 from corpus.external.recipes.xmem_language import build as build_language_model
 from corpus.external.rows import Row
 
@@ -43,7 +43,7 @@ def is_vision(row: Row) -> bool:
     return row.fields["model"] in VISION
 
 
-def run(row: Row) -> int:
+def run(row: Row) -> Built:
     return run_vision(row) if is_vision(row) else run_language(row)
 
 
@@ -61,7 +61,7 @@ def zero_grad_position(row: Row) -> str:
     return START if position == "unrecorded" else position
 
 
-def run_vision(row: Row) -> int:
+def run_vision(row: Row) -> Built:
     batch, position = row.integer("batch"), zero_grad_position(row)
     model = VISION[row.fields["model"]]()
     model.to("cuda")
@@ -82,10 +82,10 @@ def run_vision(row: Row) -> int:
         if position == END:
             optimizer.zero_grad()
         _, best = torch.max(outputs, 1)
-    return parameter_count(model)
+    return describe(model)
 
 
-def run_language(row: Row) -> int:
+def run_language(row: Row) -> Built:
     batch, position = row.integer("batch"), zero_grad_position(row)
     model: Any = build_language_model(row.fields["model"])
     model.to("cuda")
@@ -105,7 +105,7 @@ def run_language(row: Row) -> int:
         optimizer.step()
         if position == END:
             optimizer.zero_grad()
-    return parameter_count(model)
+    return describe(model)
 
 
 def lines_of_text(batch: int, generator: random.Random) -> dict[str, torch.Tensor]:

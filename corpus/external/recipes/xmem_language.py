@@ -88,3 +88,10 @@ CONFIGS = {
     "google/gemma-2-2b-it": _gemma2_2b,
     "meta-llama/Llama-3.2-3B-Instruct": _llama32_3b,
 }
+
+
+def load_classes() -> None:
+    """Import the modelling code now: transformers loads a model's module at its first use."""
+    for name in ("GPT2LMHeadModel", "GPTNeoForCausalLM", "OPTForCausalLM", "T5ForConditionalGeneration",
+                 "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Gemma2ForCausalLM", "LlamaForCausalLM"):  # fmt: skip
+        getattr(hf, name)

@@ -107,6 +107,18 @@ class TraceBuilder:
         key = (topic, text, where)
         self._notes[key] = self._notes.get(key, 0) + count
 
+    def end_at_last_refusal(self) -> None:
+        """Forget what came after the last refused allocation: the run died of it, only its clean-up followed."""
+        mark = _EVENT_CODE["oom"]
+        last = next((i for i in range(len(self._events) - 1, -1, -1) if self._events[i] & _CODE_MASK == mark), None)
+        if last is None:
+            return
+        # The refused block is freed right after the mark.
+        del self._events[last + 2 :]
+        self._n_blocks = sum(event & _CODE_MASK == ALLOC for event in self._events)
+        del self._rows[self._n_blocks * _ROW :]
+        self._kinds = {block: kind for block, kind in self._kinds.items() if block < self._n_blocks}
+
     def live_bytes_by_kind(self) -> dict[str, int]:
         """What is alive now, as far as the kinds are known; for messages, not for the hot path."""
         held: dict[str, int] = {}

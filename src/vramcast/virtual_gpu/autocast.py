@@ -67,10 +67,17 @@ class AutocastKernels:
         for name, redirected in FLOAT32_APPENDED.items():
             self._register(library, name, self._float32_appended, redirected)
         self._library = library
+        self.enter_thread()
+
+    def enter_thread(self) -> None:
+        """Let the kernels see tensors that are not really on CUDA; PyTorch keeps this by thread."""
         torch._C._dispatch_tls_set_dispatch_key_included(KEY, True)
 
-    def remove(self) -> None:
+    def leave_thread(self) -> None:
         torch._C._dispatch_tls_set_dispatch_key_included(KEY, False)
+
+    def remove(self) -> None:
+        self.leave_thread()
         self.clear()
         if self._library is not None:
             self._library.reset()

@@ -18,15 +18,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.virtual_gpu import values
-from vramcast.virtual_gpu.storages import GPU, HOST, Block, attach, block_of
+from vramcast.virtual_gpu.storages import GPU, HOST, UNKNOWN_CONTENT, Block, attach, block_of, known_values
 from vramcast.virtual_gpu.unknown import caller
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.machine import Machine
     from vramcast.virtual_gpu.patches import Patches
-
-UNKNOWN_CONTENT = "_vramcast_unknown_content"
-"""Set on a real CPU storage that stands for contents only a real run would have."""
 
 _MMAP_ABOVE_BYTES = 1 << 20
 
@@ -41,6 +38,7 @@ class Checkpoints:
         self._quiet = False
 
     def install(self, put: Patches) -> None:
+        put.set(sys.modules[__name__], "_active", self)  # pickle can name a function of a module, not a method
         put.set(torch, "save", self._saver(torch.save))
         put.set(torch, "load", self._loader(torch.load))
         put.set(torch.Tensor, "_reduce_ex_internal", self._reducer(torch.Tensor._reduce_ex_internal))
@@ -83,7 +81,7 @@ class Checkpoints:
                 requires_grad, is_gpu = tensor.requires_grad, block.device == GPU
                 content = None
                 if block.values is not None and tensor.numel() <= values.LIMIT_EXACT:
-                    known = values.known_values(tensor)
+                    known = known_values(tensor)
                     content = None if known is None else known.clone()
             if not self._quiet:
                 self._machine.note("checkpoint", "tensors without data are pickled: do not use that file", caller())
@@ -193,12 +191,6 @@ class Checkpoints:
 
 _NOTHING: dict[str, Any] = {"without data": None}
 _active: Checkpoints | None = None
-
-
-def activate(checkpoints: Checkpoints | None) -> None:
-    """The instance that rebuilds pickled tensors: pickle can name a function of a module, not a method."""
-    global _active
-    _active = checkpoints
 
 
 def _rebuild(*parts: Any) -> torch.Tensor:
@@ -347,7 +339,3 @@ def without_data(machine: Machine, shape: Any, dtype: torch.dtype) -> torch.Tens
         storage = tensor.untyped_storage()
         attach(storage, Block(None, HOST, storage.nbytes(), -1, id(storage)))
     return tensor
-
-
-def loaded_modules() -> list[Any]:
-    return [module for module in list(sys.modules.values()) if module is not None]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import os
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,23 +16,26 @@ from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
 from vramcast.errors import UsageError
 from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.trace import StepTrace
-from vramcast.virtual_gpu import cuda_api, host_parameters, patches, recurrent
+from vramcast.virtual_gpu import checkpoints, cuda_api, distributed, foreign, host_parameters, patches, recurrent
 from vramcast.virtual_gpu.autocast import AutocastKernels
 from vramcast.virtual_gpu.composites import Composites
 from vramcast.virtual_gpu.device_memory import context_bytes
-from vramcast.virtual_gpu.dispatch import DispatchMode
-from vramcast.virtual_gpu.functions import FunctionMode, device_context_function
+from vramcast.virtual_gpu.functions import device_context_function
 from vramcast.virtual_gpu.ledger import AUTOCAST_COPIES, Ledger
 from vramcast.virtual_gpu.machine import Machine
 from vramcast.virtual_gpu.position import Position
 from vramcast.virtual_gpu.storages import block_of
-from vramcast.virtual_gpu.unknown import no_rule
+from vramcast.virtual_gpu.threads import Modes, thread_with_modes
+from vramcast.virtual_gpu.unknown import UnknownKernel, caller
+
+if TYPE_CHECKING:
+    from vramcast.memory import Prediction
 
 _active: VirtualGpu | None = None
 
 
 class VirtualGpu:
-    """A card that computes nothing and remembers everything. Use it as a context manager."""
+    """A card that computes nothing and remembers everything. Use it as a context manager, once."""
 
     def __init__(
         self, gpu: GpuSpec, allocator_conf: str | None = None, limit_bytes: int | None = None, source: str = ""
@@ -43,25 +47,41 @@ class VirtualGpu:
         self.allocator_conf = conf
         self.source = source
         self._limit_bytes = limit_bytes
-        self._allocator = CachingAllocator(capacity_bytes=None, conf=AllocatorConf.parse(conf))
+        self._allocator = CachingAllocator(
+            conf=AllocatorConf.parse(conf),
+            device_total_bytes=gpu.total_memory_bytes,
+            torch_version=torch.__version__,
+        )
         self._ledger = Ledger(self._allocator)
         self._position = Position(self._ledger)
         self._machine = Machine(gpu, self._ledger, self._position)
-        self._ledger.describe_out_of_memory = self._describe_out_of_memory
-        self._dispatch = DispatchMode(self._ledger, self._machine)
-        self._functions = FunctionMode(self._dispatch)
+        self._modes = Modes(self._ledger, self._machine)
         self._autocast = AutocastKernels(self._mark_autocast_copy)
         self._composites = Composites(self._machine)
+        self._checkpoints = checkpoints.Checkpoints(self._machine)
         self._patches = patches.Patches()
-        self._allocator.set_capacity(self.capacity_bytes)
+        self._exits = ExitStack()
         self._trace: StepTrace | None = None
+        self._noted_compiled = False
+        self._ledger.describe_out_of_memory = self._describe_out_of_memory
+        self._machine.as_program = self._as_program
+        self._machine.libraries.on_load = self._set_capacity
+        self._set_capacity()
 
     @property
     def capacity_bytes(self) -> int:
-        """What the allocator may take: the limit asked for, or the card less context and kernels."""
+        """What the allocator may take: the limit asked for, or the card less context and kernels loaded so far."""
+        allowed = self._allocator.allowed_bytes
+        room = self._room_bytes()
+        return room if allowed is None else min(room, allowed)
+
+    def _room_bytes(self) -> int:
         if self._limit_bytes is not None:
             return self._limit_bytes
         return self.gpu.total_memory_bytes - self._context_bytes()
+
+    def _set_capacity(self) -> None:
+        self._allocator.set_capacity(self._room_bytes())
 
     def _context_bytes(self) -> int:
         return context_bytes(self.gpu, self._machine.libraries)
@@ -74,71 +94,98 @@ class VirtualGpu:
             raise UsageError("a virtual GPU is active already; leave it before you enter another")
         if self._trace is not None:
             raise UsageError("this virtual GPU was used already; make a new one with vramcast.virtual_gpu(...)")
-        _active = self
         # Optimizers import dynamo at their first use; it must not find our stand-ins in torch's namespaces.
         importlib.import_module("torch._dynamo")
-        self._install()
-        self._position.install()
-        self._autocast.install()
-        self._composites.install()
-        self._dispatch.__enter__()
-        self._functions.__enter__()
+        with ExitStack() as exits:
+            _active = self
+            exits.callback(self._finish)
+            exits.callback(self._patches.undo)
+            self._install()
+            exits.enter_context(torch.compiler.set_stance("force_eager"))
+            exits.callback(self._position.remove)
+            self._position.install()
+            exits.callback(self._autocast.remove)
+            self._autocast.install()
+            exits.callback(self._composites.remove)
+            self._composites.install()
+            exits.enter_context(self._modes.current())
+            self._exits = exits.pop_all()
         return self
 
     def __exit__(self, *exc: Any) -> None:
+        self._exits.__exit__(*exc)
+
+    def _finish(self) -> None:
         global _active
-        self._functions.__exit__(*exc)
-        self._dispatch.__exit__(*exc)
-        self._composites.remove()
-        self._autocast.remove()
-        self._position.classify()
-        self._position.remove()
-        self._patches.undo()
-        self._ledger.close()
-        self._trace = self._build_trace()
-        _active = None
+        try:
+            self._position.classify()
+            self._ledger.close()
+            self._trace = self._build_trace()
+        finally:
+            _active = None
 
     def _install(self) -> None:
         put = self._patches.set
         api = cuda_api.replacements(self._machine, self.gpu.total_memory_bytes, self._context_bytes)
-        for name, value in api.items():
-            put(torch.cuda, name, value)
-            if hasattr(torch.cuda.memory, name):
-                put(torch.cuda.memory, name, value)
-            if hasattr(torch.cuda.random, name):
-                put(torch.cuda.random, name, value)
+        cuda_api.install(self._patches, api)
         put(torch.backends.cudnn, "is_available", lambda: True)
         put(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.device.type == "cuda")
         put(torch.backends.cudnn.rnn, "get_cudnn_mode", recurrent.cudnn_mode)
+        put(patches.Generator, "active", True)
         put(torch, "Generator", patches.Generator)
-        put(torch, "compile", patches.compile_as_eager(self._note_compiled))
+        put(torch, "compile", patches.compile_as_eager(torch.compile, self._note_compiled))
         put(torch.nn.Module, "compile", lambda module, *a, **k: self._note_compiled(type(module).__name__))
-        put(torch._C, "_group_tensors_by_device_and_dtype",
-            patches.groups_on_the_card(torch._C._group_tensors_by_device_and_dtype))
+        put(
+            torch._C,
+            "_group_tensors_by_device_and_dtype",
+            patches.groups_on_the_card(torch._C._group_tensors_by_device_and_dtype),
+        )
         put(torch, "clear_autocast_cache", self._autocast.clear)
-        put(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)
-        put(torch.nn.Parameter, "__new__",
-            staticmethod(host_parameters.parameter_new(torch.nn.Parameter.__new__, self._ledger)))
+        host_parameters.install(self._patches, self._ledger, self._position)
         run = patches.backward_runner(torch.autograd.graph._engine_run_backward, self._in_backward)
         put(torch.autograd, "_engine_run_backward", run)
         put(torch.autograd.graph, "_engine_run_backward", run)
-        put(torch.autograd.graph.saved_tensors_hooks, "__init__",
-            patches.hooks_with_modes(torch.autograd.graph.saved_tensors_hooks.__init__, lambda: self._functions))
-        put(torch.utils._device.DeviceContext, "__torch_function__",
-            device_context_function(lambda: self._functions))
-        patches.guard_triton(self._patches, lambda name: no_rule(f"triton::{name}", ()))
+        hooks = torch.autograd.graph.saved_tensors_hooks
+        put(hooks, "__init__", patches.hooks_with_modes(hooks.__init__, lambda: self._modes.functions))
+        put(
+            torch.utils._device.DeviceContext,
+            "__torch_function__",
+            device_context_function(lambda: self._modes.functions),
+        )
+        thread_with_modes(self._patches, self._in_thread)
+        self._checkpoints.install(self._patches)
+        distributed.install(self._patches, self._machine)
+        foreign.install(self._patches, self._machine.report_unknown)
 
     @contextmanager
     def _in_backward(self) -> Iterator[None]:
         phase = self._position.enter_backward()
         try:
-            with self._functions:
+            with self._modes.functions:
                 yield
         finally:
             self._position.leave_backward(phase)
 
+    @contextmanager
+    def _as_program(self) -> Iterator[None]:
+        with torch._C._EnableTorchFunction(), self._modes.current():
+            yield
+
+    @contextmanager
+    def _in_thread(self) -> Iterator[None]:
+        """A thread that the program starts sees the card too; PyTorch keeps modes by thread."""
+        if not self._ledger.open:
+            yield
+            return
+        self._autocast.enter_thread()
+        try:
+            with self._modes.current():
+                yield
+        finally:
+            self._autocast.leave_thread()
+
     def _note_compiled(self, name: str) -> None:
-        self._machine.note("torch.compile", f"{name} is predicted as eager code")
+        self._machine.note("torch.compile", f"{name} is predicted as eager code", caller())
 
     def _mark_autocast_copy(self, tensor: torch.Tensor) -> None:
         with torch._C.DisableTorchFunction():
@@ -148,9 +195,25 @@ class VirtualGpu:
 
     # -- results --------------------------------------------------------------------------------------------
 
-    def on_step(self, callback: Callable[[int], None]) -> None:
-        """Call `callback` after each optimizer step with the steps every optimizer seen so far has finished."""
-        self._position.on_step = lambda steps: callback(min(steps.values()))
+    def on_step(self, callback: Callable[[list[int]], None]) -> None:
+        """Call `callback` after each optimizer step with the number of steps of every optimizer that is in use."""
+        self._position.on_step = callback
+
+    def note(self, topic: str, text: str, where: str | None = None) -> None:
+        """Tell the reader of the prediction something."""
+        self._machine.note(topic, text, where)
+        if self._trace is not None:
+            self._trace = self._build_trace()
+
+    @property
+    def unknown_kernels(self) -> tuple[UnknownKernel, ...]:
+        """Kernels without a rule that the program met; it may have caught the error and gone on."""
+        return tuple(self._machine.unknown_kernels)
+
+    def end_at_last_refusal(self) -> None:
+        """The run died of an out-of-memory error: what its clean-up allocated does not count."""
+        self._ledger.builder.end_at_last_refusal()
+        self._trace = self._build_trace()
 
     def trace(self) -> StepTrace:
         """What was allocated and freed, as data that can be saved and replayed."""
@@ -159,7 +222,7 @@ class VirtualGpu:
             return self._build_trace()
         return self._trace
 
-    def prediction(self) -> Any:
+    def prediction(self) -> Prediction:
         """Peaks, verdict and account of the run so far."""
         from vramcast.memory import predict
 
@@ -179,7 +242,7 @@ class VirtualGpu:
     def _describe_out_of_memory(self, error: OutOfMemory) -> str:
         from vramcast.memory.out_of_memory import describe
 
-        self._position.classify()
+        self._position.out_of_memory()
         return describe(error, self.gpu, self._ledger.builder, self._context_bytes())
 
 
@@ -189,7 +252,7 @@ def virtual_gpu(
     """A virtual card by name ("rtx-4090") or specification.
 
     `allocator_conf`: what PYTORCH_CUDA_ALLOC_CONF would say (default: the environment's).
-    `limit_bytes`: what PyTorch's allocator may reserve, instead of the card's memory less context.
+    `limit_bytes`: what PyTorch's allocator may reserve, instead of the card's memory less context and kernels.
     """
     spec = find_gpu(gpu) if isinstance(gpu, str) else gpu
     if limit_bytes is not None and limit_bytes <= 0:
@@ -198,10 +261,8 @@ def virtual_gpu(
 
 
 def _versions() -> dict[str, str]:
-    import sys
-
-    found = {}
-    for name in ("transformers", "diffusers", "peft", "timm", "bitsandbytes", "torchvision"):
+    found: dict[str, str] = {}
+    for name in ("transformers", "diffusers", "peft", "timm", "bitsandbytes", "torchvision", "accelerate"):
         if name in sys.modules:
             try:
                 found[name] = importlib.metadata.version(name)

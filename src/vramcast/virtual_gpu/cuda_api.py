@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.allocator import AllocatorConf
+from vramcast.errors import UsageError
+from vramcast.virtual_gpu import legacy_types
+
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.machine import Machine
+    from vramcast.virtual_gpu.patches import Patches
 
 
 class Stream:
@@ -26,6 +31,7 @@ class Stream:
         self.device = torch.device("cuda", 0)
         self.device_index = 0
         self.priority = priority
+        self._before: list[Any] = []
 
     def synchronize(self) -> None: ...
     def wait_stream(self, stream: Any) -> None: ...
@@ -36,6 +42,14 @@ class Stream:
 
     def query(self) -> bool:
         return True
+
+    def __enter__(self) -> Stream:
+        self._before.append(torch.cuda.current_stream())
+        torch.cuda.set_stream(self)
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        torch.cuda.set_stream(self._before.pop())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and other.stream_id == self.stream_id
@@ -67,8 +81,17 @@ class Device:
     def __init__(self, device: Any = None) -> None:
         self.idx = 0
 
-    def __enter__(self) -> None: ...
+    def __enter__(self) -> Device:
+        return self
+
     def __exit__(self, *exc: Any) -> None: ...
+
+
+class _Statistics(dict[str, int]):
+    """torch.cuda.memory_stats; the few figures that are not kept (peaks of each pool) read as zero."""
+
+    def __missing__(self, name: str) -> int:
+        return 0
 
 
 def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Callable[[], int]) -> dict[str, Any]:
@@ -108,19 +131,43 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
     def current_stream(device: Any = None) -> Stream:
         return streams.setdefault(ledger.stream, Stream(stream_id=ledger.stream))
 
-    @contextmanager
-    def stream(chosen: Any) -> Iterator[None]:
-        before = ledger.stream
+    def set_stream(chosen: Any) -> None:
         if chosen is not None:
             ledger.stream = chosen.stream_id
             streams[chosen.stream_id] = chosen
+
+    @contextmanager
+    def use_stream(stream: Any) -> Iterator[None]:
+        before = ledger.stream
+        set_stream(stream)
         try:
             yield
         finally:
             ledger.stream = before
 
     def set_fraction(fraction: float, device: Any = None) -> None:
-        allocator.set_capacity(int(total_memory_bytes * fraction))
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+        allocator.set_memory_fraction(fraction)
+
+    def set_device(device: Any) -> None:
+        index = device.index if isinstance(device, torch.device) else device
+        if isinstance(device, str):
+            index = torch.device(device).index
+        if index not in (None, 0, -1):
+            raise RuntimeError(f"CUDA error: invalid device ordinal ({device}): the virtual GPU is one card, cuda:0")
+
+    def set_settings(conf: str) -> None:
+        try:
+            allocator.set_conf(AllocatorConf.parse(conf))
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        machine.note("allocator", f"changed by the program to {conf!r}; a replay keeps one setting throughout")
+
+    summary = torch.cuda.memory.memory_summary
+
+    def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+        return summary(abbreviated=True)  # peaks of each pool are not kept
 
     state = torch.zeros(16, dtype=torch.uint8)
     return {
@@ -128,7 +175,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "is_initialized": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "set_device": nothing,
+        "set_device": set_device,
         "init": nothing,
         "_lazy_init": nothing,
         "_exchange_device": lambda index: 0,
@@ -148,10 +195,8 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "max_memory_reserved": lambda device=None: allocator.peak_reserved_bytes,
         "memory_cached": lambda device=None: allocator.reserved_bytes,
         "max_memory_cached": lambda device=None: allocator.peak_reserved_bytes,
-        "memory_stats": lambda device=None: allocator.memory_stats(),
-        "memory_summary": lambda device=None, abbreviated=False: (
-            f"virtual {gpu.name}: {allocator.allocated_bytes} bytes allocated, {allocator.reserved_bytes} reserved"
-        ),
+        "memory_stats": lambda device=None: _Statistics(allocator.memory_stats()),
+        "memory_summary": memory_summary,
         "mem_get_info": mem_get_info,
         "empty_cache": empty_cache,
         "reset_peak_memory_stats": reset_peaks,
@@ -164,8 +209,8 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "Event": Event,
         "current_stream": current_stream,
         "default_stream": lambda device=None: streams[0],
-        "set_stream": lambda chosen: setattr(ledger, "stream", chosen.stream_id),
-        "stream": stream,
+        "set_stream": set_stream,
+        "stream": use_stream,
         "device": Device,
         "device_of": Device,
         "manual_seed": nothing,
@@ -180,4 +225,60 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "can_device_access_peer": lambda a, b: False,
         "utilization": lambda device=None: 0,
         "is_current_stream_capturing": lambda: False,
+        "get_per_process_memory_fraction": lambda device=None: (
+            1.0 if allocator.allowed_bytes is None else allocator.allowed_bytes / total_memory_bytes
+        ),
+        "get_allocator_backend": lambda: "native",
+        "get_gencode_flags": lambda: "",
+        "get_sync_debug_mode": lambda: 0,
+        "set_sync_debug_mode": nothing,
+        "memory_snapshot": lambda *args, **kwargs: [],
+        "memory_usage": lambda device=None: 0,
+        "device_memory_used": lambda device=None: context_bytes() + allocator.reserved_bytes,
+        "temperature": lambda device=None: 0,
+        "power_draw": lambda device=None: 0,
+        "clock_rate": lambda device=None: 0,
+        "list_gpu_processes": lambda device=None: "no processes are running",
+        "current_blas_handle": lambda: 0,
+        "_record_memory_history": nothing,
+        "_dump_snapshot": lambda *args, **kwargs: machine.note("snapshot", "no memory snapshot is written"),
+        "_snapshot": lambda *args, **kwargs: {"segments": [], "device_traces": []},
+        "_set_allocator_settings": set_settings,
     }
+
+
+def install(put: Patches, api: dict[str, Any]) -> None:
+    """Put the replacements wherever torch keeps these names, and the generic accelerator beside them."""
+    for name, value in api.items():
+        put.set(torch.cuda, name, value)
+        for module in (torch.cuda.memory, torch.cuda.random):
+            if hasattr(module, name):
+                put.set(module, name, value)
+    accelerator = {
+        "is_available": api["is_available"],
+        "device_count": api["device_count"],
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "current_device_index": api["current_device"],
+        "current_device_idx": api["current_device"],
+        "set_device_index": api["set_device"],
+        "set_device_idx": api["set_device"],
+        "current_stream": api["current_stream"],
+        "set_stream": api["set_stream"],
+        "synchronize": api["synchronize"],
+        "get_memory_info": api["mem_get_info"],
+    }
+    for name in dir(torch.accelerator):
+        value = accelerator.get(name, api.get(name))
+        if value is not None:
+            put.set(torch.accelerator, name, value)
+    put.set(torch.accelerator, "device_index", Device)
+    for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
+        put.set(torch.cuda.nvtx, name, lambda *args, **kwargs: 0)
+    put.set(torch.cuda.nvtx, "range", _nvtx_range)
+    put.set(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)
+    legacy_types.install(put)
+
+
+@contextmanager
+def _nvtx_range(*args: Any, **kwargs: Any) -> Iterator[None]:
+    yield

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vramcast.virtual_gpu import values
 from vramcast.virtual_gpu.kernels import Call, kernel_for
 from vramcast.virtual_gpu.ledger import Ledger
+from vramcast.virtual_gpu.output_cache import OutputCache
 from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, sparse_parts
 from vramcast.virtual_gpu.unknown import no_rule
 
@@ -36,6 +37,7 @@ class DispatchMode(TorchDispatchMode):
         self.machine = machine
         self.target: int | None = None
         """Where the factory function now running was told to put its result (set by the function mode)."""
+        self.outputs = OutputCache()
         self._handlers: dict[Any, Handler] = {}
         self._op_ids: dict[Any, int] = {}
 
@@ -81,7 +83,7 @@ class DispatchMode(TorchDispatchMode):
             return func(*args, **kwargs)
         self.enter(func)
         try:
-            out = func(*args, **kwargs)
+            out = self.outputs.run(func, args, kwargs)
         except NotImplementedError as error:
             raise no_rule(func, args, error) from None
         self.adopt(out, device)

@@ -9,14 +9,16 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as device_module
 
-from vramcast.virtual_gpu import values
 from vramcast.virtual_gpu.dispatch import REAL, DispatchMode
 from vramcast.virtual_gpu.kernels import sparse
-from vramcast.virtual_gpu.storages import GPU, HOST, block_of
+from vramcast.virtual_gpu.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS
+from vramcast.virtual_gpu.storages import GPU, HOST, UNKNOWN_CONTENT, block_of, known_values
 
 CUDA0 = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 META = torch.device("meta")
+
+_MODEL_STATE = {WEIGHTS, GRADIENTS, OPTIMIZER_STATE, BUFFERS}
 
 HANDLERS: dict[Any, Callable[..., Any]] = {}
 
@@ -95,10 +97,21 @@ class FunctionMode(TorchFunctionMode):
                 return self._copy(tensor, META, dtype, GPU, **options)
         elif device.type == "cpu":
             if here == GPU:
-                return self._copy(tensor, CPU, dtype, None, **options)
+                return self._to_host(tensor, dtype, **options)
         elif device.type == "meta":
             return self._copy(tensor, META, dtype, REAL, **options)
         return tensor.to(dtype or tensor.dtype, **options)
+
+    def _to_host(self, tensor: torch.Tensor, dtype: torch.dtype | None, **options: Any) -> torch.Tensor:
+        block = block_of(tensor)
+        if block is not None and block.values is None and block.block_id >= 0:
+            # Weights and what belongs to them stay without data: nobody reads them, and a model need not fit in RAM.
+            if self.dispatch.ledger.builder.kind_of(block.block_id) in _MODEL_STATE:
+                return self._copy(tensor, META, dtype, HOST, **options)
+        out = self._copy(tensor, CPU, dtype, None, **options)
+        if not out.is_meta and known_values(tensor) is None and out.layout is torch.strided:
+            setattr(out.untyped_storage(), UNKNOWN_CONTENT, True)
+        return out
 
     def _copy(
         self, tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None, target: int | None,
@@ -211,6 +224,14 @@ def _is_pinned(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dic
     return False
 
 
+@handles(torch.Tensor.data.__set__)  # type: ignore[attr-defined]
+def _set_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`parameter.data = tensor`, also how Module.cuda() moves a parameter."""
+    if isinstance(args[0], torch.nn.Parameter):
+        mode.dispatch.machine.position.mark_weight(args[1])
+    return func(*args, **kwargs)
+
+
 # -- what a tensor says of itself -------------------------------------------------------------------------------
 
 
@@ -270,7 +291,7 @@ def _repr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     tensor = args[0]
     if not tensor.is_meta:
         return str(func(*args, **kwargs))
-    content = values.known_values(tensor)
+    content = known_values(tensor)
     if content is not None:
         return f"{content!r}"
     return f"tensor(..., device='{device_of(tensor)}', size={tuple(tensor.shape)}, dtype={tensor.dtype})"

@@ -3,33 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vramcast.virtual_gpu.ledger import Ledger
 from vramcast.virtual_gpu.storages import HOST
 
+if TYPE_CHECKING:
+    from vramcast.virtual_gpu.patches import Patches
+    from vramcast.virtual_gpu.position import Position
+
 KEEP_VALUES_BELOW = 65
 """Tiny parameters (scales, temperatures, gates) keep their initial values: programs read them."""
 
+LARGE_BUFFER_BYTES = 1 << 26
+"""Buffers from this size on carry no data either; below, programs compute with them before they move the model."""
 
-def parameter_new(original: Callable[..., Any], ledger: Ledger) -> Callable[..., Any]:
+
+def install(put: Patches, ledger: Ledger, position: Position) -> None:
+    parameter, module = torch.nn.Parameter, torch.nn.Module
+    put.set(parameter, "__new__", staticmethod(parameter_new(parameter.__new__, ledger, position)))
+    put.set(module, "register_buffer", buffer_registrar(module.register_buffer, ledger))
+
+
+def parameter_new(original: Callable[..., Any], ledger: Ledger, position: Position) -> Callable[..., Any]:
     """`Parameter.__new__` that swaps real CPU data for a data-free tensor of the same shape."""
 
     def __new__(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-        if type(data) is torch.Tensor and ledger.open:
-            with torch._C.DisableTorchFunction():
-                if data.device.type == "cpu" and data.layout is torch.strided:
-                    data = without_data(data, ledger)
+        if isinstance(data, torch.Tensor) and ledger.open:
+            position.mark_weight(data)
+            if type(data) is torch.Tensor and _is_host(data):
+                data = without_data(data, ledger)
         return original(cls, data, requires_grad)
 
     return __new__
 
 
+def buffer_registrar(original: Callable[..., None], ledger: Ledger) -> Callable[..., None]:
+    def register_buffer(self: Any, name: str, tensor: Any, persistent: bool = True) -> None:
+        if type(tensor) is torch.Tensor and ledger.open and _is_host(tensor):
+            if tensor.numel() * tensor.element_size() >= LARGE_BUFFER_BYTES and not tensor.requires_grad:
+                tensor = without_data(tensor, ledger)
+        original(self, name, tensor, persistent)
+
+    return register_buffer
+
+
+def _is_host(tensor: torch.Tensor) -> bool:
+    with torch._C.DisableTorchFunction():
+        return tensor.device.type == "cpu" and tensor.layout is torch.strided
+
+
 def without_data(tensor: torch.Tensor, ledger: Ledger) -> torch.Tensor:
-    source = tensor.detach()
-    with torch.utils._python_dispatch._disable_current_modes():
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+        source = tensor.detach()
         empty = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype, device="meta")
         block = ledger.book(empty.untyped_storage(), HOST)
         if source.numel() < KEEP_VALUES_BELOW and source.untyped_storage().nbytes() == block.nbytes:

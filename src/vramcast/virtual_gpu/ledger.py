@@ -30,7 +30,7 @@ class Ledger:
         self.builder = TraceBuilder()
         self.open = True
         self.op = self.builder.intern_op("setup")
-        self.module = self.builder.intern_module("")
+        self.module = self._no_module = self.builder.intern_module("")
         self.phase = self.builder.intern_phase("setup")
         self.stream = 0
         self.describe_out_of_memory: Callable[[OutOfMemory], str] = str
@@ -116,6 +116,7 @@ class Ledger:
         block_id, _ = self.allocate(nbytes)
         if block_id >= 0:
             self.builder.set_kind(block_id, WORKSPACES)
+            self.builder.set_module(block_id, self._no_module)  # whoever came first does not own it
 
     def close(self) -> None:
         """Tensors that outlive the context are no longer accounted."""

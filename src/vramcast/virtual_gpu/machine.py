@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,11 +11,24 @@ import torch
 from vramcast.virtual_gpu.ledger import INPUTS, Ledger
 from vramcast.virtual_gpu.position import Position
 from vramcast.virtual_gpu.storages import block_of
-from vramcast.virtual_gpu.unknown import caller
+from vramcast.virtual_gpu.unknown import UnknownKernel, caller
 from vramcast.virtual_gpu.workspace_rules import WorkspaceRules
 
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
+
+
+class Libraries(set[str]):
+    """What has been loaded onto the card so far; each takes memory there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_load: Callable[[], None] = lambda: None
+
+    def add(self, name: str) -> None:
+        if name not in self:
+            super().add(name)
+            self.on_load()
 
 
 class Machine:
@@ -25,7 +40,11 @@ class Machine:
         self.workspaces = WorkspaceRules(gpu)
         self._cublas_handles: set[tuple[bool, int, bool]] = set()
         self._dropout_state: torch.Tensor | None = None
-        self.libraries: set[str] = set()
+        self.libraries = Libraries()
+        self.unknown_kernels: list[UnknownKernel] = []
+        """Errors raised so far: the program may have swallowed one."""
+        self.as_program: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Inside, code sees the card as the program does, also from within an op."""
 
     def use_cublas(self, lt: bool = False) -> None:
         """cuBLAS takes its workspace for each handle and stream; autograd's thread has a handle of its own."""
@@ -56,6 +75,10 @@ class Machine:
         block = block_of(tensor)
         if block is not None and block.block_id >= 0:
             self.ledger.builder.set_kind(block.block_id, INPUTS)
+
+    def report_unknown(self, error: UnknownKernel) -> UnknownKernel:
+        self.unknown_kernels.append(error)
+        return error
 
     def note_unknown_read(self, what: str, assumed: str) -> None:
         self.ledger.builder.note("unknown value", f"{what}: assumed {assumed}", caller())

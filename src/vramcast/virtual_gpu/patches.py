@@ -1,4 +1,8 @@
-"""Names of torch (and of a few libraries) that stand for something else while the virtual GPU is active."""
+"""Names of torch (and of a few libraries) that stand for something else while the virtual GPU is active.
+
+A module that is imported meanwhile may keep a stand-in for good, so each gives way to the original once the card is
+gone.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from vramcast.virtual_gpu.storages import HOST, block_of
+
+CUDA0 = torch.device("cuda", 0)
+CPU = torch.device("cpu")
 
 
 class Patches:
@@ -19,6 +28,13 @@ class Patches:
         had = name in vars(owner)
         self._undo.append((owner, name, vars(owner).get(name), had))
         setattr(owner, name, value)
+
+    def everywhere(self, name: str, original: Any, value: Any) -> None:
+        """Replace a function in every module that has taken it under this name."""
+        for module in list(sys.modules.values()):
+            namespace = getattr(module, "__dict__", None)
+            if isinstance(namespace, dict) and namespace.get(name) is original:
+                self.set(module, name, value)
 
     def undo(self) -> None:
         while self._undo:
@@ -60,24 +76,29 @@ def hooks_with_modes(original: Callable[..., None], mode: Callable[[], Any]) -> 
 def groups_on_the_card(original: Callable[..., Any]) -> Callable[..., Any]:
     """Tensor lists grouped by device and dtype: foreach code asks the group's device, not the tensors'."""
 
+    def device_of(group: Any) -> torch.device:
+        first = next((tensor for tensors in group[0] for tensor in tensors if tensor is not None), None)
+        with torch._C.DisableTorchFunction():
+            block = None if first is None else block_of(first)
+        return CPU if block is not None and block.device == HOST else CUDA0
+
     def group(tensors: Any, with_indices: bool = False) -> Any:
         groups = original(tensors, with_indices)
-        cuda = torch.device("cuda", 0)
         return {
-            (cuda if key[0].type == "meta" else key[0], *key[1:]): value for key, value in groups.items()
+            (device_of(value) if key[0].type == "meta" else key[0], *key[1:]): value for key, value in groups.items()
         }
 
     return group
 
 
-def compile_as_eager(note: Callable[[str], None]) -> Callable[..., Any]:
-    """torch.compile that gives the function back as it is, and says so."""
+def compile_as_eager(original: Callable[..., Any], note: Callable[[str], None]) -> Callable[..., Any]:
+    """torch.compile whose result looks compiled and runs eagerly (the stance sees to that), and says so."""
 
     def compile(model: Any = None, **options: Any) -> Any:
         if model is None:
             return lambda inner: compile(inner, **options)
         note(getattr(model, "__qualname__", type(model).__name__))
-        return model
+        return original(model, backend="eager")
 
     return compile
 
@@ -89,21 +110,31 @@ class _GeneratorType(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _Generator)
 
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, _Generator)
+
 
 class Generator(metaclass=_GeneratorType):
-    """torch.Generator for any device: a generator for the card draws on the host, its numbers are not looked at."""
+    """torch.Generator for any device: one for the card draws on the host, its numbers are not looked at."""
+
+    active = False
 
     def __new__(cls, device: Any = "cpu") -> torch.Generator:  # type: ignore[misc]
-        return _Generator("cpu")
+        kind = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        if cls.active and kind.type == "cuda":
+            return _CardGenerator()
+        return _Generator(device)
 
 
-def guard_triton(patches: Patches, refuse: Callable[[str], Exception]) -> None:
-    """A Triton kernel has no rule: launching one is an error that names it."""
-    jit = sys.modules.get("triton.runtime.jit")
-    if jit is None:
-        return
+class _CardGenerator(_Generator):
+    """A host generator that says it is the card's."""
 
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise refuse(getattr(self, "__name__", None) or getattr(getattr(self, "fn", None), "__name__", "a kernel"))
+    def __new__(cls) -> _CardGenerator:
+        return super().__new__(cls, "cpu")
 
-    patches.set(jit.JITFunction, "run", run)
+    @property
+    def device(self) -> torch.device:
+        return CUDA0
+
+    def clone_state(self) -> _CardGenerator:
+        return _CardGenerator()

@@ -12,8 +12,10 @@ from vramcast.virtual_gpu.kernels import KERNELS, Call
 Rule = Callable[..., Any]
 F = TypeVar("F", bound=Rule)
 
-RULES: dict[str, Rule] = {}
-"""By name as written in the decorator; the op itself may be loaded later."""
+TRITON = "triton::"
+
+TRITON_RULES: dict[str, Rule] = {}
+"""Triton kernels do not pass through the dispatcher: by the name of their function."""
 
 
 def rule(name: str) -> Callable[[F], F]:
@@ -32,18 +34,13 @@ def rule(name: str) -> Callable[[F], F]:
         raise UsageError(f'a rule needs the whole name of an op, as "namespace::op", not {name!r}')
 
     def register(function: F) -> F:
-        RULES[name] = function
+        if name.startswith(TRITON):
+            TRITON_RULES[name.removeprefix(TRITON)] = function
+        else:
+            KERNELS[name] = as_kernel(function)
         return function
 
     return register
-
-
-def adopt_rule(func: Any) -> None:
-    """Put the user's rule for this op, if there is one, among the kernels."""
-    schema = func._schema
-    function = RULES.get(f"{schema.name}.{schema.overload_name}") or RULES.get(schema.name)
-    if function is not None:
-        KERNELS[f"{schema.name}.{schema.overload_name or 'default'}"] = as_kernel(function)
 
 
 def as_kernel(function: Rule) -> Callable[[Call], Any]:

@@ -19,6 +19,9 @@ HOST = 1
 
 ATTRIBUTE = "_vramcast_block"
 
+UNKNOWN_CONTENT = "_vramcast_unknown_content"
+"""Set on a real CPU storage that stands for contents only a real run would have."""
+
 
 class Block:
     """One storage without data. `values` is a real CPU storage of the same size where the content is known."""

@@ -8,6 +8,12 @@ import torch
 
 from vramcast.virtual_gpu.workspaces.batch_norm import batch_norm_workspace_bytes
 from vramcast.virtual_gpu.workspaces.convolution import SM_COUNT_UNKNOWN, Card, convolution_workspace_bytes
+from vramcast.virtual_gpu.workspaces.recurrent import (
+    RecurrentShape,
+    dropout_state_bytes,
+    reserve_bytes,
+    workspace_bytes,
+)
 
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
@@ -41,12 +47,20 @@ class WorkspaceRules:
     def attention_backward(self, name: str, args: tuple[Any, ...]) -> list[int]:
         return []
 
-    def rnn(self, **shape: Any) -> tuple[int, int]:
-        return 0, 0
+    def rnn(self, *, mode: int, steps: int, batch: int, rows: int, input_size: int, hidden: int, proj: int,
+            layers: int, directions: int, dropout: float, packed: bool, dtype: torch.dtype) -> tuple[int, int]:
+        """Workspace of a call, and the reserve a training forward keeps."""
+        shape = RecurrentShape(
+            mode=mode, steps=steps, batch=batch, rows=rows, input_size=input_size, hidden=hidden, projection=proj,
+            layers=layers, directions=directions, dropout=dropout > 0, packed=packed, item_bytes=dtype.itemsize,
+        )  # fmt: skip
+        return workspace_bytes(shape), reserve_bytes(shape)
 
     def batch_norm(self, x: Any, *, backward: bool) -> int:
         channels_last = x.dim() > 3 and not x.is_contiguous()
         return batch_norm_workspace_bytes(x.size(), x.element_size(), channels_last, backward=backward)
 
     def cudnn_dropout_state(self) -> int:
-        return 0
+        from vramcast.virtual_gpu.kernels.reductions import max_threads_per_sm
+
+        return dropout_state_bytes(self._card.sm_count, max_threads_per_sm(self.gpu))

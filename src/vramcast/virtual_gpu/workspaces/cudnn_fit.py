@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import sys
 import zlib
 from array import array
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from vramcast.virtual_gpu.workspaces.problem import ConvolutionProblem
 
 DATA_FILE = "cudnn_fit.bin"
 ALIGNMENT_BYTES = 16  # of a row of channels, for the tensor-core kernels
+DEPTHWISE_CHANNELS, DEPTHWISE_PARTS = 64, 8
 PARTIALS_FLOOR_BYTES = 32768  # partial sums are fitted as log2(bytes + this)
 PARTIALS_NOISE_BYTES = 65536  # less than this is not worth predicting
 _LEAF = 255
@@ -37,7 +39,10 @@ _LEAF = 255
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Which tensors are copied (0 no, 1 as they are, 2 with padded channels), and whether each image has its own dW."""
+    """Which tensors are copied (0 no, 1 as they are, 2 with padded channels), and whether each image has its own dW.
+
+    `per_image_weight` is 1 for one fp32 gradient an image, 2 for the depthwise kernel that keeps eight.
+    """
 
     x: int
     w: int
@@ -57,8 +62,11 @@ def copies_bytes(problem: ConvolutionProblem, recipe: Recipe) -> int:
     padded_y = y // k * k_padded
     padded_w = w // (c * k) * c_padded * k_padded
     total = (0, x, padded_x)[recipe.x] + (0, w, padded_w)[recipe.w] + (0, y, padded_y)[recipe.y]
-    if recipe.per_image_weight:
+    if recipe.per_image_weight == 1:
         total += problem.x[0] * w // item * 4
+    elif recipe.per_image_weight == 2:
+        channels = -(-problem.w[0] // DEPTHWISE_CHANNELS) * DEPTHWISE_CHANNELS
+        total += problem.x[0] * channels * c * math.prod(problem.w[2:]) * 4 * DEPTHWISE_PARTS
     return total
 
 
@@ -122,7 +130,7 @@ def _twos(value: int) -> int:
 
 
 class Forest:
-    """Binary trees in preorder: the left child follows its parent, the right child's place is stored."""
+    """Binary trees in preorder: the left child follows its parent, the way to the right child is stored."""
 
     def __init__(self, feature: array[int], threshold: array[float], right: array[int], roots: Sequence[int]) -> None:
         self._feature, self._threshold, self._right, self._roots = feature, threshold, right, roots
@@ -133,7 +141,7 @@ class Forest:
         for root in self._roots:
             node = root
             while self._feature[node] != _LEAF:
-                node = node + 1 if values[self._feature[node]] <= self._threshold[node] else self._right[node]
+                node += 1 if values[self._feature[node]] <= self._threshold[node] else self._right[node]
             found.append(self._threshold[node])
         return found
 
@@ -175,13 +183,18 @@ def _model(architecture: str, group: str) -> _Model:
 
 
 def _forest(entry: dict[str, Any], body: bytes) -> Forest:
+    """Stored as columns of bytes: features, then the four bytes of thresholds, then those of right children."""
     raw = zlib.decompress(body[entry["offset"] : entry["offset"] + entry["length"]])
     nodes = entry["nodes"]
-    feature, threshold, right = array("B"), array("f"), array("I")
-    feature.frombytes(raw[:nodes])
-    threshold.frombytes(raw[nodes : 5 * nodes])
-    right.frombytes(raw[5 * nodes : 9 * nodes])
-    return Forest(feature, threshold, right, entry["roots"])
+    threshold, step = array("f"), array("I")
+    for column, values in ((1, threshold), (5, step)):
+        whole = bytearray(4 * nodes)
+        for byte in range(4):
+            whole[byte::4] = raw[(column + byte) * nodes : (column + byte + 1) * nodes]
+        values.frombytes(bytes(whole))
+        if sys.byteorder == "big":
+            values.byteswap()
+    return Forest(array("B", raw[:nodes]), threshold, step, entry["roots"])
 
 
 def architecture_of(compute_capability: tuple[int, int]) -> str:

@@ -1,0 +1,50 @@
+"""torch.distributed on one card: a world of one, without a network and without NCCL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vramcast.errors import CannotPredict
+
+if TYPE_CHECKING:
+    from vramcast.virtual_gpu.machine import Machine
+    from vramcast.virtual_gpu.patches import Patches
+
+
+def install(put: Patches, machine: Machine) -> None:
+    import torch.multiprocessing
+
+    put.set(torch.multiprocessing, "spawn", _spawn)
+    if torch.distributed.is_available():
+        start = _starter(torch.distributed.init_process_group)
+        put.everywhere("init_process_group", torch.distributed.init_process_group, start)
+        put.set(torch.distributed, "is_nccl_available", lambda: True)
+
+
+def _starter(original: Callable[..., Any]) -> Callable[..., Any]:
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
+        import os
+
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        size = kwargs.get("world_size", -1)
+        if size in (-1, None):
+            size = int(os.environ.get("WORLD_SIZE", "1"))
+        if size != 1:
+            raise CannotPredict(
+                f"the program wants {size} processes; a virtual GPU is one card in one process. Set WORLD_SIZE=1 "
+                "(and RANK=0, LOCAL_RANK=0) to predict what one of them takes without its share of a larger world."
+            )
+        original(backend="fake", store=FakeStore(), rank=0, world_size=1)
+
+    return init_process_group
+
+
+def _spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, *rest: Any, **options: Any) -> None:
+    """torch.multiprocessing.spawn: one process is this one."""
+    if nprocs != 1:
+        raise CannotPredict(f"the program starts {nprocs} processes; a virtual GPU is one card in one process")
+    fn(0, *args)

@@ -1,0 +1,58 @@
+"""torch.cuda.FloatTensor and its kin: constructors from before there were devices, still common in older scripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from vramcast.virtual_gpu.patches import Patches
+
+_DTYPES = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8,
+    "ShortTensor": torch.int16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "BoolTensor": torch.bool,
+}
+
+
+class _CardTensorType(type):
+    dtype: torch.dtype
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Sizes give an empty tensor, anything else is data."""
+        if all(isinstance(arg, int) for arg in args):
+            return torch.empty(args or (0,), dtype=cls.dtype, device="cuda")
+        if isinstance(args[0], torch.Size):
+            return torch.empty(args[0], dtype=cls.dtype, device="cuda")
+        return torch.tensor(args[0], dtype=cls.dtype).to("cuda")
+
+
+def install(put: Patches) -> None:
+    for name, dtype in _DTYPES.items():
+        # Its module and name are what torch.Tensor.type(...) reads.
+        kind = _CardTensorType(name, (), {"dtype": dtype, "__module__": "torch.cuda"})
+        put.set(torch.cuda, name, kind)
+    put.set(torch, "set_default_tensor_type", _default_setter(torch.set_default_tensor_type))
+
+
+def _default_setter(original: Any) -> Any:
+    def set_default_tensor_type(t: Any) -> None:
+        name = t if isinstance(t, str) else f"{t.__module__}.{t.__name__}"
+        if ".cuda." not in name:
+            original(t)
+            return
+        torch.set_default_dtype(_DTYPES[name.rpartition(".")[2]])
+        torch.set_default_device("cuda")
+
+    return set_default_tensor_type

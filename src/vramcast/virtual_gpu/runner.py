@@ -1,0 +1,186 @@
+"""Run an unmodified training script on a virtual GPU and stop it after a few optimizer steps."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType, TracebackType
+
+import torch
+
+from vramcast.errors import CannotPredict, UsageError
+from vramcast.gpus import GpuSpec
+from vramcast.memory import Prediction
+from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
+from vramcast.virtual_gpu.unknown import is_machinery, short_path
+
+_PATIENCE = 50
+"""With several optimizers each should make its steps; one that lags by this factor is waited for no longer."""
+
+_NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
+
+
+class _Enough(BaseException):
+    """Unwinds the script; not an Exception, so that the script's own handlers let it pass."""
+
+
+class ScriptFailed(CannotPredict):
+    """The script ended with an error of its own; `traceback_text` is what Python would have printed."""
+
+    def __init__(self, message: str, traceback_text: str = "") -> None:
+        super().__init__(message)
+        self.traceback_text = traceback_text
+
+
+def run_script(
+    path: str,
+    argv: Sequence[str] = (),
+    *,
+    gpu: str | GpuSpec,
+    steps: int = 3,
+    allocator_conf: str | None = None,
+    limit_bytes: int | None = None,
+) -> Prediction:
+    """Run `path` as `python path *argv` would, on a virtual `gpu`, until every optimizer has made `steps` steps.
+
+    The prediction's `trace` can be saved. Raises ScriptFailed when the script fails for another reason than memory.
+    """
+    if not os.path.isfile(path):
+        raise UsageError(f"no such script: {path}")
+    card = virtual_gpu(
+        gpu, allocator_conf=allocator_conf, limit_bytes=limit_bytes, source=" ".join([os.fspath(path), *argv])
+    )
+    finished = _Steps(card, steps)
+    card.on_step(finished.count)
+    code = _compile(path)
+    failure: BaseException | None = None
+    with _as_main(path, argv) as main, _torch_settings(), card:
+        try:
+            exec(code, vars(main))
+        except _Enough:
+            pass
+        except SystemExit as error:
+            failure = error if error.code not in (None, 0) else None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            failure = error
+    if isinstance(failure, torch.OutOfMemoryError):
+        card.end_at_last_refusal()
+    elif failure is not None and not card.trace().ends_refused:
+        raise _explain(failure, path, finished.fewest)
+    if card.unknown_kernels:  # the script caught the error and went another way than it would on the card
+        raise card.unknown_kernels[0]
+    finished.note_what_is_missing(stopped_by_memory=failure is not None)
+    return card.prediction()
+
+
+class _Steps:
+    """Counts optimizer steps and ends the script when there are enough."""
+
+    def __init__(self, card: VirtualGpu, wanted: int) -> None:
+        self._card = card
+        self._wanted = wanted
+        self.fewest = 0
+        self._lagging = False
+
+    def count(self, steps: list[int]) -> None:
+        self.fewest, most = min(steps), max(steps)
+        self._lagging = self.fewest < self._wanted
+        if not self._lagging or most >= self._wanted * _PATIENCE:
+            raise _Enough
+
+    def note_what_is_missing(self, *, stopped_by_memory: bool) -> None:
+        if stopped_by_memory:
+            return
+        if not self.fewest:
+            self._card.note("steps", "the script made no optimizer step: gradients and optimizer state may be missing")
+        elif self._lagging:
+            made = f"{self.fewest} optimizer step{'' if self.fewest == 1 else 's'}"
+            self._card.note("steps", f"the script ended after {made}; {self._wanted} were asked for")
+
+
+def _compile(path: str) -> object:
+    with open(path, "rb") as file:
+        source = file.read()
+    try:
+        return compile(source, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise UsageError(f"{short_path(path)}{line}: not a Python script: {error.args[0]}") from None
+
+
+@contextmanager
+def _as_main(path: str, argv: Sequence[str]) -> Iterator[ModuleType]:
+    """A fresh __main__ as `python path *argv` makes it; everything is put back afterwards."""
+    main = ModuleType("__main__")
+    vars(main).update(__file__=path, __builtins__=builtins, __cached__=None)
+    before = sys.modules["__main__"], sys.argv, list(sys.path), os.getcwd(), dict(os.environ)
+    sys.modules["__main__"] = main
+    sys.argv = [path, *argv]
+    sys.path[:1] = [os.path.dirname(os.path.realpath(path))]
+    try:
+        yield main
+    finally:
+        sys.modules["__main__"], sys.argv, sys.path[:] = before[:3]
+        os.chdir(before[3])
+        os.environ.clear()
+        os.environ.update(before[4])
+
+
+@contextmanager
+def _torch_settings() -> Iterator[None]:
+    """What scripts set for good is put back: the next one in this process must not inherit it."""
+    before = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_default_device()
+    try:
+        yield
+    finally:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        torch.set_grad_enabled(before[0])
+        torch.set_default_dtype(before[1])
+        if torch.get_default_device() != before[2]:
+            torch.set_default_device(None if before[2].type == "cpu" else before[2])
+
+
+def _explain(failure: BaseException, path: str, steps: int) -> CannotPredict:
+    if isinstance(failure, CannotPredict):
+        return failure
+    if isinstance(failure, SystemExit):
+        what = failure.code if isinstance(failure.code, str) else f"exit code {failure.code}"
+        return ScriptFailed(f"{short_path(path)} ended itself after {steps} optimizer steps: {what}")
+    text = "".join(traceback.format_exception(type(failure), failure, _from_script(failure.__traceback__)))
+    said = str(failure).strip().splitlines()
+    reason = f"{type(failure).__name__}: {said[0]}" if said else type(failure).__name__
+    message = f"{_where(failure.__traceback__, path)}: the script failed on the virtual GPU: {reason}"
+    if any(phrase in str(failure) for phrase in _NEEDS_REAL_CUDA):
+        message += (
+            "\nA compiled extension looked at the tensor itself. Wrap the call in torch.library.custom_op and teach "
+            'vramcast what it returns with @vramcast.rule("namespace::op").'
+        )
+    return ScriptFailed(message, text)
+
+
+def _from_script(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script's first line on."""
+    while trace is not None and is_machinery(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace
+
+
+def _where(trace: TracebackType | None, path: str) -> str:
+    """file:line of the innermost frame in the script itself or, failing that, in any of the user's files."""
+    found = short_path(path)
+    in_script = False
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if filename == path:
+            found, in_script = f"{short_path(filename)}:{trace.tb_lineno}", True
+        elif not in_script and not is_machinery(filename):
+            found = f"{short_path(filename)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
