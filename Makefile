@@ -13,6 +13,7 @@ PROJECT := pyproject.toml
 RUN_READY := $(VENV)/.ready-run
 TEST_READY := $(VENV)/.ready-test
 LATEST_READY := $(LATEST)/.ready
+EXTERNAL_READY := build/external-libraries/.ready
 
 .PHONY: help
 help: ## Show this list
@@ -44,6 +45,7 @@ format: $(TEST_READY) ## Let ruff fix and format the code
 
 .PHONY: accuracy
 accuracy: $(TEST_READY) ## Predict every recorded workload again and rewrite docs/accuracy.md
+	@if test -n "$${VRAMCAST_EXTERNAL:-}" -o -d ../shared/external; then $(MAKE) --no-print-directory $(EXTERNAL_READY); fi
 	$(BIN)/python -m corpus.accuracy
 
 .PHONY: bench
@@ -70,6 +72,11 @@ $(RUN_READY): requirements/run.txt $(PROJECT)
 $(TEST_READY): $(RUN_READY) requirements/test.txt
 	@echo "installing the test environment into $(VENV) (a few minutes, once)"
 	@$(BIN)/python -m pip install $(PIP_FLAGS) -r requirements/test.txt -e .
+	@touch $@
+
+# Libraries as old as the published runs on other cards, beside the environment's own.
+$(EXTERNAL_READY): requirements/external.txt $(TEST_READY)
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --upgrade --target $(@D) -r requirements/external.txt
 	@touch $@
 
 $(LATEST_READY): requirements/test-torch-latest.txt $(PROJECT)

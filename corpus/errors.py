@@ -46,9 +46,3 @@ def signed_percent(value: float) -> str:
 def summary_cells(summary: ErrorSummary) -> list[str]:
     """Count, median, 95th percentile, largest."""
     return [str(summary.count), percent(summary.median), percent(summary.p95), percent(summary.largest)]
-
-
-def table(header: list[str], rows: Iterable[list[str]]) -> list[str]:
-    """A Markdown table; the first column is text, the others are figures."""
-    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
-    return lines + ["| " + " | ".join(row) + " |" for row in rows]

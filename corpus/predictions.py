@@ -42,6 +42,11 @@ class Measured:
     def convolution(self) -> bool:
         return "convolution" in self.tags
 
+    @property
+    def held_out(self) -> bool:
+        """Nothing was fitted to it or corrected after looking at it."""
+        return "heldout" in self.tags
+
 
 @dataclass(frozen=True)
 class Comparison:

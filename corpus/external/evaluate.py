@@ -89,5 +89,3 @@ def preload() -> None:
     for source in FILES:
         importlib.import_module(f"corpus.external.recipes.{source}")
     importlib.import_module("corpus.external.recipes.xmem_language").load_classes()
-
-

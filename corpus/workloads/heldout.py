@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -288,7 +289,7 @@ def second_order_closure(*, points: int = 400_000, width: int = 384, depth: int 
     """LBFGS with a closure that it calls several times in one step."""
     sizes = [3] + [width] * depth
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.Tanh()]
     model = nn.Sequential(*layers, nn.Linear(width, 1)).cuda()
     optimizer = torch.optim.LBFGS(

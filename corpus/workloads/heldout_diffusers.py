@@ -198,9 +198,7 @@ def lora_unet(
         predicted = model(noisy, time * 1000, batch["text"], return_dict=False)[0]
         return F.mse_loss(predicted.float(), velocity)
 
-    return train(
-        model, data, forward, make_optimizer(optimizer, trained), precision=precision, accumulate=accumulate
-    )
+    return train(model, data, forward, make_optimizer(optimizer, trained), precision=precision, accumulate=accumulate)
 
 
 def vq_autoencoder(

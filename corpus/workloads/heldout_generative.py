@@ -152,7 +152,9 @@ def vocoder(
             self.up = weight_norm(nn.ConvTranspose1d(inputs, outputs, 2 * rate, rate, rate // 2))
             self.residual = nn.ModuleList(
                 [
-                    weight_norm(nn.Conv1d(outputs, outputs, kernel, padding=dilation * (kernel // 2), dilation=dilation))
+                    weight_norm(
+                        nn.Conv1d(outputs, outputs, kernel, padding=dilation * (kernel // 2), dilation=dilation)
+                    )
                     for kernel in (3, 7)
                     for dilation in (1, 3)
                 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -242,7 +243,7 @@ def kolmogorov_arnold(
     *, batch: int = 8192, widths: tuple[int, ...] = (784, 256, 256, 64, 10), grid: int = 8,
     optimizer: str = "adamw", precision: str = "fp32", style: str = "loop",
 ) -> Step:  # fmt: skip
-    model = nn.Sequential(*[SplineLayer(a, b, grid) for a, b in zip(widths, widths[1:], strict=False)]).cuda()
+    model = nn.Sequential(*[SplineLayer(a, b, grid) for a, b in pairwise(widths)]).cuda()
     data = {"x": torch.rand(batch, widths[0]) * 2 - 1, "y": torch.randint(0, widths[-1], (batch,))}
 
     def forward(model: nn.Module, batch: Batch) -> Any:

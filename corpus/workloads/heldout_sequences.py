@@ -324,7 +324,9 @@ def graph_attention(
             score = (h * self.source).sum(-1)[edge[0]] + (h * self.target).sum(-1)[edge[1]]
             score = F.leaky_relu(score, 0.2)
             index = edge[1].unsqueeze(-1).expand_as(score)
-            top = torch.full((h.shape[0], heads), -1e9, device=x.device).scatter_reduce(0, index, score.detach(), "amax")
+            top = torch.full((h.shape[0], heads), -1e9, device=x.device).scatter_reduce(
+                0, index, score.detach(), "amax"
+            )
             weight = (score - top[edge[1]]).exp()
             total = torch.zeros_like(top).scatter_add(0, index, weight)
             weight = F.dropout(weight / (total[edge[1]] + 1e-9), 0.3, self.training)

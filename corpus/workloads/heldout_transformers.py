@@ -114,7 +114,7 @@ def captioning(
     size: int = 384, length: int = 40, freeze_vision: bool = True, precision: str = "fp32",
     optimizer: str = "adamw-fused", style: str = "loop",
 ) -> Step:  # fmt: skip
-    """A captioner whose image encoder may be frozen, its forward pass still recorded by nothing."""
+    """A captioner; its image encoder may be frozen, and then keeps nothing for the backward pass."""
     network = _build(model, settings, "fp32", None)
     if freeze_vision:
         network.vision_model.requires_grad_(False)

@@ -60,4 +60,3 @@ def _epoch(model: Any, loader: Any, criterion: Any, optimizer: torch.optim.Optim
         optimizer.step()
         loss.item()
         optimizer.zero_grad()
-

@@ -19,9 +19,7 @@ def _gpt2(**changes: Any) -> Any:
 
 
 def _cerebras_111m() -> Any:
-    return hf.GPT2Config(
-        n_embd=768, n_layer=10, n_head=12, n_inner=3072, n_positions=2048, activation_function="gelu"
-    )
+    return hf.GPT2Config(n_embd=768, n_layer=10, n_head=12, n_inner=3072, n_positions=2048, activation_function="gelu")
 
 
 def _gpt_neo_125m() -> Any:

@@ -16,7 +16,7 @@ INPUTS = KIND_ID["inputs"]
 HELD = KIND_ID["outputs/other"]
 
 # Made from nothing outside every module and held by the program: a batch that is generated on the card.
-_FACTORIES = ("rand", "zeros", "ones", "full", "arange", "linspace", "empty", "normal", "eye", "scalar_tensor")
+_FACTORIES = ("rand", "zeros", "ones", "full", "arange", "linspace", "normal", "eye", "scalar_tensor")
 
 
 class Activations:
@@ -50,9 +50,12 @@ class Activations:
         builder = self._builder
         if len(self._backward_ends) < len(self._backward_starts):
             self._keep()
-        elif grad_enabled:
-            for block in builder.alive_since(self._region_start):
-                if builder.kind_of(block) == TEMPORARIES and builder.module_of(block) != self._outside:
+            return
+        for block in builder.alive_since(self._region_start):
+            if builder.kind_of(block) == TEMPORARIES:
+                if builder.module_of(block) == self._outside:
+                    builder.set_kind(block, self._held_kind(block))
+                elif grad_enabled:
                     builder.set_kind(block, SAVED)
 
     def _keep(self) -> None:
@@ -69,14 +72,15 @@ class Activations:
         in_backward = len(self._backward_ends) < len(self._backward_starts)
         alive = undecided & builder.alive_since(0) if in_backward else set()
         for block in undecided:
-            if block in freed_in_backward or block in alive:
-                kind = SAVED
-            elif builder.module_of(block) == self._outside and _is_factory(builder.op_of(block)):
-                kind = INPUTS
-            else:
-                kind = HELD
-            builder.set_kind(block, kind)
+            saved = block in freed_in_backward or block in alive
+            builder.set_kind(block, SAVED if saved else self._held_kind(block))
         self._settled = undecided
+
+    def _held_kind(self, block: int) -> int:
+        """What the program itself holds: a batch made on the card, or some result."""
+        builder = self._builder
+        is_input = builder.module_of(block) == self._outside and _is_factory(builder.op_of(block))
+        return INPUTS if is_input else HELD
 
     def _freed_in_backward(self, blocks: set[int]) -> list[int]:
         found = []
@@ -91,4 +95,4 @@ class Activations:
 
 
 def _is_factory(op: str) -> bool:
-    return op.removeprefix("aten.").startswith(_FACTORIES)
+    return op.removeprefix("aten.").startswith(_FACTORIES) and not op.endswith("_like")

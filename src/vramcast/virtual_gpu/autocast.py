@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from vramcast.virtual_gpu import autocast_rnn
 from vramcast.virtual_gpu.storages import is_virtual_gpu
 
 KEY = torch._C.DispatchKey.AutocastCUDA
@@ -24,7 +25,7 @@ _convolution _convolution.deprecated conv1d conv2d conv3d conv1d.padding conv2d.
 conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution cudnn_convolution
 cudnn_convolution_transpose prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm
 chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell
-rnn_relu_cell _scaled_dot_product_flash_attention scaled_dot_product_attention _cudnn_rnn
+rnn_relu_cell _scaled_dot_product_flash_attention scaled_dot_product_attention
 """.split()
 
 FLOAT32 = """
@@ -62,6 +63,7 @@ class AutocastKernels:
         for names, policy in ((LOWER_PRECISION, self._lower), (FLOAT32, self._float32), (WIDEST, self._widest)):
             for name in names:
                 self._register(library, name, policy)
+        self._register(library, "_cudnn_rnn", self._half_rnn, always=True)
         for name in FLOAT32_RESULT:
             self._register(library, name, self._float32_result)
         for name, redirected in FLOAT32_APPENDED.items():
@@ -86,8 +88,10 @@ class AutocastKernels:
     def clear(self) -> None:
         self._cache.clear()
 
-    def _register(self, library: Any, name: str, policy: Callable[..., Any], target: str | None = None) -> None:
-        if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA"):
+    def _register(
+        self, library: Any, name: str, policy: Callable[..., Any], target: str | None = None, always: bool = False
+    ) -> None:
+        if not always and not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA"):
             return  # this version of torch does not autocast the op
         packet, _, overload = (target or name).partition(".")
         op = getattr(getattr(torch.ops.aten, packet), overload or "default")
@@ -113,6 +117,9 @@ class AutocastKernels:
         named = {name: self._cast(dtype, kwargs[name]) for name in reversed(kwargs)}
         cast = [self._cast(dtype, value) for value in reversed(args)]
         return op(*reversed(cast), **named)
+
+    def _half_rnn(self, op: Any, args: Any, kwargs: Any) -> Any:
+        return autocast_rnn.cudnn_rnn(op, args, kwargs, self._cast)
 
     def _float32_result(self, op: Any, args: Any, kwargs: Any) -> Any:
         first = args[0]

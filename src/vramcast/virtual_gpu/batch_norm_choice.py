@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from vramcast.virtual_gpu.kernels.layout import suggested_format
+
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
 
@@ -31,8 +33,9 @@ def batch_norm_for(gpu: GpuSpec) -> Callable[..., Tensor]:
         cudnn_enabled: bool,
     ) -> Tensor:
         if uses_cudnn(input, weight, bias, running_mean, running_var, training, eps, cudnn_enabled):
+            dense = input.contiguous(memory_format=suggested_format(input))
             return aten.cudnn_batch_norm(  # type: ignore[no-any-return]
-                input, weight, bias, running_mean, running_var, training, momentum, eps
+                dense, weight, bias, running_mean, running_var, training, momentum, eps
             )[0]
         return aten.native_batch_norm(  # type: ignore[no-any-return]
             input, weight, bias, running_mean, running_var, training, momentum, eps

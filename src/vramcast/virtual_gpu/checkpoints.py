@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _MMAP_ABOVE_BYTES = 1 << 20
 
+_SAVERS = ("safetensors", "transformers", "accelerate", "diffusers", "peft", "huggingface_hub")
+"""Packages that save on a program's behalf: the note names the program's own line."""
+
 
 class Checkpoints:
     """The files that the program believes it has written; one instance per virtual GPU."""
@@ -44,6 +47,7 @@ class Checkpoints:
         put.set(torch.Tensor, "_reduce_ex_internal", self._reducer(torch.Tensor._reduce_ex_internal))
         registry = torch.serialization._package_registry
         put.set(torch.serialization, "_package_registry", [(-1, lambda storage: None, self._restore), *registry])
+        put.set(torch.UntypedStorage, "cuda", lambda storage, *a, **k: self._restore(storage, "cuda"))
         self._install_safetensors(put)
 
     # -- torch.save -----------------------------------------------------------------------------------------
@@ -69,7 +73,7 @@ class Checkpoints:
 
     def _not_written(self, path: str) -> None:
         name = os.path.basename(path)
-        self._machine.note("checkpoint", f"{name} is not written: its tensors have no data here", caller())
+        self._machine.note("checkpoint", f"{name} is not written: its tensors have no data here", caller(*_SAVERS))
 
     def _reducer(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _reduce_ex_internal(tensor: torch.Tensor, proto: int) -> Any:

@@ -30,6 +30,8 @@ class Composites:
             "scaled_dot_product_attention": attention_choice.attention_for(self._machine.gpu),
             "batch_norm": batch_norm_choice.batch_norm_for(self._machine.gpu),
             "one_hot": one_hot,
+            "softmax.int": softmax,
+            "log_softmax.int": log_softmax,
             "rms_norm": fused_norm.rms_norm,
             "mish_backward": fused_norm.mish_backward,
             "gru_cell": gru_cell,
@@ -94,3 +96,16 @@ def lstm_cell(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     out = torch.ops.aten._thnn_fused_lstm_cell(input.matmul(w_ih.t()), hx[0].matmul(w_hh.t()), hx[1], b_ih, b_hh)
     return out[0], out[1]
+
+
+def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """CUDA widens fp16 to fp32 inside the kernel; everything else is converted first."""
+    if input.dtype == torch.float16 and dtype == torch.float32:
+        return torch.ops.aten._softmax(input, dim, True)  # type: ignore[no-any-return]
+    return torch.ops.aten._softmax(input if dtype is None else input.to(dtype), dim, False)  # type: ignore[no-any-return]
+
+
+def log_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    if input.dtype == torch.float16 and dtype == torch.float32:
+        return torch.ops.aten._log_softmax(input, dim, True)  # type: ignore[no-any-return]
+    return torch.ops.aten._log_softmax(input if dtype is None else input.to(dtype), dim, False)  # type: ignore[no-any-return]

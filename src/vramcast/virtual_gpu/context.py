@@ -26,7 +26,7 @@ from vramcast.virtual_gpu.machine import Machine
 from vramcast.virtual_gpu.position import Position
 from vramcast.virtual_gpu.storages import block_of
 from vramcast.virtual_gpu.threads import Modes, thread_with_modes
-from vramcast.virtual_gpu.unknown import UnknownKernel, caller
+from vramcast.virtual_gpu.unknown import UnknownKernel
 
 if TYPE_CHECKING:
     from vramcast.memory import Prediction
@@ -62,7 +62,6 @@ class VirtualGpu:
         self._patches = patches.Patches()
         self._exits = ExitStack()
         self._trace: StepTrace | None = None
-        self._noted_compiled = False
         self._ledger.describe_out_of_memory = self._describe_out_of_memory
         self._machine.as_program = self._as_program
         self._machine.libraries.on_load = self._set_capacity
@@ -133,8 +132,7 @@ class VirtualGpu:
         put(torch.backends.cudnn.rnn, "get_cudnn_mode", recurrent.cudnn_mode)
         put(patches.Generator, "active", True)
         put(torch, "Generator", patches.Generator)
-        put(torch, "compile", patches.compile_as_eager(torch.compile, self._note_compiled))
-        put(torch.nn.Module, "compile", lambda module, *a, **k: self._note_compiled(type(module).__name__))
+        patches.compile_as_eager(self._patches, self._note_compiled)
         put(
             torch._C,
             "_group_tensors_by_device_and_dtype",
@@ -185,7 +183,7 @@ class VirtualGpu:
             self._autocast.leave_thread()
 
     def _note_compiled(self, name: str) -> None:
-        self._machine.note("torch.compile", f"{name} is predicted as eager code", caller())
+        self._machine.note("torch.compile", f"{name} is predicted as eager code")
 
     def _mark_autocast_copy(self, tensor: torch.Tensor) -> None:
         with torch._C.DisableTorchFunction():

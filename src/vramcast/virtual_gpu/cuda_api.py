@@ -43,6 +43,9 @@ class Stream:
     def query(self) -> bool:
         return True
 
+    def is_capturing(self) -> bool:
+        return False
+
     def __enter__(self) -> Stream:
         self._before.append(torch.cuda.current_stream())
         torch.cuda.set_stream(self)
@@ -276,6 +279,8 @@ def install(put: Patches, api: dict[str, Any]) -> None:
         put.set(torch.cuda.nvtx, name, lambda *args, **kwargs: 0)
     put.set(torch.cuda.nvtx, "range", _nvtx_range)
     put.set(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)
+    put.set(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)  # libraries take it from there directly
+    put.set(torch.Tensor, "record_stream", lambda tensor, stream: None)
     legacy_types.install(put)
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vramcast.virtual_gpu import values
+from vramcast.virtual_gpu import host_ops, values
 from vramcast.virtual_gpu.kernels import Call, kernel_for
 from vramcast.virtual_gpu.ledger import Ledger
 from vramcast.virtual_gpu.output_cache import OutputCache
 from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, sparse_parts
-from vramcast.virtual_gpu.unknown import no_rule
+from vramcast.virtual_gpu.unknown import in_words_of_cuda, no_rule
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -46,7 +46,10 @@ class DispatchMode(TorchDispatchMode):
         if handler is None:
             handler = self._prepare(func)
         with torch._C.DisableTorchFunction():
-            return handler(func, args, kwargs or {})
+            try:
+                return handler(func, args, kwargs or {})
+            except RuntimeError as error:
+                raise in_words_of_cuda(error) from error.__cause__
 
     def _prepare(self, func: Any) -> Handler:
         self._op_ids[func] = self.ledger.builder.intern_op(str(func).removesuffix(".default"))
@@ -55,10 +58,11 @@ class DispatchMode(TorchDispatchMode):
         return handler
 
     def _choose(self, func: Any) -> Handler:
-        name = func._schema.name
         kernel = kernel_for(func)
-        if kernel is not None:
-            return self._with_kernel(kernel)
+        return self._without_kernel(func) if kernel is None else self._with_kernel(kernel, self._without_kernel(func))
+
+    def _without_kernel(self, func: Any) -> Handler:
+        name = func._schema.name
         if not isinstance(func, torch._ops.OpOverload):
             return self._functional
         returns = func._schema.returns
@@ -81,11 +85,15 @@ class DispatchMode(TorchDispatchMode):
         device = self.device_of(args, kwargs)
         if device == REAL and not _wants_meta(kwargs):
             return func(*args, **kwargs)
+        if device == HOST:
+            args, kwargs = host_ops.host_arguments(args, kwargs)
         self.enter(func)
         try:
             out = self.outputs.run(func, args, kwargs)
-        except NotImplementedError as error:
-            raise no_rule(func, args, error) from None
+        except NotImplementedError:
+            if device == HOST:
+                return host_ops.run_for_real(func, args, kwargs)
+            raise self.machine.report_unknown(no_rule(func, args)) from None
         self.adopt(out, device)
         values.propagate(self, func, args, kwargs, out)
         return out
@@ -94,15 +102,19 @@ class DispatchMode(TorchDispatchMode):
         device = self.device_of(args, kwargs)
         if device == REAL:
             return func(*args, **kwargs)
+        if device == HOST:
+            if not args[0].is_meta:
+                return host_ops.written_unseen(args[0])
+            args, kwargs = host_ops.host_arguments(args, kwargs)
         self.enter(func)
         return self.run_in_place(func, args, kwargs, device)
 
     def run_in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
         try:
             out = func(*args, **kwargs)
-        except NotImplementedError as error:
+        except NotImplementedError:
             if func.namespace != "aten":
-                raise no_rule(func, args, error) from None
+                raise self.machine.report_unknown(no_rule(func, args)) from None
             out = args[0]
         self.adopt(out, device)
         values.update_in_place(self, func, args, kwargs)
@@ -116,11 +128,15 @@ class DispatchMode(TorchDispatchMode):
             values.forget(tensor)
         return None
 
-    def _with_kernel(self, kernel: Callable[[Call], Any]) -> Handler:
+    def _with_kernel(self, kernel: Callable[[Call], Any], plain: Handler) -> Handler:
+        for_host = host_ops.holds_on_host(kernel)
+
         def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             device = self.device_of(args, kwargs)
             if device == REAL and not _wants_meta(kwargs):
                 return func(*args, **kwargs)
+            if device == HOST and not for_host:
+                return plain(func, args, kwargs)
             self.enter(func)
             return kernel(Call(self, func, args, kwargs, device))
 

@@ -22,6 +22,10 @@ def install(put: Patches, machine: Machine) -> None:
         start = _starter(torch.distributed.init_process_group)
         put.everywhere("init_process_group", torch.distributed.init_process_group, start)
         put.set(torch.distributed, "is_nccl_available", lambda: True)
+        put.set(torch.distributed, "_verify_params_across_processes", lambda *args, **kwargs: None)
+        parallel = torch.nn.parallel.DistributedDataParallel
+        put.set(parallel, "__init__", _with_hook(parallel.__init__, parallel.register_comm_hook))
+        put.set(parallel, "register_comm_hook", lambda *args, **kwargs: None)
 
 
 def _starter(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,6 +45,23 @@ def _starter(original: Callable[..., Any]) -> Callable[..., Any]:
         original(backend="fake", store=FakeStore(), rank=0, world_size=1)
 
     return init_process_group
+
+
+def _with_hook(original: Callable[..., None], register: Callable[..., None]) -> Callable[..., None]:
+    """DistributedDataParallel whose gradient buckets are summed over a world of one: nothing to do."""
+
+    def summed(state: Any, bucket: Any) -> Any:
+        future: Any = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    summed.__annotations__ = {"bucket": torch.distributed.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        register(self, None, summed)
+
+    return __init__
 
 
 def _spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, *rest: Any, **options: Any) -> None:

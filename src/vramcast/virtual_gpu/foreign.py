@@ -37,7 +37,7 @@ def _guard_triton(put: Patches, report: Callable[[UnknownKernel], UnknownKernel]
         name = _kernel_name(kernel)
         rule = TRITON_RULES.get(name)
         if rule is None:
-            raise report(no_rule(f"{TRITON}{name}", args))
+            raise report(no_rule(f"{TRITON}{name}", args, "triton"))
         return rule(*args, **{k: v for k, v in kwargs.items() if k not in ("grid", "warmup")})
 
     for module_name, class_name in _TRITON_LAUNCHERS:

@@ -9,6 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as device_module
 
+from vramcast.virtual_gpu import host_ops
 from vramcast.virtual_gpu.dispatch import REAL, DispatchMode
 from vramcast.virtual_gpu.kernels import sparse
 from vramcast.virtual_gpu.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS
@@ -80,7 +81,6 @@ class FunctionMode(TorchFunctionMode):
         kwargs["device"] = None
         source = args[0] if args else next(iter(kwargs.values()))
         if isinstance(source, torch.Tensor) and source.is_meta:
-            kwargs.pop("device")
             return self.move(source, CUDA0, kwargs.get("dtype"))
         requires_grad = kwargs.pop("requires_grad", False)
         moved = self.move(func(*args, **kwargs), CUDA0, None)
@@ -161,6 +161,8 @@ _FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor}
 @handles(torch.Tensor.to)
 def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, *rest = args
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        tensor = tensor.data
     device = dtype = None
     flags: list[Any] = []
     for value in rest:
@@ -192,7 +194,8 @@ def _cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     device = args[1] if len(args) > 1 else kwargs.get("device")
     chosen = CUDA0 if device is None else to_device(device)
     options = {"memory_format": kwargs["memory_format"]} if kwargs.get("memory_format") is not None else {}
-    return mode.move(args[0], chosen or CUDA0, None, **options)
+    tensor = args[0].data if isinstance(args[0], torch.nn.parameter.UninitializedTensorMixin) else args[0]
+    return mode.move(tensor, chosen or CUDA0, None, **options)
 
 
 @handles(torch.Tensor.cpu)
@@ -227,9 +230,22 @@ def _is_pinned(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dic
 @handles(torch.Tensor.data.__set__)  # type: ignore[attr-defined]
 def _set_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`parameter.data = tensor`, also how Module.cuda() moves a parameter."""
-    if isinstance(args[0], torch.nn.Parameter):
-        mode.dispatch.machine.position.mark_weight(args[1])
-    return func(*args, **kwargs)
+    target, value = args
+    if isinstance(target, torch.nn.Parameter):
+        mode.dispatch.machine.position.mark_weight(value)
+    if target.is_meta and not value.is_meta and value.layout is torch.strided:
+        value = host_ops.empty_twin(value)
+    return func(target, value)
+
+
+@handles(torch.Tensor.new_tensor)
+def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, data = args
+    device = to_device(kwargs.pop("device", None)) or device_of(tensor)
+    if device.type != "cuda":
+        return func(tensor, data, device=device, **kwargs)
+    dtype = kwargs.pop("dtype", None) or tensor.dtype
+    return mode.from_data(torch.tensor, (data,), {"dtype": dtype, **kwargs})
 
 
 # -- what a tensor says of itself -------------------------------------------------------------------------------
@@ -308,6 +324,14 @@ def _new(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     if args[0].layout is torch.sparse_coo and args[0].is_meta and len(args) == 4:
         return sparse.sparse_tensor(*args[1:])
     return func(*args, **kwargs)
+
+
+@handles(torch.device)
+def _make_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    """A bare index means the accelerator, which the machine itself may not have."""
+    if len(args) == 1 and type(args[0]) is int:
+        return torch.device("cuda", args[0])
+    return torch.device(*args, **kwargs)
 
 
 # -- default devices --------------------------------------------------------------------------------------------

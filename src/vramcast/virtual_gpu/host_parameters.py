@@ -25,6 +25,8 @@ def install(put: Patches, ledger: Ledger, position: Position) -> None:
     parameter, module = torch.nn.Parameter, torch.nn.Module
     put.set(parameter, "__new__", staticmethod(parameter_new(parameter.__new__, ledger, position)))
     put.set(module, "register_buffer", buffer_registrar(module.register_buffer, ledger))
+    for lazy in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
+        put.set(lazy, "__new__", staticmethod(uninitialized_new(lazy.__new__, ledger)))
 
 
 def parameter_new(original: Callable[..., Any], ledger: Ledger, position: Position) -> Callable[..., Any]:
@@ -36,6 +38,21 @@ def parameter_new(original: Callable[..., Any], ledger: Ledger, position: Positi
             if type(data) is torch.Tensor and _is_host(data):
                 data = without_data(data, ledger)
         return original(cls, data, requires_grad)
+
+    return __new__
+
+
+def uninitialized_new(original: Callable[..., Any], ledger: Ledger) -> Callable[..., Any]:
+    """Lazy parameters have no data from the start, so that `.data` can be set to a tensor without data later."""
+
+    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(cls, *args, **kwargs)
+        if not ledger.open or not _is_host(made):
+            return made
+        with torch._C.DisableTorchFunction():
+            empty = torch.Tensor._make_subclass(cls, without_data(made.data, ledger), made.requires_grad)
+        vars(empty).update(vars(made))
+        return empty
 
     return __new__
 

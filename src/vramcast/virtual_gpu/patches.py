@@ -91,16 +91,35 @@ def groups_on_the_card(original: Callable[..., Any]) -> Callable[..., Any]:
     return group
 
 
-def compile_as_eager(original: Callable[..., Any], note: Callable[[str], None]) -> Callable[..., Any]:
-    """torch.compile whose result looks compiled and runs eagerly (the stance sees to that), and says so."""
+def compile_as_eager(put: Patches, note: Callable[[str], None]) -> None:
+    """torch.compile whose result looks compiled and runs eagerly (the stance sees to that); each that runs is noted."""
+    original = torch.compile
 
     def compile(model: Any = None, **options: Any) -> Any:
         if model is None:
             return lambda inner: compile(inner, **options)
-        note(getattr(model, "__qualname__", type(model).__name__))
+        if isinstance(model, torch.nn.Module):
+            note(type(model).__name__)
         return original(model, backend="eager")
 
-    return compile
+    put.set(torch, "compile", compile)
+    put.set(torch.nn.Module, "compile", lambda module, *args, **kwargs: note(type(module).__name__))
+    # Functions are noted when they run: libraries compile many that a program never calls.
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+    choose = getattr(eval_frame, "_callback_from_stance", None)
+    if choose is None:
+        return
+
+    def _callback_from_stance(callback: Any) -> Any:
+        if callback not in (None, False):
+            function = sys._getframe(1).f_locals.get("fn")
+            owner = getattr(function, "__self__", None)
+            name = getattr(function, "__qualname__", "") if owner is None else type(owner).__name__
+            if name and not name.startswith("wrap_inline"):  # a module, noted by its own name
+                note(name)
+        return choose(callback)
+
+    put.set(eval_frame, "_callback_from_stance", _callback_from_stance)
 
 
 _Generator = torch.Generator

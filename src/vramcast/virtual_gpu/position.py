@@ -97,7 +97,8 @@ class Position:
     def _learn_names(self, module: torch.nn.Module) -> int:
         """Name a module met for the first time, and all below it."""
         intern = self.ledger.builder.intern_module
-        prefix = type(module).__name__
+        compiled = getattr(module, "_orig_mod", None)  # torch.compile's wrapper keeps out of the names
+        prefix = type(module if compiled is None else compiled).__name__
         if self._stack:  # made on the fly inside another module
             prefix = f"{self._paths[self._stack[-1]]}.{prefix}"
         else:
@@ -107,6 +108,7 @@ class Position:
         for path, child in module.named_modules():
             known = self._names.get(id(child))
             if known is None or known[0]() is not child:
+                path = path.removeprefix("_orig_mod").removeprefix(".") if compiled is not None else path
                 full = f"{prefix}.{path}" if path else prefix
                 name = intern(full)
                 self._names[id(child)] = (weakref.ref(child), name)
@@ -143,6 +145,9 @@ class Position:
         self.ledger.phase = phase
         if not self.backward_depth:
             self.activations.end_backward()
+            if not self._optimizers:  # else their steps classify the gradients
+                for root in _alive(self._roots):
+                    self._classify_module(root)
             self.ledger.module = self._stack[-1] if self._stack else self._outside
 
     # -- optimizer ------------------------------------------------------------------------------------------

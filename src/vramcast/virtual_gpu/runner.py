@@ -100,7 +100,7 @@ class _Steps:
         if not self.fewest:
             self._card.note("steps", "the script made no optimizer step: gradients and optimizer state may be missing")
         elif self._lagging:
-            made = f"{self.fewest} optimizer step{'' if self.fewest == 1 else 's'}"
+            made = _counted(self.fewest)
             self._card.note("steps", f"the script ended after {made}; {self._wanted} were asked for")
 
 
@@ -152,17 +152,21 @@ def _explain(failure: BaseException, path: str, steps: int) -> CannotPredict:
         return failure
     if isinstance(failure, SystemExit):
         what = failure.code if isinstance(failure.code, str) else f"exit code {failure.code}"
-        return ScriptFailed(f"{short_path(path)} ended itself after {steps} optimizer steps: {what}")
+        return ScriptFailed(f"{short_path(path)} ended itself after {_counted(steps)}: {what}")
     text = "".join(traceback.format_exception(type(failure), failure, _from_script(failure.__traceback__)))
     said = str(failure).strip().splitlines()
     reason = f"{type(failure).__name__}: {said[0]}" if said else type(failure).__name__
-    message = f"{_where(failure.__traceback__, path)}: the script failed on the virtual GPU: {reason}"
+    message = f"{_where(failure.__traceback__, path)}: the script failed: {reason} (--traceback shows all of it)"
     if any(phrase in str(failure) for phrase in _NEEDS_REAL_CUDA):
         message += (
             "\nA compiled extension looked at the tensor itself. Wrap the call in torch.library.custom_op and teach "
             'vramcast what it returns with @vramcast.rule("namespace::op").'
         )
     return ScriptFailed(message, text)
+
+
+def _counted(steps: int) -> str:
+    return f"{steps} optimizer step{'' if steps == 1 else 's'}"
 
 
 def _from_script(trace: TracebackType | None) -> TracebackType | None:

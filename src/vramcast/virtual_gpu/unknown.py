@@ -25,14 +25,14 @@ class UnknownKernel(CannotPredict):
     """The program runs a kernel whose memory use is not known."""
 
 
-def no_rule(op: Any, args: tuple[Any, ...], cause: BaseException | None = None) -> UnknownKernel:
+def no_rule(op: Any, args: tuple[Any, ...], *beyond: str) -> UnknownKernel:
     """The error for a kernel that vramcast cannot follow: what it is, who called it, what to do."""
     name = op if isinstance(op, str) else op._schema.name
     shapes = ", ".join(
         f"{str(a.dtype).removeprefix('torch.')}{list(a.shape)}" for a in args if isinstance(a, torch.Tensor)
     )
     lines = [
-        f"no rule for {name}({shapes}), called at {caller()}: what it allocates is not known.",
+        f"no rule for {name}({shapes}), called at {caller(*beyond)}: what it allocates is not known.",
         "Teach vramcast with a function that returns empty outputs, before training starts:",
         f'    @vramcast.rule("{name}")',
     ]
@@ -40,9 +40,8 @@ def no_rule(op: Any, args: tuple[Any, ...], cause: BaseException | None = None) 
         lines.append("    def rule(*args, **kwargs): ...   # a Triton kernel writes into tensors that it is given")
     else:
         lines.append("    def rule(*args, **kwargs): return torch.empty_like(args[0])   # outputs: shapes and dtypes")
-        lines.append(f'or, for an op of your own, with torch.library.register_fake("{name}").')
-    if cause is not None and str(cause):
-        lines.append(f"(PyTorch said: {str(cause).splitlines()[0]})")
+        if not name.startswith("aten::"):
+            lines.append(f'or, for an op of your own, with torch.library.register_fake("{name}").')
     return UnknownKernel("\n".join(lines))
 
 
@@ -58,13 +57,22 @@ def leaves_torch(what: str, tensor: torch.Tensor) -> UnknownKernel:
     )
 
 
-def caller() -> str:
-    """file:line of the innermost frame that is neither torch's, ours nor the standard library's."""
+def in_words_of_cuda(error: RuntimeError) -> RuntimeError:
+    """A meta kernel's complaint about mixed devices, as CUDA would have put it; any other error as it is."""
+    if type(error) is RuntimeError and "device" in str(error) and "meta" in str(error):
+        return RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+        )
+    return error
+
+
+def caller(*beyond: str) -> str:
+    """file:line of the innermost frame that is neither torch's, ours, the standard library's nor a package `beyond`."""
     frame: FrameType | None = sys._getframe(1)
     outermost = "?"
     while frame is not None:
         filename = frame.f_code.co_filename
-        if not is_machinery(filename):
+        if not is_machinery(filename) and not short_path(filename).startswith(beyond):
             return f"{short_path(filename)}:{frame.f_lineno}"
         outermost = f"{short_path(filename)}:{frame.f_lineno}"
         frame = frame.f_back

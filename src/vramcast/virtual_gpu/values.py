@@ -23,7 +23,8 @@ LIMIT_FLOAT = 1 << 14
 """The same for floating point: schedules, scales and counters are small; activations are not worth computing."""
 
 _CPU = torch.device("cpu")
-_FACTORIES_WITHOUT_CONTENT = {"aten::empty", "aten::empty_strided", "aten::empty_permuted"}
+_WITHOUT_CONTENT = {"empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"}
+_LIMIT_WITHOUT_CONTENT = 4096
 _OVERWRITES = {"aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_"}
 
 
@@ -94,8 +95,9 @@ def propagate(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict
     if not known:
         if any(isinstance(a, torch.Tensor) and a.numel() > LIMIT_EXACT for a in args):
             return
-        if func._schema.name in _FACTORIES_WITHOUT_CONTENT and outs[0].numel() > 4096:
-            return
+    empty = func._schema.name.removeprefix("aten::") in _WITHOUT_CONTENT
+    if empty and outs[0].numel() > _LIMIT_WITHOUT_CONTENT:
+        return
     real = real_arguments(args, kwargs)
     if real is None:
         return
@@ -103,7 +105,9 @@ def propagate(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict
         content = func(*real[0], **real[1])
     except (RuntimeError, NotImplementedError, TypeError):
         return
-    contents = [c for c in (content if isinstance(content, (list, tuple)) else (content,))]
+    if empty:
+        content.zero_()  # whatever lay there: a prediction must not depend on it
+    contents = content if isinstance(content, (list, tuple)) else (content,)
     for virtual, actual in zip(outs, (c for c in contents if isinstance(c, torch.Tensor)), strict=False):
         if virtual.shape == actual.shape and virtual.dtype == actual.dtype:
             if virtual.stride() != actual.stride():

@@ -31,12 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_json_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
+    parser.add_argument("--traceback", action="store_true", help="when the script itself fails, show where and why")
     parser.add_argument("script", type=Path, metavar="script.py", help="the training script")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
 
 
 def execute(args: argparse.Namespace) -> int:
-    from vramcast.errors import UsageError
+    from vramcast.errors import CannotPredict, UsageError
     from vramcast.trace import Note
 
     if not args.script.is_file():
@@ -49,15 +50,20 @@ def execute(args: argparse.Namespace) -> int:
 
     # With --json, standard output holds the document and nothing else, whatever the script prints.
     aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
-    with aside:
-        prediction = run_script(
-            os.fspath(args.script),
-            args.script_args,
-            gpu=spec,
-            steps=args.steps,
-            allocator_conf=args.allocator_conf,
-            limit_bytes=limit,
-        )
+    try:
+        with aside:
+            prediction = run_script(
+                os.fspath(args.script),
+                args.script_args,
+                gpu=spec,
+                steps=args.steps,
+                allocator_conf=args.allocator_conf,
+                limit_bytes=limit,
+            )
+    except CannotPredict as error:
+        if args.traceback:
+            print(getattr(error, "traceback_text", ""), end="", file=sys.stderr)
+        raise
     if args.save is not None and prediction.trace is not None:
         prediction.trace.save(args.save)
     if remark is not None:

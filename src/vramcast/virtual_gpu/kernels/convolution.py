@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from vramcast.virtual_gpu.kernels.reductions import reduction_scratch
+from vramcast.virtual_gpu.kernels.layout import suggested_format
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 from vramcast.virtual_gpu.workspaces.convolution import convolution_backend
 
@@ -32,7 +33,7 @@ def _channels_last(dims: int) -> torch.memory_format | None:
 
 
 def _suggests(tensor: torch.Tensor, memory_format: torch.memory_format) -> bool:
-    return tensor.is_contiguous(memory_format=memory_format) and not tensor.is_contiguous()
+    return suggested_format(tensor) == memory_format
 
 
 def _copy(call: Call, tensor: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:

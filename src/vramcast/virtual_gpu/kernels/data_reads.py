@@ -63,6 +63,15 @@ def equal(call: Call) -> bool:
     return False
 
 
+@kernel("aten::allclose")
+def allclose(call: Call) -> bool:
+    real = values.real_arguments(call.args, call.kwargs)
+    if real is not None:
+        return bool(torch.allclose(*real[0], **real[1]))
+    call.unknown_read("torch.allclose", "False")
+    return False
+
+
 @kernel("aten::nonzero", "aten::argwhere")
 def nonzero(call: Call) -> Any:
     out = real_result(call)

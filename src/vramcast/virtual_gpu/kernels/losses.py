@@ -28,6 +28,32 @@ def pointwise_loss(call: Call) -> Any:
     return full.as_strided((), ())
 
 
+@kernel("aten::huber_loss")
+def huber_loss(call: Call) -> Any:
+    x = call.args[0]
+    full = call.empty(x.size(), x.dtype)
+    if call.argument("reduction") == NONE:
+        return full
+    out = call.empty((), x.dtype)
+    call.scratch(*reduction_scratch(full.size(), full.stride(), range(full.dim()), full.element_size(), 4, call.gpu))
+    del full
+    return out
+
+
+@kernel("aten::binary_cross_entropy_with_logits")
+def binary_cross_entropy_with_logits(call: Call) -> Any:
+    x = call.args[0]
+    nbytes = x.numel() * x.element_size()
+    if call.argument("reduction") == NONE:
+        out = call.empty(x.size(), x.dtype)
+        call.scratch(nbytes)
+        return out
+    held = [call.empty(x.size(), x.dtype) for _ in range(2)]  # log-sigmoid, then the loss of each element
+    out = call.empty((), x.dtype)
+    del held
+    return out
+
+
 @kernel("aten::binary_cross_entropy")
 def binary_cross_entropy(call: Call) -> Any:
     x = call.args[0]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from vramcast.virtual_gpu.kernels.convolution import output_format
+from vramcast.virtual_gpu.kernels.layout import suggested_format
 from vramcast.virtual_gpu.kernels.reductions import reduction_scratch
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 
@@ -68,6 +69,9 @@ def layer_norm_backward(call: Call) -> Any:
     return dx, dw, db
 
 
+MAX_PARTIAL_BLOCKS = 32768
+
+
 def _partial_weight_gradients(call: Call, x: torch.Tensor, weight: torch.Tensor, count: int) -> None:
     """Many short rows: the gradients of weight and bias are first summed over blocks of 32 rows.
 
@@ -77,7 +81,7 @@ def _partial_weight_gradients(call: Call, x: torch.Tensor, weight: torch.Tensor,
     rows = x.numel() // max(columns, 1)
     if rows <= 64 * 1024 or columns // 32 >= (call.gpu.sm_count or 0) // 2:
         return
-    blocks = -(-rows // 32)
+    blocks = min(-(-rows // 32), MAX_PARTIAL_BLOCKS // -(-columns // 32))
     partial = blocks * columns * weight.element_size()
     held = [call.empty((partial,), torch.uint8) for _ in range(count)]
     for _ in held:
@@ -133,6 +137,16 @@ def group_norm_backward(call: Call) -> Any:
 @kernel("aten::cumsum", "aten::cumprod")
 def scan(call: Call) -> Any:
     out = call.run()
-    if call.args[0].dtype != out.dtype:
-        call.scratch(out.numel() * out.element_size())  # the input in the result's dtype
+    if call.args[0].dtype != out.dtype or not call.args[0].is_contiguous():
+        call.scratch(out.numel() * out.element_size())  # the input in the result's dtype, dense
+    return out
+
+
+@kernel("aten::native_batch_norm")
+def native_batch_norm(call: Call) -> Any:
+    out = call.run()
+    x = call.args[0]
+    volume = x.dim() == 5 and suggested_format(x) is torch.channels_last_3d
+    if call.argument("training") and volume and x.dtype in (torch.float16, torch.bfloat16):
+        call.scratch(4 * x.numel())  # no kernel for this layout: statistics of an fp32 copy
     return out

@@ -22,3 +22,27 @@ def resample_backward(call: Call) -> Any:
     if not dense:
         call.scratch(grad.numel() * grad.element_size())
     return out
+
+
+@kernel("aten::max_pool2d_with_indices_backward")
+def max_pool2d_backward(call: Call) -> Any:
+    out = call.run()
+    grad, x = call.args[0], call.args[1]
+    layout = torch.contiguous_format if x.is_contiguous() else torch.channels_last
+    if not grad.is_contiguous(memory_format=layout):
+        call.scratch(grad.numel() * grad.element_size())
+    return out
+
+
+@kernel("aten::avg_pool2d", "aten::avg_pool2d_backward", "aten::im2col", "aten::col2im")
+def dense_pooling(call: Call) -> Any:
+    """These kernels read dense inputs only, in either layout."""
+    out = call.run()
+    call.scratch(*(t.numel() * t.element_size() for t in call.args[:2] if isinstance(t, torch.Tensor) and not _dense(t)))
+    return out
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous() or (
+        tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    )

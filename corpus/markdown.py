@@ -1,0 +1,22 @@
+"""The little Markdown that the generated page needs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+WIDTH = 118
+
+
+def paragraph(text: str, hang: str = "") -> list[str]:
+    """Wrapped lines; `hang` indents all but the first."""
+    return textwrap.wrap(
+        " ".join(text.split()), WIDTH, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def table(header: list[str], rows: Iterable[list[str]], text_columns: frozenset[int] = frozenset({0})) -> list[str]:
+    """The columns named in `text_columns` are aligned to the left, figures to the right."""
+    rule = "|".join("---" if i in text_columns else "---:" for i in range(len(header)))
+    lines = ["| " + " | ".join(header) + " |", f"|{rule}|"]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]

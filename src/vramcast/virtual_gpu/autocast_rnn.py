@@ -1,0 +1,45 @@
+"""Autocast for cuDNN's RNN: always to fp16, with all weights copied into one flat fp16 buffer.
+
+Follows _cudnn_rnn_cast_reflatten in aten/src/ATen/cudnn/AutocastRNN.cpp, which ignores the region's dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+HALF = torch.float16
+
+
+class _FlatHalf(torch.autograd.Function):
+    """fp32 weights as views of one fp16 buffer; their gradients come back one by one in fp32."""
+
+    @staticmethod
+    def forward(ctx: Any, *weights: torch.Tensor) -> Any:
+        ctx.dtypes = [w.dtype for w in weights]
+        flat = torch.zeros(sum(w.numel() for w in weights), dtype=HALF, device=weights[0].device)
+        views, offset = [], 0
+        for weight in weights:
+            views.append(flat[offset : offset + weight.numel()].view(weight.size()))
+            offset += weight.numel()
+        return tuple(views)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return tuple(g.to(dtype) for g, dtype in zip(grads, ctx.dtypes, strict=True))
+
+
+def cudnn_rnn(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], cast: Callable[..., Any]) -> Any:
+    """Run `_cudnn_rnn` on fp16 casts of its arguments."""
+    arguments = list(args)
+    weights = arguments[1]
+    if any(w.dtype != HALF for w in weights):
+        weights = list(_FlatHalf.apply(*weights))  # type: ignore[no-untyped-call]
+        storage = weights[0].untyped_storage()
+        arguments[3] = weights[0].detach().as_strided((storage.nbytes() // HALF.itemsize,), (1,), 0)
+    arguments[1] = weights
+    for position in (0, 4, 5):  # input, hx, cx
+        arguments[position] = cast(HALF, arguments[position])
+    return op(*arguments, **kwargs)
