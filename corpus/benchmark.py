@@ -82,12 +82,13 @@ def _root_modules() -> list[Any]:
     """The models of the job: modules that no other module contains."""
     from torch import nn
 
-    alive = [item for item in gc.get_objects() if isinstance(item, nn.Module)]
+    # The type, not isinstance: that would wake up lazy modules of libraries.
+    alive: list[Any] = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
     inner = {id(child) for module in alive for child in module.children()}
     return [module for module in alive if id(module) not in inner and any(True for _ in module.parameters())]
 
 
-# -- the workloads with bars --------------------------------------------------------------------------------------------
+# -- the workloads with bars ----------------------------------------------------------------------------------------
 
 
 def gpt2_autocast() -> int:
@@ -160,7 +161,7 @@ BARS = (
 )
 
 
-# -- running and printing -----------------------------------------------------------------------------------------------
+# -- running and printing -------------------------------------------------------------------------------------------
 
 
 def as_measured(workload: Workload, recorded: Measured | None = None) -> Measured:

@@ -64,9 +64,11 @@ def virtual_rows(factory: str, args: dict[str, Any], steps: int, gpu: str) -> li
             for _ in range(steps):
                 rows.append([])
                 step()
-            print(f"virtual: setup {setup / 2**30:.4f} GiB, peak allocated "
-                  f"{card._allocator.peak_allocated_bytes / 2**30:.4f}, reserved "
-                  f"{card._allocator.peak_reserved_bytes / 2**30:.4f}")
+            print(
+                f"virtual: setup {setup / 2**30:.4f} GiB, peak allocated "
+                f"{card._allocator.peak_allocated_bytes / 2**30:.4f}, reserved "
+                f"{card._allocator.peak_reserved_bytes / 2**30:.4f}"
+            )
     finally:
         DispatchMode.__torch_dispatch__ = original  # type: ignore[method-assign]
     return rows
@@ -80,8 +82,10 @@ def main() -> None:
     parser.add_argument("--least", type=int, default=4096, help="ignore differences below this many bytes")
     options = parser.parse_args()
     atlas = json.loads(gzip.decompress(options.atlas.read_bytes()))
-    print(f"{atlas['name']}: real setup {atlas['setup_allocated_bytes'] / 2**30:.4f} GiB, peak allocated "
-          f"{atlas['peak_allocated_bytes'] / 2**30:.4f}, reserved {atlas['peak_reserved_bytes'] / 2**30:.4f}")
+    print(
+        f"{atlas['name']}: real setup {atlas['setup_allocated_bytes'] / 2**30:.4f} GiB, peak allocated "
+        f"{atlas['peak_allocated_bytes'] / 2**30:.4f}, reserved {atlas['peak_reserved_bytes'] / 2**30:.4f}"
+    )
     real = [
         [(atlas["ops"][r[0]], atlas["signatures"][r[1]], tuple(r[3])) for r in map(atlas["rows"].__getitem__, step)]
         for step in atlas["steps"]

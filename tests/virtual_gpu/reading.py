@@ -43,6 +43,15 @@ def first_event(trace: StepTrace, phase: str, step: int) -> int:
     raise AssertionError(f"no {phase} in step {step}")
 
 
+def last_event(trace: StepTrace, phase: str, step: int) -> int:
+    """The last allocation of a phase, in a step counted from 0."""
+    return max(
+        trace.born_event[block]
+        for block in range(trace.n_blocks)
+        if trace.step[block] == step and trace.phases[trace.phase[block]] == phase
+    )
+
+
 def growth(action: Callable[[], object]) -> tuple[int, object]:
     """How many bytes are allocated more after the action than before, and what it returned."""
     before = torch.cuda.memory_allocated()

@@ -15,7 +15,6 @@ SAVED = KIND_ID["saved activations"]
 INPUTS = KIND_ID["inputs"]
 HELD = KIND_ID["outputs/other"]
 
-# Made from nothing outside every module and held by the program: a batch that is generated on the card.
 _FACTORIES = ("rand", "zeros", "ones", "full", "arange", "linspace", "normal", "eye", "scalar_tensor")
 
 
@@ -54,7 +53,7 @@ class Activations:
         for block in builder.alive_since(self._region_start):
             if builder.kind_of(block) == TEMPORARIES:
                 if builder.module_of(block) == self._outside:
-                    builder.set_kind(block, self._held_kind(block))
+                    builder.set_kind(block, INPUTS if self._is_input(block) else HELD)
                 elif grad_enabled:
                     builder.set_kind(block, SAVED)
 
@@ -72,15 +71,16 @@ class Activations:
         in_backward = len(self._backward_ends) < len(self._backward_starts)
         alive = undecided & builder.alive_since(0) if in_backward else set()
         for block in undecided:
-            saved = block in freed_in_backward or block in alive
-            builder.set_kind(block, SAVED if saved else self._held_kind(block))
+            if self._is_input(block):
+                kind = INPUTS
+            else:
+                kind = SAVED if block in freed_in_backward or block in alive else HELD
+            builder.set_kind(block, kind)
         self._settled = undecided
 
-    def _held_kind(self, block: int) -> int:
-        """What the program itself holds: a batch made on the card, or some result."""
-        builder = self._builder
-        is_input = builder.module_of(block) == self._outside and _is_factory(builder.op_of(block))
-        return INPUTS if is_input else HELD
+    def _is_input(self, block: int) -> bool:
+        """A batch that is made on the card: from nothing, outside every module."""
+        return self._builder.module_of(block) == self._outside and _is_factory(self._builder.op_of(block))
 
     def _freed_in_backward(self, blocks: set[int]) -> list[int]:
         found = []

@@ -69,7 +69,7 @@ def choose(
     causal: bool,
     gqa: bool,
 ) -> str:
-    """"cudnn", "flash", "efficient" or "math"."""
+    """ "cudnn", "flash", "efficient" or "math"."""
     if not all(t.dim() == 4 for t in (q, k, v)):
         return "math"
     order = ["flash", "efficient", "math", "cudnn"]

@@ -36,7 +36,7 @@ def cudnn_rnn(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], cast: Call
     arguments = list(args)
     weights = arguments[1]
     if any(w.dtype != HALF for w in weights):
-        weights = list(_FlatHalf.apply(*weights))  # type: ignore[no-untyped-call]
+        weights = list(_FlatHalf.apply(*weights))
         storage = weights[0].untyped_storage()
         arguments[3] = weights[0].detach().as_strided((storage.nbytes() // HALF.itemsize,), (1,), 0)
     arguments[1] = weights

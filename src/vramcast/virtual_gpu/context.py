@@ -140,6 +140,8 @@ class VirtualGpu:
         )
         put(torch, "clear_autocast_cache", self._autocast.clear)
         host_parameters.install(self._patches, self._ledger, self._position)
+        optimizer = torch.optim.Optimizer
+        put(optimizer, "__init__", self._position.optimizer_init(optimizer.__init__))
         run = patches.backward_runner(torch.autograd.graph._engine_run_backward, self._in_backward)
         put(torch.autograd, "_engine_run_backward", run)
         put(torch.autograd.graph, "_engine_run_backward", run)
@@ -194,7 +196,7 @@ class VirtualGpu:
     # -- results --------------------------------------------------------------------------------------------
 
     def on_step(self, callback: Callable[[list[int]], None]) -> None:
-        """Call `callback` after each optimizer step with the number of steps of every optimizer that is in use."""
+        """Call `callback` after each optimizer step with the number of steps of every optimizer there is."""
         self._position.on_step = callback
 
     def note(self, topic: str, text: str, where: str | None = None) -> None:

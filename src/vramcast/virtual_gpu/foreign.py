@@ -69,7 +69,7 @@ def _refused(name: str) -> type:
 
 
 def _to_dlpack(original: Any, tensor: torch.Tensor, report: Callable[[UnknownKernel], UnknownKernel]) -> Any:
-    if placement(tensor) == GPU:
+    if tensor.is_cuda:
         raise report(leaves_torch("DLPack", tensor))
     return original(tensor)
 

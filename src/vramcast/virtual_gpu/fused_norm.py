@@ -35,7 +35,7 @@ def rms_norm(
     mismatch = weight is not None and weight.dtype != input.dtype
     if mismatch or input.is_complex() or _channels_last(input):
         return _composite(input, len(normalized_shape), weight)
-    return _FusedRmsNorm.apply(input, weight, len(normalized_shape))  # type: ignore[no-any-return,no-untyped-call]
+    return _FusedRmsNorm.apply(input, weight, len(normalized_shape))  # type: ignore[no-any-return]
 
 
 def _channels_last(x: torch.Tensor) -> bool:

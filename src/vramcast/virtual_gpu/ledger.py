@@ -52,7 +52,8 @@ class Ledger:
                 block_id = builder.alloc(nbytes, self.op, self.module, self.phase, self.stream)
                 refused = None
             except OutOfMemory as error:
-                refused = error
+                # Its traceback would hold this frame, and this frame it: nothing above would be freed any more.
+                refused = error.with_traceback(None)
                 block_id = builder.alloc(nbytes, self.op, self.module, self.phase, self.stream)
                 builder.mark("oom")
                 builder.free(block_id)

@@ -65,6 +65,13 @@ class Machine:
             )
         return self._dropout_state
 
+    def engine_is_running(self) -> bool:
+        """Whether autograd itself called the op, not Python code inside a backward function.
+
+        Our function mode is off the stack while Python's call is handled, and on it when C++ calls.
+        """
+        return self.position.backward_depth > 0 and torch._C._len_torch_function_stack() > 0
+
     def use_cudnn(self) -> None:
         self.libraries.add("cudnn")
 

@@ -60,6 +60,16 @@ class Position:
             optimizer_module.register_optimizer_step_post_hook(self._leave_optimizer),
         ]
 
+    def optimizer_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Optimizer.__init__ that lets us know: one that has not stepped yet may still come to it."""
+
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+            self._steps[id(optimizer)] = 0
+
+        return __init__
+
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
@@ -145,7 +155,7 @@ class Position:
         self.ledger.phase = phase
         if not self.backward_depth:
             self.activations.end_backward()
-            if not self._optimizers:  # else their steps classify the gradients
+            if not any(self._steps.values()):  # else the optimizers' steps classify the gradients
                 for root in _alive(self._roots):
                     self._classify_module(root)
             self.ledger.module = self._stack[-1] if self._stack else self._outside
@@ -163,7 +173,7 @@ class Position:
         self.ledger.phase = self._forward
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
         self.ledger.builder.mark("step")
-        self.on_step([self._steps[i] for i, one in self._optimizers.items() if one() is not None])
+        self.on_step([self._steps.get(i, 0) for i, one in self._optimizers.items() if one() is not None])
 
     # -- what a block is ------------------------------------------------------------------------------------
 

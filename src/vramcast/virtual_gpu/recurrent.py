@@ -32,8 +32,15 @@ def functions(machine: Any) -> dict[str, Callable[..., Any]]:
 
 def _padded(machine: Any, name: str, mode: int) -> Callable[..., Any]:
     def run(
-        input: Tensor, hx: Any, params: list[Tensor], has_biases: bool, num_layers: int, dropout: float,
-        train: bool, bidirectional: bool, batch_first: bool,
+        input: Tensor,
+        hx: Any,
+        params: list[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
     ) -> Any:
         if batch_first:
             input = input.transpose(0, 1)
@@ -47,11 +54,27 @@ def _padded(machine: Any, name: str, mode: int) -> Callable[..., Any]:
 
 def _packed(machine: Any, name: str, mode: int) -> Callable[..., Any]:
     def run(
-        data: Tensor, batch_sizes: Tensor, hx: Any, params: list[Tensor], has_biases: bool, num_layers: int,
-        dropout: float, train: bool, bidirectional: bool,
+        data: Tensor,
+        batch_sizes: Tensor,
+        hx: Any,
+        params: list[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
     ) -> Any:
         output, hidden = _call(
-            machine, mode, data, batch_sizes.tolist(), hx, params, has_biases, num_layers, dropout, train,
+            machine,
+            mode,
+            data,
+            batch_sizes.tolist(),
+            hx,
+            params,
+            has_biases,
+            num_layers,
+            dropout,
+            train,
             bidirectional,
         )
         return (output, *hidden)
@@ -60,8 +83,17 @@ def _packed(machine: Any, name: str, mode: int) -> Callable[..., Any]:
 
 
 def _call(
-    machine: Any, mode: int, input: Tensor, batch_sizes: list[int], hx: Any, params: list[Tensor],
-    has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
+    machine: Any,
+    mode: int,
+    input: Tensor,
+    batch_sizes: list[int],
+    hx: Any,
+    params: list[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
 ) -> tuple[Tensor, list[Tensor]]:
     lstm = mode == MODES["lstm"]
     h, c = (hx[0], hx[1]) if lstm else (hx, None)
@@ -70,8 +102,22 @@ def _call(
     weight_buf = _flat_buffer(params)
     dropout_state = machine.cudnn_dropout_state() if train and dropout > 0 else None
     out = aten._cudnn_rnn(
-        input, params, _stride0(has_biases, proj_size), weight_buf, h, c, mode, hidden_size, proj_size, num_layers,
-        False, dropout, train, bidirectional, batch_sizes, dropout_state,
+        input,
+        params,
+        _stride0(has_biases, proj_size),
+        weight_buf,
+        h,
+        c,
+        mode,
+        hidden_size,
+        proj_size,
+        num_layers,
+        False,
+        dropout,
+        train,
+        bidirectional,
+        batch_sizes,
+        dropout_state,
     )
     return out[0], [out[1], out[2]] if lstm else [out[1]]
 

@@ -21,6 +21,9 @@ from vramcast.virtual_gpu.unknown import is_machinery, short_path
 _PATIENCE = 50
 """With several optimizers each should make its steps; one that lags by this factor is waited for no longer."""
 
+_PATIENCE_UNSEEN = 10
+"""The same for one that has made no step at all: it may never come to it."""
+
 _NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
 
 
@@ -58,7 +61,7 @@ def run_script(
     card.on_step(finished.count)
     code = _compile(path)
     failure: BaseException | None = None
-    with _as_main(path, argv) as main, _torch_settings(), card:
+    with _as_main(path, argv) as main, card, _torch_settings():
         try:
             exec(code, vars(main))
         except _Enough:
@@ -89,9 +92,11 @@ class _Steps:
         self._lagging = False
 
     def count(self, steps: list[int]) -> None:
-        self.fewest, most = min(steps), max(steps)
+        stepping = [made for made in steps if made]
+        self.fewest, most = min(stepping), max(stepping)
         self._lagging = self.fewest < self._wanted
-        if not self._lagging or most >= self._wanted * _PATIENCE:
+        patience = _PATIENCE if self._lagging else _PATIENCE_UNSEEN if len(stepping) < len(steps) else 1
+        if most >= self._wanted * patience:
             raise _Enough
 
     def note_what_is_missing(self, *, stopped_by_memory: bool) -> None:
@@ -135,7 +140,7 @@ def _as_main(path: str, argv: Sequence[str]) -> Iterator[ModuleType]:
 @contextmanager
 def _torch_settings() -> Iterator[None]:
     """What scripts set for good is put back: the next one in this process must not inherit it."""
-    before = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_default_device()
+    before = torch.is_grad_enabled(), torch.get_default_dtype(), _default_device()
     try:
         yield
     finally:
@@ -143,8 +148,14 @@ def _torch_settings() -> Iterator[None]:
             torch.distributed.destroy_process_group()
         torch.set_grad_enabled(before[0])
         torch.set_default_dtype(before[1])
-        if torch.get_default_device() != before[2]:
-            torch.set_default_device(None if before[2].type == "cpu" else before[2])
+        if _default_device() != before[2]:
+            torch.set_default_device(before[2])
+
+
+def _default_device() -> torch.device | None:
+    """What set_default_device was told last; torch.get_default_device would make a tensor to find out."""
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return None if context is None else context.device
 
 
 def _explain(failure: BaseException, path: str, steps: int) -> CannotPredict:

@@ -1,6 +1,7 @@
 """CUDA's behaviour op by op, where it differs from a meta tensor's."""
 
 from vramcast.virtual_gpu.kernels import (  # noqa: F401  (importing registers the rules)
+    accumulate,
     attention,
     cells,
     convolution,

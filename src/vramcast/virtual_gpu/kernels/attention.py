@@ -18,9 +18,7 @@ def cudnn_forward(call: Call) -> Any:
     dropout = call.argument("dropout_p") or 0.0
     seed, offset = (call.empty((), torch.int64) for _ in range(2)) if dropout else (_host_scalar(), _host_scalar())
     out = call.empty((batch, heads, length, v.size(3)), q.dtype, _like(q, v.size(3)))
-    statistics = call.empty(
-        (batch, heads, length, 1) if call.argument("compute_log_sumexp") else (0,), torch.float32
-    )
+    statistics = call.empty((batch, heads, length, 1) if call.argument("compute_log_sumexp") else (0,), torch.float32)
     call.mode.machine.use_cudnn()
     call.scratch(CUDNN_WORKSPACE_PAD)
     return out, statistics, None, None, length, k.size(2), seed, offset, None
@@ -106,7 +104,7 @@ def flash_forward(call: Call) -> Any:
 
 @kernel("aten::_scaled_dot_product_flash_attention_backward")
 def flash_backward(call: Call) -> Any:
-    grad, q, k, v = call.args[:4]
+    q, k, v = call.args[1:4]
     out = call.run()
     batch, heads, length, width = q.shape
     rows = batch * heads * (-(-length // 128) * 128)

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from vramcast.virtual_gpu.kernels.reductions import reduction_scratch
 from vramcast.virtual_gpu.kernels.layout import suggested_format
+from vramcast.virtual_gpu.kernels.reductions import reduction_scratch
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 from vramcast.virtual_gpu.workspaces.convolution import convolution_backend
 

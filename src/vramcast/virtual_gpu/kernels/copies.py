@@ -50,11 +50,11 @@ def copy_(call: Call) -> Any:
         else:
             target.copy_(content)
         return target
-    if call.device == GPU and not source.is_meta and source.numel() > 1:
-        # A host tensor of another dtype is converted on the host first; only a target that is not
-        # contiguous needs a staging copy on the card (copy_requires_temporaries in Copy.cu).
-        if target.stride() != source.stride() and not target.is_contiguous():
-            call.scratch(target.numel() * target.element_size())
+    # A host tensor of another dtype is converted on the host first; only a target that is not contiguous
+    # needs a staging copy on the card (copy_requires_temporaries in Copy.cu).
+    from_host = call.device == GPU and not source.is_meta and source.numel() > 1
+    if from_host and target.stride() != source.stride() and not target.is_contiguous():
+        call.scratch(target.numel() * target.element_size())
     values.update_in_place(call.mode, call.func, call.args, call.kwargs)
     return target
 

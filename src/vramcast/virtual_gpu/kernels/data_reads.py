@@ -29,8 +29,10 @@ def wrap(call: Call, content: Any) -> Any:
         values.learn(out, content)
         return out
     if isinstance(content, (list, tuple)):
-        return type(content)(wrap(call, item) for item in content) if type(content) in (list, tuple) else tuple(
-            wrap(call, item) for item in content
+        return (
+            type(content)(wrap(call, item) for item in content)
+            if type(content) in (list, tuple)
+            else tuple(wrap(call, item) for item in content)
         )
     return content
 

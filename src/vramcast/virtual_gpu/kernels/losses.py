@@ -21,9 +21,7 @@ def pointwise_loss(call: Call) -> Any:
     full = call.empty(shape, torch.promote_types(x.dtype, target.dtype))
     if call.argument("reduction") == NONE:
         return full
-    scratch = reduction_scratch(
-        full.size(), full.stride(), range(full.dim()), full.element_size(), 4, call.gpu
-    )
+    scratch = reduction_scratch(full.size(), full.stride(), range(full.dim()), full.element_size(), 4, call.gpu)
     call.scratch(full.numel() * full.element_size(), *scratch)
     return full.as_strided((), ())
 

@@ -56,7 +56,7 @@ def layer_norm(call: Call) -> Any:
 
 @kernel("aten::native_layer_norm_backward")
 def layer_norm_backward(call: Call) -> Any:
-    grad, x, shape, _, _, weight, bias, mask = call.args
+    grad, x, _, _, _, weight, bias, mask = call.args
     held = [] if x.is_contiguous() else [call.empty(x.size(), x.dtype)]
     dx = call.empty(x.size(), x.dtype) if mask[0] else None
     dw = call.empty(weight.size(), weight.dtype) if mask[1] and weight is not None else None

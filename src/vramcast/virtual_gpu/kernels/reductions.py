@@ -25,7 +25,11 @@ INPUT_VECTOR = 4
 
 
 def reduction_scratch(
-    size: Sequence[int], stride: Sequence[int], dims: Sequence[int], element_size: int, accumulator_bytes: int,
+    size: Sequence[int],
+    stride: Sequence[int],
+    dims: Sequence[int],
+    element_size: int,
+    accumulator_bytes: int,
     gpu: GpuSpec,
 ) -> list[int]:
     """[bytes of the partial results, bytes of the semaphores], or [] where one block finishes an output."""
@@ -86,16 +90,17 @@ def max_threads_per_sm(gpu: GpuSpec) -> int:
     return 1536 if major == 12 or (major == 8 and minor > 0) else 2048
 
 
-def _coalesce(
-    size: Sequence[int], stride: Sequence[int], dims: Sequence[int]
-) -> tuple[list[int], list[int], int]:
+def _coalesce(size: Sequence[int], stride: Sequence[int], dims: Sequence[int]) -> tuple[list[int], list[int], int]:
     """The iterator's view: reduced dimensions first, each part by rising stride, neighbours merged."""
     chosen = {d % len(size) for d in dims} if size else set()
     merged: list[list[tuple[int, int]]] = []
     for reducing in (True, False):
         part = sorted(
-            ((st, sz) for i, (sz, st) in enumerate(zip(size, stride, strict=True))
-             if sz != 1 and (i in chosen) == reducing)
+            (
+                (st, sz)
+                for i, (sz, st) in enumerate(zip(size, stride, strict=True))
+                if sz != 1 and (i in chosen) == reducing
+            )
         )
         joined: list[tuple[int, int]] = []
         for st, sz in part:
@@ -150,9 +155,11 @@ def reduction(call: Call) -> Any:
     if call.device == 0 and isinstance(out, torch.Tensor) and _converted(name, x.dtype, out.dtype):
         call.scratch(x.numel() * out.element_size())
     elif call.device == 0 and isinstance(x, torch.Tensor) and x.numel() > 4096:
-        call.scratch(*reduction_scratch(
-            x.size(), x.stride(), _dims(call, x), x.element_size(), _accumulator(name, x.dtype), call.gpu
-        ))
+        call.scratch(
+            *reduction_scratch(
+                x.size(), x.stride(), _dims(call, x), x.element_size(), _accumulator(name, x.dtype), call.gpu
+            )
+        )
     return out
 
 

@@ -75,9 +75,7 @@ class Call:
         values.propagate(self.mode, self.func, self.args, self.kwargs, out)
         return out
 
-    def empty(
-        self, size: Sequence[int], dtype: torch.dtype, stride: Sequence[int] | None = None
-    ) -> torch.Tensor:
+    def empty(self, size: Sequence[int], dtype: torch.dtype, stride: Sequence[int] | None = None) -> torch.Tensor:
         """A new booked tensor."""
         if stride is None:
             out = torch.empty(size, dtype=dtype, device="meta")

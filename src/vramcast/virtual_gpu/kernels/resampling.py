@@ -38,11 +38,10 @@ def max_pool2d_backward(call: Call) -> Any:
 def dense_pooling(call: Call) -> Any:
     """These kernels read dense inputs only, in either layout."""
     out = call.run()
-    call.scratch(*(t.numel() * t.element_size() for t in call.args[:2] if isinstance(t, torch.Tensor) and not _dense(t)))
+    tensors = [t for t in call.args[:2] if isinstance(t, torch.Tensor)]
+    call.scratch(*(t.numel() * t.element_size() for t in tensors if not _dense(t)))
     return out
 
 
 def _dense(tensor: torch.Tensor) -> bool:
-    return tensor.is_contiguous() or (
-        tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-    )
+    return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))

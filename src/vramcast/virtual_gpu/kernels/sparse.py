@@ -12,9 +12,7 @@ from vramcast.virtual_gpu.kernels.registry import Call, kernel
 from vramcast.virtual_gpu.storages import known_values
 
 
-def sparse_tensor(
-    indices: torch.Tensor, values: torch.Tensor, size: Any, coalesced: bool = False
-) -> torch.Tensor:
+def sparse_tensor(indices: torch.Tensor, values: torch.Tensor, size: Any, coalesced: bool = False) -> torch.Tensor:
     return torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors(  # type: ignore[no-any-return]
         indices.size(0), values.dim() - 1, list(size), indices, values, dtype=values.dtype,
         layout=torch.sparse_coo, device=torch.device("meta"), is_coalesced=coalesced,
