@@ -61,7 +61,8 @@ def by_mem_tracker(workload: Measured) -> int:
 
     factory = load_factory(workload.factory)
     torch.manual_seed(workload.seed)
-    with FakeTensorMode():
+    # Made on the card at once: a module of fake tensors cannot be moved there afterwards.
+    with FakeTensorMode(), torch.device("cuda"):
         torch.optim.Optimizer.__init__ = remember  # type: ignore[method-assign]
         try:
             step = factory(**workload.args)

@@ -170,7 +170,7 @@ def test_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "gpus")
     assert code == 0 and "rtx-4090" in out
     code, out, _ = run(capsys, "gpus", "h200")
-    assert code == 0 and "527.0 MiB" in out
+    assert code == 0 and "518.0 MiB" in out
     code, out, _ = run(capsys, "gpus", "--json", "h200")
     assert json.loads(out)["gpus"][0]["memory_mib"] == 143771
 

@@ -38,7 +38,7 @@ from vramcast.virtual_gpu.workspaces.cudnn_fit import (  # noqa: E402
 from vramcast.virtual_gpu.workspaces.problem import ConvolutionProblem  # noqa: E402
 
 Answer = tuple[ConvolutionProblem, int, int]
-RECIPES = [Recipe(x, w, y, 0) for x in (0, 1, 2) for w in (0, 1, 2) for y in (0, 1, 2)]
+RECIPES = [Recipe(x, w, y, 0) for x in (0, 1, 2, 3) for w in (0, 1, 2, 3) for y in (0, 1, 2)]
 
 
 def label(problem: ConvolutionProblem, workspace: int) -> tuple[Recipe, int]:
@@ -58,7 +58,7 @@ def label(problem: ConvolutionProblem, workspace: int) -> tuple[Recipe, int]:
     if exact:
         size = min(exact)[1]
     else:
-        size = max(s for s, r in sizes.items() if s <= workspace and not r.per_image_weight and 1 not in (r.x, r.w, r.y))
+        size = max(s for s, r in sizes.items() if s <= workspace and not r.per_image_weight and r.x != 1 and r.x != 3 and r.w in (0, 2) and r.y != 1)
     return sizes[size], max(0, workspace - size)
 
 
@@ -124,7 +124,9 @@ def pack(trees: list[tuple[list[int], list[float], list[int]]]) -> tuple[dict[st
     return {"nodes": nodes, "roots": roots}, zlib.compress(raw, 9)
 
 
-def fit(answers: list[Answer], trees: int, partial_trees: int, leaf: int) -> tuple[list[Recipe], list[Any], list[Any]]:
+def fit(
+    answers: list[Answer], trees: int, partial_trees: int, leaf: int, partial_leaf: int
+) -> tuple[list[Recipe], list[Any], list[Any]]:
     table = np.array([features(problem, sms) for problem, sms, _ in answers], dtype=np.float32)
     labels = [label(problem, workspace) for problem, _, workspace in answers]
     counts = Counter(recipe for recipe, _ in labels)
@@ -136,9 +138,9 @@ def fit(answers: list[Answer], trees: int, partial_trees: int, leaf: int) -> tup
     # A small convolution's workspace hardly matters to a run's peak.
     weights = np.clip(np.array([problem.tensor_bytes for problem, _, _ in answers]) / 16e6, 0.1, 1)
     use = chosen >= 0
-    chooser = RandomForestClassifier(trees, max_features=0.3, min_samples_leaf=leaf, n_jobs=2, random_state=1)
+    chooser = RandomForestClassifier(trees, max_features=0.5, min_samples_leaf=leaf, n_jobs=2, random_state=1)
     chooser.fit(table[use], chosen[use], sample_weight=weights[use])
-    partials = RandomForestRegressor(partial_trees, max_features=0.4, min_samples_leaf=max(3, leaf), n_jobs=2, random_state=1)
+    partials = RandomForestRegressor(partial_trees, max_features=0.4, min_samples_leaf=partial_leaf, n_jobs=2, random_state=1)
     partials.fit(table[use], left_over[use], sample_weight=weights[use])
     classes = chooser.classes_
     choosing = [preorder(t.tree_, classes[t.tree_.value[:, 0, :].argmax(1)]) for t in chooser.estimators_]
@@ -150,9 +152,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="fit cudnn_fit.bin")
     parser.add_argument("inputs", nargs="+", help="sm_90=FILE")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--trees", type=int, default=9)
+    parser.add_argument("--trees", type=int, default=7)
     parser.add_argument("--partial-trees", type=int, default=3)
-    parser.add_argument("--leaf", type=int, default=1)
+    parser.add_argument("--leaf", type=int, default=2)
+    parser.add_argument("--partial-leaf", type=int, default=8)
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--note", default="{}")
     arguments = parser.parse_args()
@@ -166,7 +169,9 @@ def main() -> None:
                 groups[group_name(answer[0])].append(answer)
         models[architecture] = {}
         for group, answers in sorted(groups.items()):
-            recipes, choosing, summing = fit(answers, arguments.trees, arguments.partial_trees, arguments.leaf)
+            recipes, choosing, summing = fit(
+                answers, arguments.trees, arguments.partial_trees, arguments.leaf, arguments.partial_leaf
+            )
             entry: dict[str, Any] = {"recipes": [[r.x, r.w, r.y, r.per_image_weight] for r in recipes], "answers": len(answers)}
             for name, trees in (("chooser", choosing), ("partials", summing)):
                 description, packed = pack(trees)

@@ -24,7 +24,7 @@ def sizes_of(trace: StepTrace, op: str) -> list[int]:
 
 def by_kind(trace: StepTrace, event: int) -> dict[str, int]:
     """Live bytes just after `event`."""
-    held = {kind: 0 for kind in KINDS}
+    held = dict.fromkeys(KINDS, 0)
     for block in replay(trace).live_blocks(event):
         held[KINDS[trace.kind[block]]] += trace.requested_bytes[block]
     return held

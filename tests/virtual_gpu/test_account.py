@@ -101,7 +101,13 @@ def test_kinds_under_autocast() -> None:
     # The region has ended and the cache with it; the backward pass still needs the weights' casts, not the biases'.
     assert held["autocast copies"] == 2 * 2 * 4 * WIDTH * WIDTH * HALF
     assert held["weights"] == 2 * LAYER
-    inside = by_kind(trace, last_forward_event_in(trace, step=1, op="aten.mul.Tensor"))
+    last_product = max(
+        trace.born_event[block]
+        for block in range(trace.n_blocks)
+        if trace.step[block] == 1 and trace.ops[trace.op[block]] == "aten.mul.Tensor"
+        if trace.phases[trace.phase[block]] == "forward"
+    )
+    inside = by_kind(trace, last_product)
     assert inside["autocast copies"] == 2 * (UP + DOWN) * HALF // FLOAT, "linear weights and biases, not the norms"
     assert inside["weights"] == 2 * LAYER and inside["gradients"] == 0
 

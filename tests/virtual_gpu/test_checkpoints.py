@@ -56,7 +56,7 @@ def test_a_file_is_not_overwritten(gpu: VirtualGpu, precious: Path, content: Any
     assert precious.read_bytes() == PRECIOUS
     ((text, where),) = notes(gpu)
     assert text == "model.pt is not written: its tensors have no data here"
-    assert where.startswith("tests/virtual_gpu/test_checkpoints.py:") or where.startswith(__file__)
+    assert "test_checkpoints.py:" in where
 
 
 def test_an_open_file_gets_nothing(gpu: VirtualGpu, tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ def test_every_way_to_the_card(make: Any) -> None:
 
 def test_there_is_one_card() -> None:
     assert torch.cuda.device_count() == 1 and torch.cuda.current_device() == 0
-    for use in (lambda: torch.zeros(3).to("cuda:1"), lambda: torch.zeros(3, device=1), lambda: torch.cuda.set_device(1)):
+    uses = (lambda: torch.zeros(3).to("cuda:1"), lambda: torch.zeros(3, device=1), lambda: torch.cuda.set_device(1))
+    for use in uses:
         with pytest.raises(RuntimeError, match="invalid device ordinal"):
             use()
 

@@ -43,14 +43,15 @@ def test_the_names_in_the_readme() -> None:
 
 
 @pytest.mark.parametrize(
-    "code",
+    "uses",
     [
         "vramcast.virtual_gpu('t4'); from vramcast.virtual_gpu import virtual_gpu; virtual_gpu('t4')",
-        "import vramcast.virtual_gpu.context; vramcast.virtual_gpu('t4'); from vramcast import virtual_gpu as v; v('t4')",
+        "import vramcast.virtual_gpu.context; vramcast.virtual_gpu('t4'); from vramcast import virtual_gpu as v; "
+        "v('t4')",
     ],
 )
-def test_the_package_and_the_function_share_a_name(code: str) -> None:
-    code = f"import vramcast, sys; assert 'torch' not in sys.modules; {code}"
+def test_the_package_and_the_function_share_a_name(uses: str) -> None:
+    code = f"import vramcast, sys; assert 'torch' not in sys.modules; {uses}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

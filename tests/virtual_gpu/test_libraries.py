@@ -53,7 +53,9 @@ def test_lora_trains_only_its_adapters() -> None:
 def test_from_pretrained_reads_no_weights(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     tiny_gpt2().save_pretrained(tmp_path)
-    size = os.path.getsize(tmp_path / "model.safetensors")
+    earlier = tmp_path / "run"
+    tiny_gpt2().save_pretrained(earlier)
+    size = os.path.getsize(earlier / "model.safetensors")
     with vramcast.virtual_gpu("rtx-4090") as gpu:
         for options, item in (({}, 4), ({"dtype": torch.bfloat16}, 2), ({"device_map": "cuda"}, 4)):
             held, model = growth(
@@ -63,10 +65,10 @@ def test_from_pretrained_reads_no_weights(tmp_path: Path) -> None:
             assert model.lm_head.weight is model.transformer.wte.weight
             assert parameters * item <= held < parameters * item + 512 * 40, "rounding and a few buffers"
             model(torch.ones(1, 4, dtype=torch.long, device="cuda")).logits.sum().backward()
-            model.save_pretrained(tmp_path)
+            model.save_pretrained(earlier)
             del model
         assert {note.topic for note in gpu.trace().notes} <= {"checkpoint", "unknown value"}
-    assert os.path.getsize(tmp_path / "model.safetensors") == size, "the checkpoint is untouched"
+    assert os.path.getsize(earlier / "model.safetensors") == size, "the earlier checkpoint is untouched"
 
 
 def test_the_trainer_runs(tmp_path: Path) -> None:
@@ -94,7 +96,8 @@ def test_the_trainer_runs(tmp_path: Path) -> None:
     assert trace.steps == 3
     held = by_kind(trace, last_event(trace, "backward", 1))
     assert held["weights"] == held["gradients"] == model_bytes
-    assert held["optimizer state"] == 2 * model_bytes
+    parameters = len(list(trainer.model.parameters()))
+    assert held["optimizer state"] == 2 * model_bytes + 4 * parameters, "fused: the step counts are on the card too"
     written = {path.name for path in (tmp_path / "checkpoint-2").iterdir()}
     assert not written & {"model.safetensors", "optimizer.pt", "pytorch_model.bin"}
 

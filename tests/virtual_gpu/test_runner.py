@@ -175,7 +175,7 @@ def test_the_scripts_own_error_names_file_and_line(write: Write) -> None:
     assert "train.py:4: the script failed: ValueError: a bad value (" in str(caught.value)
     assert caught.value.traceback_text.startswith("Traceback (most recent call last):\n")
     assert "runner.py" not in caught.value.traceback_text
-    assert 'line 6, in <module>' in caught.value.traceback_text
+    assert "line 6, in <module>" in caught.value.traceback_text
 
 
 def test_an_error_inside_a_library_names_the_scripts_line(write: Write) -> None:
@@ -185,7 +185,11 @@ def test_an_error_inside_a_library_names_the_scripts_line(write: Write) -> None:
 
 def test_an_exit_code_is_an_error(write: Write) -> None:
     with pytest.raises(ScriptFailed, match="after 0 optimizer steps: exit code 2"):
-        run(write("import argparse; p = argparse.ArgumentParser(); p.add_argument('--x', required=True); p.parse_args()"))
+        run(
+            write(
+                "import argparse\np = argparse.ArgumentParser()\np.add_argument('--x', required=True)\np.parse_args()"
+            )
+        )
     with pytest.raises(ScriptFailed, match="no data set here"):
         run(write("import sys; sys.exit('no data set here')"))
 

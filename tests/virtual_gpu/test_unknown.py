@@ -190,7 +190,8 @@ def test_cuda_graphs_are_refused(gpu: VirtualGpu) -> None:
 
 
 def unknown(gpu: VirtualGpu) -> list[tuple[str, str, int]]:
-    return [(n.text, (n.where or "").rpartition("/")[2], n.count) for n in gpu.trace().notes if n.topic == "unknown value"]
+    notes = (note for note in gpu.trace().notes if note.topic == "unknown value")
+    return [(note.text, (note.where or "").rpartition("/")[2], note.count) for note in notes]
 
 
 def test_known_values_are_read_right(gpu: VirtualGpu) -> None:

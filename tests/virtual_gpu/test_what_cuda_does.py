@@ -306,7 +306,7 @@ def test_frozen_layers_keep_nothing(gpu: VirtualGpu) -> None:
     assert backbone.weight.grad is None
     del out
     with torch.no_grad():
-        kept, out = growth(lambda: head(torch.relu(backbone(x))))
+        kept, _out = growth(lambda: head(torch.relu(backbone(x))))
     assert kept == 256 * 8 * 4
 
 
@@ -428,15 +428,24 @@ def test_compiled_code_is_predicted_as_eager() -> None:
     assert "Linear" in gpu.trace().modules
 
 
+def test_the_default_dtype_is_obeyed(gpu: VirtualGpu) -> None:
+    assert growth(lambda: torch.zeros(1024, device="cuda"))[0] == 4096
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert growth(lambda: torch.zeros(1024, device="cuda"))[0] == 2048
+        with torch.device("meta"):
+            assert nn.Linear(2, 2).weight.dtype == torch.bfloat16
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_a_discarded_model_gives_its_memory_back(gpu: VirtualGpu) -> None:
     with contextlib.suppress(ZeroDivisionError):
         model = Stack(2, None).cuda()
         optimizer = torch.optim.AdamW(model.parameters())
         model(torch.empty(8, 128, device="cuda")).sum().backward()
         optimizer.step()
-    workspaces = sum(
-        gpu.trace().requested_bytes[b] for b in range(gpu.trace().n_blocks) if gpu.trace().kind[b] == 8
-    )
+    workspaces = sum(gpu.trace().requested_bytes[b] for b in range(gpu.trace().n_blocks) if gpu.trace().kind[b] == 8)
     assert torch.cuda.memory_allocated() > workspaces
     del model, optimizer
     trace = gpu.trace()

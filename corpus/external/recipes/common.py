@@ -44,6 +44,8 @@ def describe(model: nn.Module) -> Built:
 def batches_of_two_epochs(samples: int, batch: int) -> list[int]:
     """Sizes of the batches that matter: some of the first epoch, its smaller last one, some of the second."""
     full, last = divmod(samples, batch)
+    if not full:
+        return [last] * FULL_STEPS
     steps = [batch] * min(full, FULL_STEPS)
     return steps + ([last] if last else []) + steps
 

@@ -50,7 +50,7 @@ def model_context_bytes(sm_count: int | None, compute_capability: tuple[int, int
     """A bare CUDA context: it reserves local memory for every thread the card can hold at once.
 
     24 MiB + 1.887 KiB a resident thread passes through the three cards measured with torch 2.7 to 2.11:
-    H200 527 MiB, RTX 6000 Ada 426 MiB, RTX 3090 256 MiB.
+    H200 518 MiB, RTX 6000 Ada 426 MiB, RTX 3090 256 MiB.
     """
     if sm_count is None:
         return _CONTEXT_UNKNOWN_BYTES

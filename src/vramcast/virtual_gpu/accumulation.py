@@ -1,8 +1,9 @@
-"""How autograd adds up gradients that meet: in place, where it holds the only reference.
+"""Where autograd works in place, because it holds the only reference to a tensor.
 
-The engine adds in place only while no dispatch mode is active (InputBuffer::accumulate asks isTensorSubclassLike), so
-under ours it always makes a new tensor. What it would have done is told from reference counts: those of a gradient
-that nobody else holds are learnt once from a tiny graph, since they depend on how torch calls a mode.
+The engine adds up gradients that meet in place, and some backward formulas scatter into a tensor of zeros, but only
+while no dispatch mode is active (both ask isTensorSubclassLike), so under ours they always make a new tensor. What
+they would have done is told from reference counts: those of a tensor that nobody else holds are learnt once from a
+tiny graph, since they depend on how torch calls a mode.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ def sole_counts() -> Counts:
     return watch.seen[-1]
 
 
-def reusable(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor | None:
-    """The gradient that would hold the sum, if one of the two is free to."""
-    for candidate in (old, new):
+def reusable(*candidates: torch.Tensor) -> torch.Tensor | None:
+    """The first tensor that nobody else holds, so that a result may be written over it."""
+    for candidate in candidates:
         if counts(candidate) == sole_counts() and _dense(candidate):
             return candidate
     return None

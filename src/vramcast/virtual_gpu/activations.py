@@ -64,9 +64,7 @@ class Activations:
     def settle(self) -> None:
         """Decide about every block kept so far; may be called again as the run goes on."""
         builder = self._builder
-        undecided = {
-            block for block in self._kept if block in self._settled or builder.kind_of(block) == TEMPORARIES
-        }
+        undecided = {block for block in self._kept if block in self._settled or builder.kind_of(block) == TEMPORARIES}
         freed_in_backward = set(self._freed_in_backward(undecided))
         in_backward = len(self._backward_ends) < len(self._backward_starts)
         alive = undecided & builder.alive_since(0) if in_backward else set()

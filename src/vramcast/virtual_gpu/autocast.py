@@ -20,15 +20,20 @@ from vramcast.virtual_gpu.storages import is_virtual_gpu
 KEY = torch._C.DispatchKey.AutocastCUDA
 _KEYSET = torch._C.DispatchKeySet(KEY)
 
-LOWER_PRECISION = """
+
+def _names(text: str) -> list[str]:
+    return text.split()
+
+
+LOWER_PRECISION = _names("""
 _convolution _convolution.deprecated conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding conv_tbc
 conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution cudnn_convolution
 cudnn_convolution_transpose prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm
 chain_matmul linalg_multi_dot _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell
 rnn_relu_cell _scaled_dot_product_flash_attention scaled_dot_product_attention
-""".split()
+""")
 
-FLOAT32 = """
+FLOAT32 = _names("""
 acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor
 pow.Scalar softplus layer_norm native_layer_norm group_norm rms_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim
 cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss
@@ -37,17 +42,17 @@ multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsu
 _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d
 upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d
 _upsample_bicubic2d_aa
-""".split()
+""")
 
 # The result is asked for in float32 (through `dtype`); the input itself is not copied.
-FLOAT32_RESULT = """
+FLOAT32_RESULT = _names("""
 prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
 linalg_matrix_norm.str_ord sum sum.dim_IntList
-""".split()
+""")
 
 FLOAT32_APPENDED = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
 
-WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
+WIDEST = _names("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add")
 
 
 class AutocastKernels:

@@ -142,12 +142,12 @@ class Checkpoints:
         storage = torch.UntypedStorage(size * dtype.itemsize, device="meta")
         block = self._machine.ledger.book(storage, GPU if on_gpu else HOST)
         with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
-            tensor = torch.empty(0, dtype=dtype, device="meta").set_(storage, 0, shape, stride)  # type: ignore[call-overload]
+            tensor = torch.empty(0, dtype=dtype, device="meta").set_(storage, 0, shape, stride)
             if content is not None:
                 matched = torch.empty_strided(shape, stride, dtype=dtype).copy_(content)
                 if matched.untyped_storage().nbytes() == block.nbytes:
                     block.values = matched.untyped_storage()
-        return tensor.requires_grad_(requires_grad)  # type: ignore[no-any-return]
+        return tensor.requires_grad_(requires_grad)
 
     # -- safetensors ----------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class _Nowhere:
 
 class _Scan(pickle.Pickler):
     def __init__(self) -> None:
-        super().__init__(_Nowhere(), protocol=pickle.HIGHEST_PROTOCOL)  # type: ignore[arg-type]
+        super().__init__(_Nowhere(), protocol=pickle.HIGHEST_PROTOCOL)
 
     def persistent_id(self, obj: Any) -> Any:
         return "storage" if torch.is_storage(obj) or isinstance(obj, torch.UntypedStorage) else None

@@ -30,6 +30,7 @@ class Composites:
             "dropout": dropout,
             "scaled_dot_product_attention": attention_choice.attention_for(self._machine.gpu),
             "batch_norm": batch_norm_choice.batch_norm_for(self._machine.gpu),
+            "linear": linear,
             "one_hot": one_hot,
             "softmax.int": softmax,
             "log_softmax.int": log_softmax,
@@ -110,3 +111,16 @@ def log_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None)
     if input.dtype == torch.float16 and dtype == torch.float32:
         return torch.ops.aten._log_softmax(input, dim, True)  # type: ignore[no-any-return]
     return torch.ops.aten._log_softmax(input if dtype is None else input.to(dtype), dim, False)  # type: ignore[no-any-return]
+
+
+def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """at::linear; under a dispatch mode it would add the bias out of place where it cannot be fused."""
+    if weight.dim() != 2 or bias is None:
+        out = input.matmul(weight.t() if weight.dim() == 2 else weight)
+        return out if bias is None else out + bias
+    if input.dim() == 2:
+        return torch.addmm(bias, input, weight.t())
+    if input.dim() > 2 and input.is_contiguous():
+        flat = input.reshape(-1, input.size(-1))
+        return torch.addmm(bias, flat, weight.t()).view(*input.shape[:-1], weight.size(0))
+    return input.matmul(weight.t()).add_(bias)

@@ -61,6 +61,7 @@ class VirtualGpu:
         self._checkpoints = checkpoints.Checkpoints(self._machine)
         self._patches = patches.Patches()
         self._exits = ExitStack()
+        self._compiled: set[str] = set()
         self._trace: StepTrace | None = None
         self._ledger.describe_out_of_memory = self._describe_out_of_memory
         self._machine.as_program = self._as_program
@@ -101,6 +102,7 @@ class VirtualGpu:
             exits.callback(self._patches.undo)
             self._install()
             exits.enter_context(torch.compiler.set_stance("force_eager"))
+            exits.enter_context(patches.without_warning("Using `torch.compile.module.` when there are global hooks"))
             exits.callback(self._position.remove)
             self._position.install()
             exits.callback(self._autocast.remove)
@@ -130,6 +132,7 @@ class VirtualGpu:
         put(torch.backends.cudnn, "is_available", lambda: True)
         put(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.device.type == "cuda")
         put(torch.backends.cudnn.rnn, "get_cudnn_mode", recurrent.cudnn_mode)
+        put(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
         put(patches.Generator, "active", True)
         put(torch, "Generator", patches.Generator)
         patches.compile_as_eager(self._patches, self._note_compiled)
@@ -185,7 +188,9 @@ class VirtualGpu:
             self._autocast.leave_thread()
 
     def _note_compiled(self, name: str) -> None:
-        self._machine.note("torch.compile", f"{name} is predicted as eager code")
+        if name not in self._compiled:
+            self._compiled.add(name)
+            self._machine.note("torch.compile", f"{name} is predicted as eager code")
 
     def _mark_autocast_copy(self, tensor: torch.Tensor) -> None:
         with torch._C.DisableTorchFunction():

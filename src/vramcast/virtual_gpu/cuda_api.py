@@ -47,8 +47,9 @@ class Stream:
         return False
 
     def __enter__(self) -> Stream:
-        self._before.append(torch.cuda.current_stream())
-        torch.cuda.set_stream(self)
+        cuda: Any = torch.cuda
+        self._before.append(cuda.current_stream())
+        cuda.set_stream(self)
         return self
 
     def __exit__(self, *exc: Any) -> None:
@@ -112,11 +113,21 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
     def properties(device: Any = None) -> Any:
         major, minor = gpu.compute_capability
         return SimpleNamespace(
-            name=gpu.name, major=major, minor=minor, total_memory=total_memory_bytes,
-            multi_processor_count=gpu.sm_count or 0, is_integrated=0, is_multi_gpu_board=0,
-            max_threads_per_multi_processor=2048, warp_size=32, regs_per_multiprocessor=65536,
-            shared_memory_per_block=49152, shared_memory_per_multiprocessor=102400, L2_cache_size=gpu.l2_bytes or 0,
-            gcnArchName="", uuid="00000000-0000-0000-0000-000000000000",
+            name=gpu.name,
+            major=major,
+            minor=minor,
+            total_memory=total_memory_bytes,
+            multi_processor_count=gpu.sm_count or 0,
+            is_integrated=0,
+            is_multi_gpu_board=0,
+            max_threads_per_multi_processor=2048,
+            warp_size=32,
+            regs_per_multiprocessor=65536,
+            shared_memory_per_block=49152,
+            shared_memory_per_multiprocessor=102400,
+            L2_cache_size=gpu.l2_bytes or 0,
+            gcnArchName="",
+            uuid="00000000-0000-0000-0000-000000000000",
         )
 
     def mem_get_info(device: Any = None) -> tuple[int, int]:
@@ -187,8 +198,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "get_device_capability": lambda device=None: tuple(gpu.compute_capability),
         "get_device_properties": properties,
         "get_arch_list": lambda: [f"sm_{gpu.compute_capability[0]}{gpu.compute_capability[1]}"],
-        "is_bf16_supported": lambda including_emulation=True: including_emulation
-        or gpu.compute_capability >= (8, 0),
+        "is_bf16_supported": lambda including_emulation=True: including_emulation or gpu.compute_capability >= (8, 0),
         "is_tf32_supported": lambda: gpu.compute_capability >= (8, 0),
         "synchronize": synchronize,
         "ipc_collect": nothing,

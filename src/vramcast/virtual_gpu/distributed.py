@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 def install(put: Patches, machine: Machine) -> None:
     import torch.multiprocessing
+    import torch.nn.parallel.comm
 
     put.set(torch.multiprocessing, "spawn", _spawn)
+    put.set(torch.nn.parallel.comm, "scatter", _scatter)
     if torch.distributed.is_available():
         start = _starter(torch.distributed.init_process_group)
         put.everywhere("init_process_group", torch.distributed.init_process_group, start)
@@ -55,13 +57,19 @@ def _with_hook(original: Callable[..., None], register: Callable[..., None]) -> 
         future.set_result(bucket.buffer())
         return future
 
-    summed.__annotations__ = {"bucket": torch.distributed.GradBucket, "return": torch.futures.Future[torch.Tensor]}
+    bucket_type: Any = vars(torch.distributed)["GradBucket"]  # torch checks the annotations
+    summed.__annotations__ = {"bucket": bucket_type, "return": torch.futures.Future[torch.Tensor]}
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         register(self, None, summed)
 
     return __init__
+
+
+def _scatter(tensor: torch.Tensor, devices: Any = None, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    """What DataParallel does with a batch: on one card it goes there whole."""
+    return (tensor.view_as(tensor) if tensor.is_cuda else tensor.to("cuda", non_blocking=True),)
 
 
 def _spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, *rest: Any, **options: Any) -> None:

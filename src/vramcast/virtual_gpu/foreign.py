@@ -28,8 +28,8 @@ def install(put: Patches, report: Callable[[UnknownKernel], UnknownKernel]) -> N
     for name in ("graph", "CUDAGraph", "make_graphed_callables", "MemPool"):
         if hasattr(torch.cuda, name):
             put.set(torch.cuda, name, _refused(f"torch.cuda.{name}"))
-    for owner, name in ((torch.utils.dlpack, "to_dlpack"), (torch, "to_dlpack")):
-        put.set(owner, name, lambda tensor, _original=getattr(owner, name): _to_dlpack(_original, tensor, report))
+    for owner in (torch.utils.dlpack, torch):
+        put.set(owner, "to_dlpack", _to_dlpack(torch._C._to_dlpack, report))
 
 
 def _guard_triton(put: Patches, report: Callable[[UnknownKernel], UnknownKernel]) -> None:
@@ -68,13 +68,16 @@ def _refused(name: str) -> type:
     return type(name.rpartition(".")[2], (), {"__init__": refuse})
 
 
-def _to_dlpack(original: Any, tensor: torch.Tensor, report: Callable[[UnknownKernel], UnknownKernel]) -> Any:
-    if tensor.is_cuda:
-        raise report(leaves_torch("DLPack", tensor))
-    return original(tensor)
+def _to_dlpack(original: Any, report: Callable[[UnknownKernel], UnknownKernel]) -> Callable[..., Any]:
+    def to_dlpack(tensor: torch.Tensor) -> Any:
+        if tensor.is_cuda:
+            raise report(leaves_torch("DLPack", tensor))
+        return original(tensor)
+
+    return to_dlpack
 
 
-@handles(torch.Tensor.__cuda_array_interface__.__get__)  # type: ignore[attr-defined]
+@handles(torch.Tensor.__cuda_array_interface__.__get__)
 def _cuda_array_interface(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if placement(args[0]) == GPU:
         raise mode.dispatch.machine.report_unknown(leaves_torch("__cuda_array_interface__", args[0]))

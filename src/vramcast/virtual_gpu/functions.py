@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as device_module
 
@@ -104,18 +105,17 @@ class FunctionMode(TorchFunctionMode):
 
     def _to_host(self, tensor: torch.Tensor, dtype: torch.dtype | None, **options: Any) -> torch.Tensor:
         block = block_of(tensor)
-        if block is not None and block.values is None and block.block_id >= 0:
+        kind = None if block is None or block.block_id < 0 else self.dispatch.ledger.builder.kind_of(block.block_id)
+        if kind in _MODEL_STATE and known_values(tensor) is None:
             # Weights and what belongs to them stay without data: nobody reads them, and a model need not fit in RAM.
-            if self.dispatch.ledger.builder.kind_of(block.block_id) in _MODEL_STATE:
-                return self._copy(tensor, META, dtype, HOST, **options)
+            return self._copy(tensor, META, dtype, HOST, **options)
         out = self._copy(tensor, CPU, dtype, None, **options)
         if not out.is_meta and known_values(tensor) is None and out.layout is torch.strided:
             setattr(out.untyped_storage(), UNKNOWN_CONTENT, True)
         return out
 
     def _copy(
-        self, tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None, target: int | None,
-        **options: Any
+        self, tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None, target: int | None, **options: Any
     ) -> torch.Tensor:
         before, self.dispatch.target = self.dispatch.target, target
         try:
@@ -140,9 +140,7 @@ def to_device(value: Any) -> torch.device | None:
 
 def check_index(device: torch.device) -> None:
     if device.index not in (None, 0):
-        raise RuntimeError(
-            f"CUDA error: invalid device ordinal ({device}): the virtual GPU is one card, cuda:0"
-        )
+        raise RuntimeError(f"CUDA error: invalid device ordinal ({device}): the virtual GPU is one card, cuda:0")
 
 
 def placement(tensor: torch.Tensor) -> int:
@@ -161,7 +159,7 @@ _FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor}
 @handles(torch.Tensor.to)
 def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, *rest = args
-    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+    if isinstance(tensor, UninitializedTensorMixin):
         tensor = tensor.data
     device = dtype = None
     flags: list[Any] = []
@@ -194,7 +192,7 @@ def _cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     device = args[1] if len(args) > 1 else kwargs.get("device")
     chosen = CUDA0 if device is None else to_device(device)
     options = {"memory_format": kwargs["memory_format"]} if kwargs.get("memory_format") is not None else {}
-    tensor = args[0].data if isinstance(args[0], torch.nn.parameter.UninitializedTensorMixin) else args[0]
+    tensor = args[0].data if isinstance(args[0], UninitializedTensorMixin) else args[0]
     return mode.move(tensor, chosen or CUDA0, None, **options)
 
 
@@ -256,7 +254,7 @@ def device_of(tensor: torch.Tensor) -> torch.device:
     return CUDA0 if where == GPU else CPU if where == HOST else tensor.device
 
 
-@handles(torch.Tensor.device.__get__)  # type: ignore[attr-defined]
+@handles(torch.Tensor.device.__get__)
 def _device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
     return device_of(args[0])
 
@@ -283,11 +281,11 @@ def _get_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: di
 
 @handles(torch.Tensor.data_ptr)
 def _data_ptr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    tensor = args[0]
+    tensor: torch.Tensor = args[0]
     block = block_of(tensor) if tensor.is_meta else None
     if block is None:
         return int(func(tensor))
-    return block.address + tensor.storage_offset() * tensor.element_size()
+    return int(block.address + tensor.storage_offset() * tensor.element_size())
 
 
 @handles(torch.Tensor.numpy)
@@ -295,7 +293,8 @@ def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
     tensor = args[0]
     if placement(tensor) == GPU and not kwargs.get("force"):
         raise TypeError(
-            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+            "can't convert cuda:0 device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
         )
     if tensor.is_meta:
         tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
@@ -311,11 +310,6 @@ def _repr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     if content is not None:
         return f"{content!r}"
     return f"tensor(..., device='{device_of(tensor)}', size={tuple(tensor.shape)}, dtype={tensor.dtype})"
-
-
-@handles(torch._use_cudnn_rnn_flatten_weight)
-def _flattens_rnn_weights(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return True
 
 
 @handles(torch.Tensor.new)

@@ -59,9 +59,9 @@ def uninitialized_new(original: Callable[..., Any], ledger: Ledger) -> Callable[
 
 def buffer_registrar(original: Callable[..., None], ledger: Ledger) -> Callable[..., None]:
     def register_buffer(self: Any, name: str, tensor: Any, persistent: bool = True) -> None:
-        if type(tensor) is torch.Tensor and ledger.open and _is_host(tensor):
-            if tensor.numel() * tensor.element_size() >= LARGE_BUFFER_BYTES and not tensor.requires_grad:
-                tensor = without_data(tensor, ledger)
+        plain = type(tensor) is torch.Tensor and ledger.open and _is_host(tensor) and not tensor.requires_grad
+        if plain and tensor.numel() * tensor.element_size() >= LARGE_BUFFER_BYTES:
+            tensor = without_data(tensor, ledger)
         original(self, name, tensor, persistent)
 
     return register_buffer

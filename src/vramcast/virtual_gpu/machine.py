@@ -72,6 +72,18 @@ class Machine:
         """
         return self.position.backward_depth > 0 and torch._C._len_torch_function_stack() > 0
 
+    def is_new_convolution(self, key: Any) -> bool:
+        """Whether cuDNN meets this convolution for the first time (its benchmark mode then tries algorithms)."""
+        key = (self.position.backward_depth > 0, key)
+        if key in self._convolutions:
+            return False
+        self._convolutions.add(key)
+        return True
+
+    def empty_cache(self) -> None:
+        self.ledger.allocator.empty_cache()
+        self.ledger.builder.mark("empty_cache")
+
     def use_cudnn(self) -> None:
         self.libraries.add("cudnn")
 

@@ -30,7 +30,9 @@ class OutputCache:
         if func in self._never:
             return func(*args, **kwargs)
         try:
-            key = (func, *[_key(a) for a in args], *[(k, _key(v)) for k, v in kwargs.items()])
+            named = [(k, _key(v)) for k, v in kwargs.items()]
+            # The default dtype decides where an op is told none.
+            key = (func, torch.get_default_dtype(), *[_key(a) for a in args], *named)
         except _Unknown:
             return func(*args, **kwargs)
         spec = self._known.get(key)

@@ -7,7 +7,9 @@ gone.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,6 +45,18 @@ class Patches:
                 setattr(owner, name, value)
             else:
                 delattr(owner, name)
+
+
+@contextmanager
+def without_warning(message: str) -> Iterator[None]:
+    """Silence a warning that our own presence causes; filters that the program sets meanwhile stay."""
+    warnings.filterwarnings("ignore", message=message)
+    ours = warnings.filters[0]
+    try:
+        yield
+    finally:
+        if ours in warnings.filters:
+            warnings.filters.remove(ours)  # type: ignore[attr-defined]
 
 
 def backward_runner(original: Callable[..., Any], enter: Callable[[], Any]) -> Callable[..., Any]:
@@ -149,10 +163,10 @@ class _CardGenerator(_Generator):
     """A host generator that says it is the card's."""
 
     def __new__(cls) -> _CardGenerator:
-        return super().__new__(cls, "cpu")
+        return super().__new__(cls, "cpu")  # type: ignore[call-arg]
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         return CUDA0
 
     def clone_state(self) -> _CardGenerator:

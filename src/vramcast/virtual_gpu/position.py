@@ -118,7 +118,7 @@ class Position:
         for path, child in module.named_modules():
             known = self._names.get(id(child))
             if known is None or known[0]() is not child:
-                path = path.removeprefix("_orig_mod").removeprefix(".") if compiled is not None else path
+                path = ".".join(part for part in path.split(".") if part != "_orig_mod")
                 full = f"{prefix}.{path}" if path else prefix
                 name = intern(full)
                 self._names[id(child)] = (weakref.ref(child), name)

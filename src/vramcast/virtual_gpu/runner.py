@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import ModuleType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 
 import torch
 
@@ -109,7 +109,7 @@ class _Steps:
             self._card.note("steps", f"the script ended after {made}; {self._wanted} were asked for")
 
 
-def _compile(path: str) -> object:
+def _compile(path: str) -> CodeType:
     with open(path, "rb") as file:
         source = file.read()
     try:

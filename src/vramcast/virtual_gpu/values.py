@@ -92,9 +92,8 @@ def propagate(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict
     outs = [o for o in (out if isinstance(out, (list, tuple)) else (out,)) if isinstance(o, torch.Tensor)]
     if not outs or not all(small(o) for o in outs):
         return
-    if not known:
-        if any(isinstance(a, torch.Tensor) and a.numel() > LIMIT_EXACT for a in args):
-            return
+    if not known and any(isinstance(a, torch.Tensor) and a.numel() > LIMIT_EXACT for a in args):
+        return
     empty = func._schema.name.removeprefix("aten::") in _WITHOUT_CONTENT
     if empty and outs[0].numel() > _LIMIT_WITHOUT_CONTENT:
         return

@@ -1,4 +1,4 @@
-"""The sum of two gradients that the autograd engine makes where branches meet."""
+"""Functional ops that autograd would run in place, were no dispatch mode active."""
 
 from __future__ import annotations
 
@@ -26,3 +26,27 @@ def add(call: Call) -> Any:
         if kept is not None:
             return kept.detach()
     return call.run()
+
+
+@kernel(
+    "aten::scatter_add.default",
+    "aten::scatter.src",
+    "aten::scatter.value",
+    "aten::index_add.default",
+    "aten::index_fill.int_Scalar",
+    "aten::index_fill.int_Tensor",
+    "aten::masked_fill.Scalar",
+    "aten::masked_fill.Tensor",
+)
+def fill_zeros(call: Call) -> Any:
+    """Backward formulas write into the zeros they have just made (gather, index, max and sort backward)."""
+    out = written_over(call)
+    return call.run() if out is None else out
+
+
+def written_over(call: Call) -> Any:
+    """The op's first argument as its result, where autograd would have run the op in place; else None."""
+    if not call.mode.machine.engine_is_running() or torch.is_grad_enabled() or not call.args[0].is_meta:
+        return None
+    kept = accumulation.reusable(call.args[0])
+    return None if kept is None else kept.detach()

@@ -15,8 +15,7 @@ CUDNN_WORKSPACE_PAD = 256
 def cudnn_forward(call: Call) -> Any:
     q, k, v = call.args[:3]
     batch, heads, length = q.size(0), q.size(1), q.size(2)
-    dropout = call.argument("dropout_p") or 0.0
-    seed, offset = (call.empty((), torch.int64) for _ in range(2)) if dropout else (_host_scalar(), _host_scalar())
+    seed, offset = (call.empty((), torch.int64) for _ in range(2))
     out = call.empty((batch, heads, length, v.size(3)), q.dtype, _like(q, v.size(3)))
     statistics = call.empty((batch, heads, length, 1) if call.argument("compute_log_sumexp") else (0,), torch.float32)
     call.mode.machine.use_cudnn()

@@ -99,10 +99,17 @@ def _workspace(
     memory_format: torch.memory_format,
 ) -> None:  # fmt: skip
     machine = call.mode.machine
-    for size in machine.workspaces.convolution(
+    sizes = machine.workspaces.convolution(
         direction, x, w, y, geometry.stride, geometry.padding, geometry.dilation, geometry.groups,
         geometry.transposed, memory_format is not CONTIGUOUS,
-    ):  # fmt: skip
+    )  # fmt: skip
+    if torch.backends.cudnn.benchmark and machine.is_new_convolution(
+        (direction, x.size(), w.size(), x.dtype, str(geometry), memory_format)
+    ):
+        # Trying the algorithms: the largest workspace, then the cache is emptied (run_single_conv in Conv_v8.cpp).
+        call.scratch(max(sizes, default=0))
+        machine.empty_cache()
+    for size in sizes:
         call.scratch(size)
 
 

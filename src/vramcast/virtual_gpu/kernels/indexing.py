@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from vramcast.virtual_gpu import values
+from vramcast.virtual_gpu.kernels.accumulate import written_over
 from vramcast.virtual_gpu.kernels.data_reads import expand_masks
 from vramcast.virtual_gpu.kernels.embedding import radix_sort_bytes
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
@@ -20,7 +21,9 @@ def index_put(call: Call) -> Any:
         values.update_in_place(call.mode, call.func, call.args, call.kwargs)
         return tensor
     expanded = expand_masks(call, indices)
-    out = tensor if in_place else call.empty(tensor.size(), tensor.dtype)
+    out = tensor if in_place else written_over(call)
+    if out is None:
+        out = call.empty(tensor.size(), tensor.dtype)
     if call.argument("accumulate"):
         _sorted_accumulation(call, expanded, source)
     if in_place:

@@ -19,7 +19,7 @@ def resample_backward(call: Call) -> Any:
     grad = call.args[0]
     layout = torch.channels_last if grad.dim() == 4 else torch.channels_last_3d if grad.dim() == 5 else None
     dense = grad.is_contiguous() or (layout is torch.channels_last and grad.is_contiguous(memory_format=layout))
-    if not dense:
+    if not dense and grad.shape != out.shape:  # the same size is copied straight
         call.scratch(grad.numel() * grad.element_size())
     return out
 

@@ -31,6 +31,7 @@ from vramcast.virtual_gpu.workspaces.problem import ConvolutionProblem
 
 DATA_FILE = "cudnn_fit.bin"
 ALIGNMENT_BYTES = 16  # of a row of channels, for the tensor-core kernels
+FIRST_LAYER_CHANNELS = 4
 DEPTHWISE_CHANNELS, DEPTHWISE_PARTS = 64, 8
 PARTIALS_FLOOR_BYTES = 32768  # partial sums are fitted as log2(bytes + this)
 PARTIALS_NOISE_BYTES = 65536  # less than this is not worth predicting
@@ -39,9 +40,10 @@ _LEAF = 255
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Which tensors are copied (0 no, 1 as they are, 2 with padded channels), and whether each image has its own dW.
+    """Which tensors are copied, and whether each image has its own weight gradient.
 
-    `per_image_weight` is 1 for one fp32 gradient an image, 2 for the depthwise kernel that keeps eight.
+    x, w, y: 0 not copied, 1 as it is, 2 with channels padded to 16 bytes, 3 padded to four channels (first layers).
+    per_image_weight: 1 for one fp32 gradient an image, 2 for the depthwise kernel that keeps eight.
     """
 
     x: int
@@ -52,22 +54,27 @@ class Recipe:
 
 def copies_bytes(problem: ConvolutionProblem, recipe: Recipe) -> int:
     """The bytes of a recipe for one convolution."""
-    item = problem.item_bytes
-    width = ALIGNMENT_BYTES // item
-    groups = problem.groups
+    item, groups = problem.item_bytes, problem.groups
     c, k = problem.w[1], problem.w[0] // groups
-    c_padded, k_padded = -(-c // width) * width, -(-k // width) * width
     x, w, y = (item * math.prod(shape) for shape in (problem.x, problem.w, problem.y))
-    padded_x = x // c * c_padded
-    padded_y = y // k * k_padded
-    padded_w = w // (c * k) * c_padded * k_padded
-    total = (0, x, padded_x)[recipe.x] + (0, w, padded_w)[recipe.w] + (0, y, padded_y)[recipe.y]
+    total = 0
+    if recipe.x:
+        total += x // c * _padded(c, item, recipe.x)
+    if recipe.w:
+        total += w // (c * k) * _padded(c, item, recipe.w) * _padded(k, item, recipe.w)
+    if recipe.y:
+        total += y // k * _padded(k, item, recipe.y)
     if recipe.per_image_weight == 1:
         total += problem.x[0] * w // item * 4
     elif recipe.per_image_weight == 2:
         channels = -(-problem.w[0] // DEPTHWISE_CHANNELS) * DEPTHWISE_CHANNELS
         total += problem.x[0] * channels * c * math.prod(problem.w[2:]) * 4 * DEPTHWISE_PARTS
     return total
+
+
+def _padded(channels: int, item_bytes: int, how: int) -> int:
+    width = (1, 1, ALIGNMENT_BYTES // item_bytes, FIRST_LAYER_CHANNELS)[how]
+    return -(-channels // width) * width
 
 
 def features(problem: ConvolutionProblem, sm_count: int) -> list[float]:
