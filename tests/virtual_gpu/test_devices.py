@@ -125,6 +125,19 @@ def test_memory_figures_follow_the_allocator() -> None:
     assert 0 < total - free < 2**30, "the context"
 
 
+def test_a_storage_can_be_emptied_and_filled_again() -> None:
+    """How sharded training frees gathered weights."""
+    tensor = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+    storage = tensor.untyped_storage()
+    assert storage.data_ptr() == tensor.data_ptr() != 0
+    storage.resize_(0)
+    assert torch.cuda.memory_allocated() == 0 and tensor.shape == (MIB,)
+    storage.resize_(MIB)
+    assert torch.cuda.memory_allocated() == MIB
+    del tensor, storage
+    assert torch.cuda.memory_allocated() == 0
+
+
 def test_streams_allocate_from_their_own_pools() -> None:
     first = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
     side = torch.cuda.Stream()

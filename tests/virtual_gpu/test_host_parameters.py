@@ -200,6 +200,12 @@ def test_state_dicts() -> None:
     train(model)
 
 
+def test_sharing_a_model_between_processes() -> None:
+    model = nn.Linear(64, 64)
+    assert model.share_memory() is model
+    assert torch.ones(3).share_memory_().is_shared(), "data is shared for real"
+
+
 def test_flattened_parameters() -> None:
     model = nn.Linear(4, 4)
     vector = nn.utils.parameters_to_vector(model.parameters())

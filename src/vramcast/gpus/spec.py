@@ -25,12 +25,6 @@ _THREADS_PER_SM = {
     (12, 0): 1536,
 }
 
-# Kernels are loaded when first used. On an H200 (torch 2.11.0+cu130) the driver's figure rises from 527 MiB
-# to about 595 with the first matmul and to about 700 with the first convolution. Code size depends on the
-# build and the architecture, not on the size of the card, so the same rise is taken for all.
-KERNELS_MATMUL_BYTES = 68 * MIB
-KERNELS_CONVOLUTION_BYTES = 105 * MIB
-
 _DEFAULT_CAPABILITY = (8, 9)
 _CONTEXT_UNKNOWN_BYTES = 400 * MIB
 

@@ -24,7 +24,7 @@ from vramcast.virtual_gpu.functions import device_context_function
 from vramcast.virtual_gpu.ledger import AUTOCAST_COPIES, Ledger
 from vramcast.virtual_gpu.machine import Machine
 from vramcast.virtual_gpu.position import Position
-from vramcast.virtual_gpu.storages import block_of
+from vramcast.virtual_gpu.storages import block_of, stand_ins
 from vramcast.virtual_gpu.threads import Modes, thread_with_modes
 from vramcast.virtual_gpu.unknown import UnknownKernel
 
@@ -142,6 +142,8 @@ class VirtualGpu:
             patches.groups_on_the_card(torch._C._group_tensors_by_device_and_dtype),
         )
         put(torch, "clear_autocast_cache", self._autocast.clear)
+        for name, method in stand_ins(self._ledger).items():
+            put(torch.UntypedStorage, name, method)
         host_parameters.install(self._patches, self._ledger, self._position)
         optimizer = torch.optim.Optimizer
         put(optimizer, "__init__", self._position.optimizer_init(optimizer.__init__))

@@ -12,6 +12,7 @@ import torch
 from vramcast.allocator import AllocatorConf
 from vramcast.errors import UsageError
 from vramcast.virtual_gpu import legacy_types
+from vramcast.virtual_gpu.patches import CardGenerator
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.machine import Machine
@@ -241,6 +242,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "get_per_process_memory_fraction": lambda device=None: (
             1.0 if allocator.allowed_bytes is None else allocator.allowed_bytes / total_memory_bytes
         ),
+        "default_generators": (CardGenerator(),),
         "get_allocator_backend": lambda: "native",
         "get_gencode_flags": lambda: "",
         "get_sync_debug_mode": lambda: 0,

@@ -25,6 +25,7 @@ def install(put: Patches, ledger: Ledger, position: Position) -> None:
     parameter, module = torch.nn.Parameter, torch.nn.Module
     put.set(parameter, "__new__", staticmethod(parameter_new(parameter.__new__, ledger, position)))
     put.set(module, "register_buffer", buffer_registrar(module.register_buffer, ledger))
+    put.set(torch.Tensor, "share_memory_", sharer(torch.Tensor.share_memory_))
     for lazy in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
         put.set(lazy, "__new__", staticmethod(uninitialized_new(lazy.__new__, ledger)))
 
@@ -65,6 +66,17 @@ def buffer_registrar(original: Callable[..., None], ledger: Ledger) -> Callable[
         original(self, name, tensor, persistent)
 
     return register_buffer
+
+
+def sharer(original: Callable[..., Any]) -> Callable[..., Any]:
+    """share_memory_: there is nothing to share in a tensor without data."""
+
+    def share_memory_(self: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            without = self.is_meta
+        return self if without else original(self)
+
+    return share_memory_
 
 
 def _is_host(tensor: torch.Tensor) -> bool:

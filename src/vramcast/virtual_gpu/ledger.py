@@ -99,6 +99,19 @@ class Ledger:
         attach(storage, block)
         return block
 
+    def resize(self, block: Block, nbytes: int) -> None:
+        """A storage that changes its size, mostly to nothing and back: new memory, then the old is freed."""
+        old = block.block_id, block.address
+        if block.device == GPU and block.ledger is self:
+            kind = self.builder.kind_of(old[0]) if old[0] >= 0 else None
+            block.block_id, block.address = self.allocate(nbytes)
+            if kind is not None and block.block_id >= 0:
+                self.builder.set_kind(block.block_id, kind)
+            if old[0] >= 0:
+                self.release(*old)
+        block.nbytes = nbytes
+        block.values = None
+
     def transient(self, sizes: list[int]) -> None:
         """Memory a CUDA library takes inside one op and gives back before the op returns."""
         held = []

@@ -39,6 +39,7 @@ class Machine:
         self.locate = position.locate
         self.workspaces = WorkspaceRules(gpu)
         self._cublas_handles: set[tuple[bool, int, bool]] = set()
+        self._convolutions: set[Any] = set()
         self._dropout_state: torch.Tensor | None = None
         self.libraries = Libraries()
         self.unknown_kernels: list[UnknownKernel] = []

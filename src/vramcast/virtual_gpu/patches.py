@@ -155,19 +155,19 @@ class Generator(metaclass=_GeneratorType):
     def __new__(cls, device: Any = "cpu") -> torch.Generator:  # type: ignore[misc]
         kind = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
         if cls.active and kind.type == "cuda":
-            return _CardGenerator()
+            return CardGenerator()
         return _Generator(device)
 
 
-class _CardGenerator(_Generator):
+class CardGenerator(_Generator):
     """A host generator that says it is the card's."""
 
-    def __new__(cls) -> _CardGenerator:
+    def __new__(cls) -> CardGenerator:
         return super().__new__(cls, "cpu")  # type: ignore[call-arg]
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         return CUDA0
 
-    def clone_state(self) -> _CardGenerator:
-        return _CardGenerator()
+    def clone_state(self) -> CardGenerator:
+        return CardGenerator()

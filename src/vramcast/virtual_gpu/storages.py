@@ -70,6 +70,25 @@ def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     return []
 
 
+def stand_ins(ledger: Ledger) -> dict[str, Any]:
+    """Methods of UntypedStorage that a program may use on memory of the card: where it lies, and its size."""
+    storage_type = torch.UntypedStorage
+    data_ptr, resize_ = storage_type.data_ptr, storage_type.resize_
+
+    def where(storage: torch.UntypedStorage) -> int:
+        block: Block | None = storage.__dict__.get(ATTRIBUTE)
+        return data_ptr(storage) if block is None else block.address
+
+    def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        block: Block | None = storage.__dict__.get(ATTRIBUTE)
+        resize_(storage, size)
+        if block is not None and size != block.nbytes:
+            ledger.resize(block, size)
+        return storage
+
+    return {"data_ptr": where, "resize_": resize}
+
+
 def attach(storage: torch.UntypedStorage, block: Block) -> None:
     setattr(storage, ATTRIBUTE, block)
 

@@ -33,7 +33,7 @@ def no_rule(op: Any, args: tuple[Any, ...], *beyond: str) -> UnknownKernel:
     )
     lines = [
         f"no rule for {name}({shapes}), called at {caller(*beyond)}: what it allocates is not known.",
-        "Teach vramcast with a function that returns empty outputs, before training starts:",
+        "Teach vramcast with a function that returns empty outputs, in the script or a module it imports:",
         f'    @vramcast.rule("{name}")',
     ]
     if name.startswith("triton::"):

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.virtual_gpu.workspaces.batch_norm import batch_norm_workspace_bytes
-from vramcast.virtual_gpu.workspaces.convolution import SM_COUNT_UNKNOWN, Card, convolution_workspace_bytes
+from vramcast.virtual_gpu.workspaces.convolution import (
+    L2_BYTES_UNKNOWN,
+    SM_COUNT_UNKNOWN,
+    Card,
+    convolution_workspace_bytes,
+)
 from vramcast.virtual_gpu.workspaces.recurrent import (
     RecurrentShape,
     dropout_state_bytes,
@@ -24,7 +29,10 @@ MIB = 1 << 20
 class WorkspaceRules:
     def __init__(self, gpu: GpuSpec) -> None:
         self.gpu = gpu
-        self._card = Card(gpu.compute_capability, gpu.sm_count or SM_COUNT_UNKNOWN)
+        self._card = Card(
+            gpu.compute_capability, gpu.sm_count or SM_COUNT_UNKNOWN, gpu.l2_bytes or L2_BYTES_UNKNOWN,
+            gpu.total_memory_bytes,
+        )  # fmt: skip
 
     def cublas_handle(self) -> int:
         """CUBLAS_WORKSPACE_CONFIG's default: eight 4096 KiB buffers on sm_90, else :4096:2:16:8."""

@@ -6,6 +6,7 @@ aten/src/ATen/native/cudnn/ConvShared.cpp.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,10 +108,13 @@ def _workspace(
         (direction, x.size(), w.size(), x.dtype, str(geometry), memory_format)
     ):
         # Trying the algorithms: the largest workspace, then the cache is emptied (run_single_conv in Conv_v8.cpp).
-        call.scratch(max(sizes, default=0))
+        with contextlib.suppress(torch.OutOfMemoryError):
+            call.scratch(max(sizes, default=0))
         machine.empty_cache()
     for size in sizes:
-        call.scratch(size)
+        # An algorithm whose workspace is refused is passed over for one that needs less (try_plans in Conv_v8.cpp).
+        with contextlib.suppress(torch.OutOfMemoryError):
+            call.scratch(size)
 
 
 def output_size(x: Any, w: Any, geometry: _Geometry) -> list[int]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from vramcast.virtual_gpu.workspaces.cudnn_fit import fitted_workspace_bytes
-from vramcast.virtual_gpu.workspaces.problem import as_cudnn
+from vramcast.virtual_gpu.workspaces.cudnn_fit import explains, fitted_workspace, is_pointwise
+from vramcast.virtual_gpu.workspaces.cudnn_query import CudnnDevice, CudnnError, open_cudnn
+from vramcast.virtual_gpu.workspaces.problem import ConvolutionProblem, as_cudnn
 
 DIRECTIONS = ("forward", "backward_data", "backward_weight")
-SM_COUNT_UNKNOWN = 80
+SM_COUNT_UNKNOWN, L2_BYTES_UNKNOWN, MEMORY_BYTES_UNKNOWN = 80, 32 << 20, 24 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class Card:
 
     compute_capability: tuple[int, int]
     sm_count: int = SM_COUNT_UNKNOWN
+    l2_bytes: int = L2_BYTES_UNKNOWN
+    memory_bytes: int = MEMORY_BYTES_UNKNOWN
 
 
 def convolution_workspace_bytes(
@@ -55,8 +59,33 @@ def convolution_workspace_bytes(
     )  # fmt: skip
     if min((*problem.x, *problem.w, *problem.y)) == 0:
         return []
-    workspace = fitted_workspace_bytes(problem, card.compute_capability, card.sm_count)
+    workspace = cudnn_workspace_bytes(problem, card)
     return [workspace] if workspace else []
+
+
+@lru_cache(maxsize=50_000)
+def cudnn_workspace_bytes(problem: ConvolutionProblem, card: Card) -> int:
+    """The workspace of the plan that PyTorch takes: cuDNN's own answer where there is one, else the fitted one.
+
+    Without its card cuDNN leaves some things out: the batched product it uses for 1x1 convolutions, its depthwise
+    kernels, and on sm_90 the partial sums of kernels that split their work by what the card can hold at once. Those
+    come from the fit.
+    """
+    fitted = fitted_workspace(problem, card.compute_capability, card.sm_count)
+    total = fitted.copies_bytes + fitted.partials_bytes
+    depthwise = problem.w[1] == 1 and problem.groups > 1
+    library = None if depthwise or is_pointwise(problem) else open_cudnn()
+    if library is None:
+        return total
+    device = CudnnDevice(card.compute_capability, card.sm_count, card.l2_bytes, card.memory_bytes)
+    try:
+        asked = library.workspaces(problem, device)
+    except CudnnError:
+        return total
+    if not asked:
+        return total
+    splits = card.compute_capability[0] == 9 and explains(problem, asked[0])
+    return asked[0] + (fitted.partials_bytes if splits else 0)
 
 
 def convolution_backend(

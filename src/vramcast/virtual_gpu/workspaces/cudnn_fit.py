@@ -31,6 +31,7 @@ from vramcast.virtual_gpu.workspaces.problem import ConvolutionProblem
 
 DATA_FILE = "cudnn_fit.bin"
 ALIGNMENT_BYTES = 16  # of a row of channels, for the tensor-core kernels
+MEASURED_ARCHITECTURE = "sm_90"
 FIRST_LAYER_CHANNELS = 4
 DEPTHWISE_CHANNELS, DEPTHWISE_PARTS = 64, 8
 PARTIALS_FLOOR_BYTES = 32768  # partial sums are fitted as log2(bytes + this)
@@ -204,18 +205,41 @@ def _forest(entry: dict[str, Any], body: bytes) -> Forest:
     return Forest(array("B", raw[:nodes]), threshold, step, entry["roots"])
 
 
-def architecture_of(compute_capability: tuple[int, int]) -> str:
-    """The fitted architecture nearest to a card's: the newest that is not newer."""
-    known = sorted(_file()[0]["models"], key=lambda name: int(name.removeprefix("sm_")))
+def architecture_of(compute_capability: tuple[int, int], problem: ConvolutionProblem) -> str:
+    """The fitted architecture nearest to a card's: the newest that is not newer.
+
+    1x1 convolutions go to the batched matrix product that every architecture has; only on sm_90 could cuDNN be asked
+    when it prefers that, so all others are taken to decide as sm_90 does.
+    """
+    models = _file()[0]["models"]
+    if is_pointwise(problem):
+        return MEASURED_ARCHITECTURE
+    known = sorted(models, key=lambda name: int(name.removeprefix("sm_")))
     version = compute_capability[0] * 10 + compute_capability[1]
     older = [name for name in known if int(name.removeprefix("sm_")) <= version]
-    return older[-1] if older else known[0]
+    nearest = older[-1] if older else known[0]
+    return nearest if group_name(problem) in models[nearest] else MEASURED_ARCHITECTURE
+
+
+def is_pointwise(problem: ConvolutionProblem) -> bool:
+    """A matrix product: one tap, stride one, no padding."""
+    return max(problem.w[2:]) == 1 and max(problem.stride) == 1 and max(problem.padding) == 0
+
+
+@dataclass(frozen=True, slots=True)
+class FittedWorkspace:
+    """Copies of operands, and partial sums."""
+
+    copies_bytes: int
+    partials_bytes: int
 
 
 @lru_cache(maxsize=50_000)
-def fitted_workspace_bytes(problem: ConvolutionProblem, compute_capability: tuple[int, int], sm_count: int) -> int:
+def fitted_workspace(
+    problem: ConvolutionProblem, compute_capability: tuple[int, int], sm_count: int
+) -> FittedWorkspace:
     """The workspace of the plan that cuDNN's heuristics put first."""
-    model = _model(architecture_of(compute_capability), group_name(problem))
+    model = _model(architecture_of(compute_capability, problem), group_name(problem))
     values = features(problem, sm_count)
     votes: dict[float, int] = {}
     for leaf in model.chooser.leaves(values):
@@ -223,4 +247,14 @@ def fitted_workspace_bytes(problem: ConvolutionProblem, compute_capability: tupl
     recipe = model.recipes[int(max(votes, key=lambda leaf: votes[leaf]))]
     logs = model.partials.leaves(values)
     partials = int(2 ** (sum(logs) / len(logs))) - PARTIALS_FLOOR_BYTES
-    return copies_bytes(problem, recipe) + (partials if partials > PARTIALS_NOISE_BYTES else 0)
+    return FittedWorkspace(copies_bytes(problem, recipe), partials if partials > PARTIALS_NOISE_BYTES else 0)
+
+
+def explains(problem: ConvolutionProblem, workspace_bytes: int) -> bool:
+    """Whether copies alone make up a workspace, without partial sums."""
+    tolerance = max(1024, problem.tensor_bytes // 1000)
+    choices = (0, 1, 2, 3)
+    return any(
+        abs(copies_bytes(problem, Recipe(x, w, y, 0)) - workspace_bytes) <= tolerance
+        for x in choices for w in choices for y in choices
+    )  # fmt: skip

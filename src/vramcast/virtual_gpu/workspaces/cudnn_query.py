@@ -1,9 +1,10 @@
 """Ask cuDNN itself, on a machine without a GPU, how much workspace a convolution's plan takes.
 
 Since version 9.8 cuDNN answers heuristics queries for a device that is only described to it ("deviceless
-ahead-of-time compilation"). PyTorch runs the first plan of exactly these heuristics that its filter lets pass
-(aten/src/ATen/native/cudnn/Conv_v8.cpp), so the answer is not an estimate. The library comes with the CUDA builds
-of PyTorch; where it is missing, `cudnn_fit` stands in.
+ahead-of-time compilation"). PyTorch runs the first plan of these heuristics that its filter lets pass
+(aten/src/ATen/native/cudnn/Conv_v8.cpp). Engines that need a present device are missing from the answer: see
+`convolution.cudnn_workspace_bytes`. The library comes with the CUDA builds of PyTorch; where it is missing,
+`cudnn_fit` stands in.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class CudnnDevice:
             "warpSize": 32, "maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": shared,
             "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536, "maxCtasPerSM": blocks,
             "maxThreadsPerBlock": 1024, "maxThreadsPerSM": threads, "pciDeviceId": 0, "isTccDriver": 0,
-            "supportCoopLaunch": 1, "smClockRateKHz": 1_700_000, "memClockRateKHz": 3_000_000,
+            "supportCoopLaunch": 1, "smClockRateKHz": 1_980_000, "memClockRateKHz": 3_201_000,
             "l2CacheSize": self.l2_bytes, "deviceName": self.name,
         })  # fmt: skip
 
