@@ -58,7 +58,11 @@ def label(problem: ConvolutionProblem, workspace: int) -> tuple[Recipe, int]:
     if exact:
         size = min(exact)[1]
     else:
-        size = max(s for s, r in sizes.items() if s <= workspace and not r.per_image_weight and r.x != 1 and r.x != 3 and r.w in (0, 2) and r.y != 1)
+        size = max(
+            s
+            for s, r in sizes.items()
+            if s <= workspace and not r.per_image_weight and r.x != 1 and r.x != 3 and r.w in (0, 2) and r.y != 1
+        )
     return sizes[size], max(0, workspace - size)
 
 
@@ -140,7 +144,9 @@ def fit(
     use = chosen >= 0
     chooser = RandomForestClassifier(trees, max_features=0.5, min_samples_leaf=leaf, n_jobs=2, random_state=1)
     chooser.fit(table[use], chosen[use], sample_weight=weights[use])
-    partials = RandomForestRegressor(partial_trees, max_features=0.4, min_samples_leaf=partial_leaf, n_jobs=2, random_state=1)
+    partials = RandomForestRegressor(
+        partial_trees, max_features=0.4, min_samples_leaf=partial_leaf, n_jobs=2, random_state=1
+    )
     partials.fit(table[use], left_over[use], sample_weight=weights[use])
     classes = chooser.classes_
     choosing = [preorder(t.tree_, classes[t.tree_.value[:, 0, :].argmax(1)]) for t in chooser.estimators_]
@@ -172,13 +178,24 @@ def main() -> None:
             recipes, choosing, summing = fit(
                 answers, arguments.trees, arguments.partial_trees, arguments.leaf, arguments.partial_leaf
             )
-            entry: dict[str, Any] = {"recipes": [[r.x, r.w, r.y, r.per_image_weight] for r in recipes], "answers": len(answers)}
+            entry: dict[str, Any] = {
+                "recipes": [[r.x, r.w, r.y, r.per_image_weight] for r in recipes],
+                "answers": len(answers),
+            }
             for name, trees in (("chooser", choosing), ("partials", summing)):
                 description, packed = pack(trees)
                 entry[name] = {**description, "offset": len(body), "length": len(packed)}
                 body += packed
             models[architecture][group] = entry
-            print(architecture, group, len(answers), entry["chooser"]["nodes"], entry["partials"]["nodes"], len(body), flush=True)
+            print(
+                architecture,
+                group,
+                len(answers),
+                entry["chooser"]["nodes"],
+                entry["partials"]["nodes"],
+                len(body),
+                flush=True,
+            )
     header = json.dumps({"fitted_on": json.loads(arguments.note), "models": models}, separators=(",", ":")).encode()
     arguments.out.write_bytes(struct.pack("<I", len(header)) + header + body)
 

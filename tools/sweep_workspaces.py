@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import torch  # imported before forking, so that children start at once; CUDA is only initialised in children
-
 from workspace_sweep import convolutions, device, heuristics, operators
 
 STUCK_SECONDS = 25
@@ -68,7 +67,12 @@ def _work(worker: int, seed: int, counter: Any, current: Any, results: Any, dead
                 results.put(("problem", f"{index}: out of memory while preparing"))
             except Exception as failure:  # one bad case must not end the sweep
                 where = traceback.extract_tb(failure.__traceback__)[-1]
-                results.put(("problem", f"{index} {kind}: {type(failure).__name__} {failure} ({where.name}:{where.lineno})"[:400]))
+                results.put(
+                    (
+                        "problem",
+                        f"{index} {kind}: {type(failure).__name__} {failure} ({where.name}:{where.lineno})"[:400],
+                    )
+                )
                 torch.cuda.synchronize()  # raises again, and ends this worker, if the context is broken
             if row:
                 results.put((kind, row))
@@ -225,7 +229,9 @@ def main() -> int:
     parser.add_argument("--deadline-seconds", type=float, default=240)
     parser.add_argument("--jobs", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only-heuristics", action="store_true", help="only ask cuDNN, run nothing (use a seed above 1)")
+    parser.add_argument(
+        "--only-heuristics", action="store_true", help="only ask cuDNN, run nothing (use a seed above 1)"
+    )
     parser.add_argument("--skip-device", action="store_true", help="leave out the memory outside the allocator")
     arguments = parser.parse_args()
     started = time.time()

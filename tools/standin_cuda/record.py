@@ -77,7 +77,7 @@ def build(torch_dir: Path, cuda_include: Path, folder: Path) -> None:
     missing = sorted(set(re.findall(r"\b(cuda\w+)@", listed.stdout)) - defined)
     (folder / "rest.c").write_text("".join(f"int {name}(void) {{ return 0; }}\n" for name in missing))
     (folder / "version").write_text("libcudart.so.13 { global: *; };\n")
-    run = lambda *command: subprocess.run([str(part) for part in command], check=True)  # noqa: E731
+    run = lambda *command: subprocess.run([str(part) for part in command], check=True)
     run("gcc", "-c", "-fPIC", "-w", folder / "rest.c", "-o", folder / "rest.o")
     run(
         "g++",

@@ -44,9 +44,7 @@ class Conv:
         for d, extent in enumerate(self.size):
             reach = self.dilation[d] * (self.kernel[d] - 1)
             if self.transposed:
-                sizes.append(
-                    (extent - 1) * self.stride[d] - 2 * self.padding[d] + reach + 1 + self.output_padding[d]
-                )
+                sizes.append((extent - 1) * self.stride[d] - 2 * self.padding[d] + reach + 1 + self.output_padding[d])
             else:
                 sizes.append((extent + 2 * self.padding[d] - reach - 1) // self.stride[d] + 1)
         return tuple(sizes)
@@ -334,13 +332,13 @@ def draw(rng: random.Random, limit_bytes: int = LIMIT_BYTES, flop_limits: dict[s
     conv = _from_family(rng) if rng.random() < 0.62 else _random(rng)
     if not conv.output_padding:
         conv = replace(conv, output_padding=(0,) * len(conv.size))
-    dtype, tf32 = rng.choices((("f32", True), ("f32", False), ("f16", True), ("bf16", True)), (0.36, 0.1, 0.18, 0.36))[0]
+    dtype, tf32 = rng.choices((("f32", True), ("f32", False), ("f16", True), ("bf16", True)), (0.36, 0.1, 0.18, 0.36))[
+        0
+    ]
     layout = "nchw"
     if len(conv.size) > 1:
         layout = rng.choices(("nchw", "nhwc", "x", "w"), (0.6, 0.32, 0.04, 0.04))[0]
-    conv = replace(
-        conv, dtype=dtype, tf32=tf32, layout=layout, bias=rng.random() < 0.5, benchmark=rng.random() < 0.08
-    )
+    conv = replace(conv, dtype=dtype, tf32=tf32, layout=layout, bias=rng.random() < 0.5, benchmark=rng.random() < 0.08)
     limit = flop_limits["f32x" if dtype == "f32" and not tf32 else dtype] if flop_limits else math.inf
     if conv.groups > 1:
         limit /= 10 if conv.groups < conv.channels_in else 40
@@ -349,7 +347,9 @@ def draw(rng: random.Random, limit_bytes: int = LIMIT_BYTES, flop_limits: dict[s
     while conv.batch > 1 and (conv.tensor_bytes > limit_bytes or conv.flops > limit):
         conv = replace(conv, batch=conv.batch // 2)
     while conv.tensor_bytes > limit_bytes or conv.flops > 2 * limit:
-        size = tuple(max(s // 2, d * (k - 1) + 1) for s, k, d in zip(conv.size, conv.kernel, conv.dilation, strict=True))
+        size = tuple(
+            max(s // 2, d * (k - 1) + 1) for s, k, d in zip(conv.size, conv.kernel, conv.dilation, strict=True)
+        )
         if size == conv.size:
             break
         conv = replace(conv, size=size)

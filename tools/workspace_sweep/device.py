@@ -311,9 +311,13 @@ def cudnn_device_properties() -> str:
     device, size = ctypes.c_int32(0), ctypes.c_int64(0)
     prop_descriptor, device_id, json_form, type_int32, type_char = 38, 2700, 2702, 23, 24  # cudnn_graph.h
     status = library.cudnnBackendCreateDescriptor(prop_descriptor, ctypes.byref(descriptor))
-    status |= library.cudnnBackendSetAttribute(descriptor, device_id, type_int32, ctypes.c_int64(1), ctypes.byref(device))
+    status |= library.cudnnBackendSetAttribute(
+        descriptor, device_id, type_int32, ctypes.c_int64(1), ctypes.byref(device)
+    )
     status |= library.cudnnBackendFinalize(descriptor)
-    status |= library.cudnnBackendGetAttribute(descriptor, json_form, type_char, ctypes.c_int64(0), ctypes.byref(size), None)
+    status |= library.cudnnBackendGetAttribute(
+        descriptor, json_form, type_char, ctypes.c_int64(0), ctypes.byref(size), None
+    )
     text = ctypes.create_string_buffer(max(1, size.value))
     status |= library.cudnnBackendGetAttribute(descriptor, json_form, type_char, size, ctypes.byref(size), text)
     return f"status {status}" if status else text.raw.decode(errors="replace").rstrip(chr(0))

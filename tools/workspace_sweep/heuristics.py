@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import ctypes
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-import sys
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from vramcast.virtual_gpu.workspaces.cudnn_query import (  # noqa: E402
+from vramcast.virtual_gpu.workspaces.cudnn_query import (
     ConvolutionProblem,
     CudnnDevice,
     CudnnError,
     CudnnLibrary,
 )
-
-from workspace_sweep import convolutions, layers  # noqa: E402
+from workspace_sweep import convolutions, layers
 
 HEADER = "id,forward,backward_data,backward_weight"
 OPERATIONS = ("forward", "backward_data", "backward_weight")

@@ -66,7 +66,11 @@ def _kernel(rng: random.Random, dims: int) -> tuple[tuple[int, ...], tuple[int, 
         patch = rng.choice((2, 4, 7, 8, 14, 16, 32) if dims < 3 else (2, 4))
         return (patch,) * dims, (patch,) * dims, (0,) * dims
     if draw < 0.92 and dims > 1:
-        options = [(1, 3), (3, 1), (1, 7), (7, 1), (1, 5)] if dims == 2 else [(1, 3, 3), (3, 1, 1), (3, 7, 7), (5, 1, 1), (2, 16, 16)]
+        options = (
+            [(1, 3), (3, 1), (1, 7), (7, 1), (1, 5)]
+            if dims == 2
+            else [(1, 3, 3), (3, 1, 1), (3, 7, 7), (5, 1, 1), (2, 16, 16)]
+        )
         asymmetric: tuple[int, ...] = rng.choice(options)
         if asymmetric == (2, 16, 16):
             return asymmetric, asymmetric, (0, 0, 0)
@@ -101,10 +105,10 @@ def draw(rng: random.Random) -> Conv:
     else:
         side = rng.choice([s for s in SIZES if s <= 256])
         size = (rng.choice((1, 2, 3, 4, 5, 6, 8, 10, 12, 13, 16, 17, 20, 24, 32, 40, 48, 64, 80, 96, 128)), side, side)
-    size = tuple(
-        max(s, d * (k - 1) + 1 - 2 * p) for s, d, k, p in zip(size, dilation, kernel, padding, strict=True)
-    )
-    dtype, tf32 = rng.choices((("f32", True), ("f32", False), ("f16", True), ("bf16", True)), (0.4, 0.04, 0.22, 0.34))[0]
+    size = tuple(max(s, d * (k - 1) + 1 - 2 * p) for s, d, k, p in zip(size, dilation, kernel, padding, strict=True))
+    dtype, tf32 = rng.choices((("f32", True), ("f32", False), ("f16", True), ("bf16", True)), (0.4, 0.04, 0.22, 0.34))[
+        0
+    ]
     layout = rng.choices(("nchw", "nhwc"), (0.62, 0.38))[0] if dims > 1 else "nchw"
     transposed = rng.random() < 0.04
     batch = _batch(rng)

@@ -292,7 +292,11 @@ def other_norms(rng: random.Random) -> Case:
 
 @case(4)
 def ctc(rng: random.Random) -> Case:
-    steps, batch, classes = rng.choice((50, 100, 250, 500, 1000)), rng.choice((1, 2, 4, 8, 16, 32)), rng.choice((28, 32, 80, 1000))
+    steps, batch, classes = (
+        rng.choice((50, 100, 250, 500, 1000)),
+        rng.choice((1, 2, 4, 8, 16, 32)),
+        rng.choice((28, 32, 80, 1000)),
+    )
     labels = rng.randint(1, min(steps // 2, 200))
     device = rng.choice(("cpu", "cuda"))
     x = _randn((steps, batch, classes), "f32").detach().log_softmax(-1).requires_grad_()
@@ -309,7 +313,19 @@ def ctc(rng: random.Random) -> Case:
 
 @case(5)
 def losses(rng: random.Random) -> Case:
-    kind = rng.choice(("cross_entropy", "cross_entropy", "cross_entropy_2d", "nll_2d", "mse", "smooth_l1", "bce_logits", "kl", "cosine"))
+    kind = rng.choice(
+        (
+            "cross_entropy",
+            "cross_entropy",
+            "cross_entropy_2d",
+            "nll_2d",
+            "mse",
+            "smooth_l1",
+            "bce_logits",
+            "kl",
+            "cosine",
+        )
+    )
     dtype = _float(rng)
     if kind in ("cross_entropy", "mse", "smooth_l1", "bce_logits", "kl", "cosine"):
         rows, classes = _numel(rng, 0, 14), rng.choice((2, 10, 100, 1000, 1024, 32000, 50257))
@@ -342,7 +358,10 @@ def losses(rng: random.Random) -> Case:
 @case(4)
 def embedding(rng: random.Random) -> Case:
     dtype = _float(rng)
-    rows, width = rng.choice((2, 512, 1024, 30522, 32000, 50257, 152064)), rng.choice((16, 64, 128, 512, 768, 1024, 2048))
+    rows, width = (
+        rng.choice((2, 512, 1024, 30522, 32000, 50257, 152064)),
+        rng.choice((16, 64, 128, 512, 768, 1024, 2048)),
+    )
     count = _numel(rng, 0, 17)
     options = {"scale_grad_by_freq": rng.random() < 0.1}
     weight = _randn((rows, width), dtype)
@@ -567,8 +586,14 @@ def images(rng: random.Random) -> Case:
 
 @case(5)
 def optimizers(rng: random.Random) -> Case:
-    name = rng.choice(("AdamW", "AdamW", "Adam", "SGD", "Adagrad", "RMSprop", "NAdam", "Adafactor", "RAdam", "Adadelta"))
-    mode = rng.choice(("foreach", "fused", "single")) if name in ("AdamW", "Adam", "SGD", "Adagrad") else rng.choice(("foreach", "single"))
+    name = rng.choice(
+        ("AdamW", "AdamW", "Adam", "SGD", "Adagrad", "RMSprop", "NAdam", "Adafactor", "RAdam", "Adadelta")
+    )
+    mode = (
+        rng.choice(("foreach", "fused", "single"))
+        if name in ("AdamW", "Adam", "SGD", "Adagrad")
+        else rng.choice(("foreach", "single"))
+    )
     dtype = _float(rng, "f32", "f32", "bf16")
     count, size = rng.choice((1, 3, 30, 200)), _numel(rng, 4, 18)
     parameters = [nn.Parameter(_randn((size,), dtype, False)) for _ in range(count)]
@@ -639,7 +664,9 @@ def pointwise(rng: random.Random) -> Case:
         y = _randn((4, 100, 64), dtype)
         wrt = [y, *module.parameters()]
     elif kind in ("weight_norm", "spectral_norm"):
-        wrapper = nn.utils.parametrizations.weight_norm if kind == "weight_norm" else nn.utils.parametrizations.spectral_norm
+        wrapper = (
+            nn.utils.parametrizations.weight_norm if kind == "weight_norm" else nn.utils.parametrizations.spectral_norm
+        )
         module = wrapper(nn.Conv2d(4, 8, 3).to("cuda", DTYPES[dtype]))
         wrt = [x, *module.parameters()]
     calls: dict[str, Callable[[], Any]] = {

@@ -36,7 +36,8 @@ class _Watch(TorchDispatchMode):
 @functools.cache
 def sole_counts() -> Counts:
     """The counts of a gradient that only the engine holds."""
-    with _disable_current_modes(), torch.enable_grad(), _Watch() as watch:
+    watch = _Watch()
+    with _disable_current_modes(), torch.enable_grad(), watch:
         x = torch.empty(2, device="meta", requires_grad=True) * 1.0
         y = (x * 2.0) * (x * 3.0)
         torch.autograd.grad(y, x, torch.empty(2, device="meta"))

@@ -42,8 +42,19 @@ class WorkspaceRules:
         """CUBLASLT_WORKSPACE_SIZE's default."""
         return MIB
 
-    def convolution(self, direction: str, x: Any, w: Any, y: Any, stride: Any, padding: Any, dilation: Any,
-                    groups: int, transposed: bool, channels_last: bool) -> list[int]:
+    def convolution(
+        self,
+        direction: str,
+        x: Any,
+        w: Any,
+        y: Any,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
+        groups: int,
+        transposed: bool,
+        channels_last: bool,
+    ) -> list[int]:
         """Transient allocations, one after the other."""
         return convolution_workspace_bytes(
             direction, x.size(), w.size(), y.size(), dtype=str(x.dtype).removeprefix("torch."),
@@ -55,8 +66,22 @@ class WorkspaceRules:
     def attention_backward(self, name: str, args: tuple[Any, ...]) -> list[int]:
         return []
 
-    def rnn(self, *, mode: int, steps: int, batch: int, rows: int, input_size: int, hidden: int, proj: int,
-            layers: int, directions: int, dropout: float, packed: bool, dtype: torch.dtype) -> tuple[int, int]:
+    def rnn(
+        self,
+        *,
+        mode: int,
+        steps: int,
+        batch: int,
+        rows: int,
+        input_size: int,
+        hidden: int,
+        proj: int,
+        layers: int,
+        directions: int,
+        dropout: float,
+        packed: bool,
+        dtype: torch.dtype,
+    ) -> tuple[int, int]:
         """Workspace of a call, and the reserve a training forward keeps."""
         shape = RecurrentShape(
             mode=mode, steps=steps, batch=batch, rows=rows, input_size=input_size, hidden=hidden, projection=proj,

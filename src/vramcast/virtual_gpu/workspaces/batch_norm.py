@@ -18,9 +18,7 @@ _SUMS_BYTES, _COUNTER_BYTES = 8, 4
 _FIXED_FORWARD_BYTES, _FIXED_BACKWARD_BYTES = 1072, 1056
 
 
-def batch_norm_workspace_bytes(
-    shape: Sequence[int], item_bytes: int, channels_last: bool, *, backward: bool
-) -> int:
+def batch_norm_workspace_bytes(shape: Sequence[int], item_bytes: int, channels_last: bool, *, backward: bool) -> int:
     """The transient workspace of cudnn_batch_norm in training, or of its backward."""
     if not channels_last or len(shape) < 4:
         return 0
