@@ -74,7 +74,7 @@ def readme_summary(results: list[Result], external: Any) -> list[str]:
     lines = []
     for result in results:
         held_out = [c for c in result.answered if c.measured.held_out]
-        beside = f", {len(held_out)} of them held out while the rules were written" if held_out else ""
+        beside = f", {len(held_out)} of them a second set, measured after the rules were written" if held_out else ""
         lines += [
             "",
             *paragraph(
@@ -85,12 +85,20 @@ def readme_summary(results: list[Result], external: Any) -> list[str]:
             *table(
                 ["", "median", "95th percentile", "largest"],
                 [[name, *summary_cells(s)[1:]] for name, s in _measures(result.answered)]
-                + ([["peak reserved, held-out workloads", *summary_cells(reserved(held_out))[1:]]] if held_out else []),
+                + ([["peak reserved, second set", *summary_cells(reserved(held_out))[1:]]] if held_out else []),
             ),
         ]
     if external is not None:
         lines += ["", *external_page.readme_summary(external)]
     return [*lines, ""]
+
+
+FIRST_LOOK = """*First look.* The second set (names that start with `ho-`) was defined and measured after the rules
+    had been written for the first set. The very first prediction of its 91 answered workloads was off by 0.22 % at the
+    median (95th percentile 11.8 %, largest 21.8 %) for reserved and by 0.03 % (4.5 %, 22.8 %) for allocated. Mechanisms
+    found by comparing their recorded allocations with the predicted ones, event by event, have been added since, so the
+    figures of this page are no longer those of unseen workloads. What is left is almost wholly convolution workspaces,
+    and mixed-precision runs whose gradient scaler skipped its first steps while they were measured."""
 
 
 def document(results: list[Result], external: Any, machine: dict[str, str]) -> list[str]:
@@ -105,6 +113,8 @@ def document(results: list[Result], external: Any, machine: dict[str, str]) -> l
             of the process, CUDA context and loaded kernels included. Errors are (predicted − measured) / measured; the
             summaries are of their absolute values."""
         ),
+        "",
+        *paragraph(FIRST_LOOK),
     ]
     for result in results:
         lines += ["", f"## {result.title}", "", *_summary_tables(result), "", *_worst(result), "", *_full(result)]
@@ -134,7 +144,7 @@ def _kinds(answered: list[Comparison]) -> list[tuple[str, list[Comparison]]]:
         return [c for c in answered if choose(c)]
 
     kinds = [
-        ("held out: no rule was fitted to them", some(lambda c: c.measured.held_out)),
+        ("second set (see *first look* below)", some(lambda c: c.measured.held_out)),
         ("all others", some(lambda c: not c.measured.held_out)),
         ("with convolutions that matter", some(lambda c: c.measured.convolution)),
         ("without", some(lambda c: not c.measured.convolution)),

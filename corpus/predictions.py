@@ -44,7 +44,7 @@ class Measured:
 
     @property
     def held_out(self) -> bool:
-        """Nothing was fitted to it or corrected after looking at it."""
+        """Defined and measured after the rules were written; see FIRST_LOOK in corpus/page.py."""
         return "heldout" in self.tags
 
 
