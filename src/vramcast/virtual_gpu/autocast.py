@@ -7,6 +7,7 @@ also inside composite functions. The lists follow aten/src/ATen/autocast_mode.h 
 
 from __future__ import annotations
 
+import sys
 import warnings
 import weakref
 from collections.abc import Callable
@@ -62,6 +63,7 @@ class AutocastKernels:
         self._cache: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self._on_cached_copy = on_cached_copy
         self._library: Any = None
+        self._torchvision: Any = None
 
     def install(self) -> None:
         library: Any = torch._C._dispatch_library("IMPL", "aten", "", "vramcast/autocast.py", 0)
@@ -74,7 +76,29 @@ class AutocastKernels:
         for name, redirected in FLOAT32_APPENDED.items():
             self._register(library, name, self._float32_appended, redirected)
         self._library = library
+        self._install_torchvision()
         self.enter_thread()
+
+    def _install_torchvision(self) -> None:
+        """torchvision's own operators run in fp32 and give back the input's dtype."""
+        if "torchvision" not in sys.modules or not hasattr(torch.ops.torchvision, "roi_align"):
+            return
+        library: Any = torch._C._dispatch_library("IMPL", "torchvision", "", "vramcast/autocast.py", 0)
+        for name in ("roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d"):
+            op = getattr(torch.ops.torchvision, name).default
+
+            def kernel(*args: Any, op: Any = op, **kwargs: Any) -> Any:
+                with torch._C._ExcludeDispatchKeyGuard(_KEYSET):
+                    out = self._float32(op, args, kwargs)
+                    dtype = args[0].dtype
+                    if isinstance(out, torch.Tensor):
+                        return out.to(dtype)
+                    return tuple(o.to(dtype) if o.is_floating_point() else o for o in out)
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                library.impl(name, "AutocastCUDA", kernel, False)
+        self._torchvision = library
 
     def enter_thread(self) -> None:
         """Let the kernels see tensors that are not really on CUDA; PyTorch keeps this by thread."""
@@ -86,9 +110,10 @@ class AutocastKernels:
     def remove(self) -> None:
         self.leave_thread()
         self.clear()
-        if self._library is not None:
-            self._library.reset()
-            self._library = None
+        for library in (self._library, self._torchvision):
+            if library is not None:
+                library.reset()
+        self._library = self._torchvision = None
 
     def clear(self) -> None:
         self._cache.clear()
