@@ -144,7 +144,7 @@ def _kinds(answered: list[Comparison]) -> list[tuple[str, list[Comparison]]]:
         return [c for c in answered if choose(c)]
 
     kinds = [
-        ("second set (see *first look* below)", some(lambda c: c.measured.held_out)),
+        ("second set (see *first look* above)", some(lambda c: c.measured.held_out)),
         ("all others", some(lambda c: not c.measured.held_out)),
         ("with convolutions that matter", some(lambda c: c.measured.convolution)),
         ("without", some(lambda c: not c.measured.convolution)),
