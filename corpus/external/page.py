@@ -59,7 +59,8 @@ def _introduction(evaluation: Evaluation) -> list[str]:
         "",
         *paragraph(
             """Other people's measurements of training runs, rebuilt from their recipes and predicted for their cards.
-            Nothing in vramcast was fitted to these rows, and the rows themselves are not part of this repository.
+            Nothing in vramcast was fitted to these rows, though they led to rules (Mish's backward, benchmark mode's
+            emptied cache, refused workspaces), and the rows themselves are not part of this repository.
             Sources:"""
         ),
         "",
@@ -130,7 +131,8 @@ def _constants(evaluation: Evaluation) -> list[str]:
         *paragraph("Fitted constants in MiB: " + "; ".join(fitted) + "."),
         "",
         *paragraph(
-            """cuBLAS takes the same workspace in torch 2.4 to 2.6 as in the torch predicted here on these cards (8,320
+            """cuBLAS is assumed (not looked up) to take the same
+            workspace in torch 2.4 to 2.6 as in the torch predicted here on these cards (8,320
             KiB a handle, 1 MiB for cublasLt), so it needs no correction. Rows of xMem that do not record where
             gradients are cleared are rebuilt with `zero_grad` at the start of the step: most language models then agree
             to 2 MiB, where clearing after the forward pass would have needed 300 to 900 MiB more than was measured."""
