@@ -18,6 +18,7 @@ from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.trace import StepTrace
 from vramcast.virtual_gpu import checkpoints, cuda_api, distributed, foreign, host_parameters, patches, recurrent
 from vramcast.virtual_gpu.autocast import AutocastKernels
+from vramcast.virtual_gpu.autograd_thread import AutogradThread
 from vramcast.virtual_gpu.composites import Composites
 from vramcast.virtual_gpu.device_memory import context_bytes
 from vramcast.virtual_gpu.functions import device_context_function
@@ -59,6 +60,7 @@ class VirtualGpu:
         self._autocast = AutocastKernels(self._mark_autocast_copy)
         self._composites = Composites(self._machine)
         self._checkpoints = checkpoints.Checkpoints(self._machine)
+        self._autograd_thread = AutogradThread(self._in_autograd_thread)
         self._patches = patches.Patches()
         self._exits = ExitStack()
         self._compiled: set[str] = set()
@@ -99,6 +101,7 @@ class VirtualGpu:
         with ExitStack() as exits:
             _active = self
             exits.callback(self._finish)
+            exits.callback(self._autograd_thread.close)
             exits.callback(self._patches.undo)
             self._install()
             exits.enter_context(torch.compiler.set_stance("force_eager"))
@@ -147,7 +150,9 @@ class VirtualGpu:
         host_parameters.install(self._patches, self._ledger, self._position)
         optimizer = torch.optim.Optimizer
         put(optimizer, "__init__", self._position.optimizer_init(optimizer.__init__))
-        run = patches.backward_runner(torch.autograd.graph._engine_run_backward, self._in_backward)
+        run = patches.backward_runner(
+            torch.autograd.graph._engine_run_backward, self._in_backward, self._autograd_thread.run
+        )
         put(torch.autograd, "_engine_run_backward", run)
         put(torch.autograd.graph, "_engine_run_backward", run)
         hooks = torch.autograd.graph.saved_tensors_hooks
@@ -185,6 +190,15 @@ class VirtualGpu:
         self._autocast.enter_thread()
         try:
             with self._modes.current():
+                yield
+        finally:
+            self._autocast.leave_thread()
+
+    @contextmanager
+    def _in_autograd_thread(self) -> Iterator[None]:
+        self._autocast.enter_thread()
+        try:
+            with self._modes.dispatch:
                 yield
         finally:
             self._autocast.leave_thread()
