@@ -61,18 +61,17 @@ def test_values_that_change_later_do_not_change_an_earlier_recipe(gpu: VirtualGp
 
 def test_overlap_with_known_boxes(gpu: VirtualGpu) -> None:
     """What a detector does: anchors moved a little by the network, compared with the boxes of the data set."""
-    from torchvision.ops import box_iou, nms
-
+    boxes = pytest.importorskip("torchvision.ops")
     side = torch.arange(0, 640, 16.0)
     corner = torch.cartesian_prod(side, side).repeat(20, 1)
     anchors = torch.cat([corner, corner + 64], 1).to("cuda")
     assert anchors.numel() > 100_000, "too many to be followed all the time"
     moved = anchors + nn.Linear(4, 4).cuda()(torch.empty(len(anchors), 4, device="cuda"))
     truth = torch.tensor([[64.0, 64.0, 128.0, 128.0], [300.0, 300.0, 420.0, 400.0]], device="cuda")
-    overlap, which = box_iou(truth, moved).max(dim=0)
+    overlap, which = boxes.box_iou(truth, moved).max(dim=0)
     positive = torch.where((overlap >= 0.55) & (which == 0))[0]
     assert positive.numel() == 20 * 5  # the same place in each of 20 layers, and its four neighbours
-    keep = nms(moved[:3200], torch.rand(3200, device="cuda"), 0.7)
+    keep = boxes.nms(moved[:3200], torch.rand(3200, device="cuda"), 0.7)
     assert keep.numel() == 1600  # one of two at each place
 
 
