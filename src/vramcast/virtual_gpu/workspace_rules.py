@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.virtual_gpu.workspaces.batch_norm import batch_norm_workspace_bytes
-from vramcast.virtual_gpu.workspaces.convolution import (
-    L2_BYTES_UNKNOWN,
-    SM_COUNT_UNKNOWN,
-    Card,
-    convolution_workspace_bytes,
-)
+from vramcast.virtual_gpu.workspaces.convolution import convolution_workspace_bytes
+from vramcast.virtual_gpu.workspaces.problem import L2_BYTES_UNKNOWN, SM_COUNT_UNKNOWN, Card
 from vramcast.virtual_gpu.workspaces.recurrent import (
     RecurrentShape,
     dropout_state_bytes,
@@ -62,9 +58,6 @@ class WorkspaceRules:
             transposed=transposed, card=self._card, tf32=torch.backends.cudnn.allow_tf32,
             benchmark=torch.backends.cudnn.benchmark,
         )  # fmt: skip
-
-    def attention_backward(self, name: str, args: tuple[Any, ...]) -> list[int]:
-        return []
 
     def rnn(
         self,
