@@ -145,6 +145,11 @@ class VirtualGpu:
             patches.groups_on_the_card(torch._C._group_tensors_by_device_and_dtype),
         )
         put(torch, "clear_autocast_cache", self._autocast.clear)
+        put(
+            torch.ops,
+            "load_library",
+            patches.followed_by(torch.ops.load_library, self._autocast.install_torchvision),
+        )
         for name, method in stand_ins(self._ledger).items():
             put(torch.UntypedStorage, name, method)
         host_parameters.install(self._patches, self._ledger, self._position)

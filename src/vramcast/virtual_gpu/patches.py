@@ -79,6 +79,15 @@ def backward_runner(
     return _engine_run_backward
 
 
+def followed_by(original: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        then()
+        return result
+
+    return call
+
+
 def hooks_with_modes(original: Callable[..., None], mode: Callable[[], Any]) -> Callable[..., None]:
     """saved_tensors_hooks.__init__ whose hooks see the card: autograd calls them from inside our handlers."""
 

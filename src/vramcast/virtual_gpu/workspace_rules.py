@@ -74,13 +74,15 @@ class WorkspaceRules:
         dropout: float,
         packed: bool,
         dtype: torch.dtype,
+        backward: bool = False,
     ) -> tuple[int, int]:
         """Workspace of a call, and the reserve a training forward keeps."""
         shape = RecurrentShape(
             mode=mode, steps=steps, batch=batch, rows=rows, input_size=input_size, hidden=hidden, projection=proj,
             layers=layers, directions=directions, dropout=dropout > 0, packed=packed, item_bytes=dtype.itemsize,
+            bfloat16=dtype is torch.bfloat16,
         )  # fmt: skip
-        return workspace_bytes(shape), reserve_bytes(shape)
+        return workspace_bytes(shape, backward=backward), reserve_bytes(shape)
 
     def batch_norm(self, x: Any, *, backward: bool) -> int:
         channels_last = x.dim() > 3 and not x.is_contiguous()
