@@ -14,10 +14,11 @@ from vramcast.virtual_gpu.workspaces.problem import Card, ConvolutionProblem
 
 _NEEDS_CUBLAS = "engine_iface->getStatus()"
 _NEEDS_DRIVER = "libcuda == nullptr"
-_NEEDS_LEGACY = "ConvolutionEngine::getStatus()"
+_NEEDS_LEGACY = ("ConvolutionEngine::getStatus()", "core_engine.getStatus()")
 _DEPTHWISE_WEIGHT_PARTS_ENGINE = 16
-_WINOGRAD_WEIGHT_ENGINE = 17
+_WINOGRAD_WEIGHT_ENGINE, _FOURIER_WEIGHT_ENGINE, _TILED_FOURIER_DATA_ENGINE = 17, 18, 50
 _WINOGRAD_TILE, _WINOGRAD_POINTS = 4, 36
+_FOURIER_SMALLEST, _FOURIER_LARGEST = 32, 256
 
 
 def device_only_workspace(problem: ConvolutionProblem, refusal: Refusal, card: Card) -> int | None:
@@ -26,9 +27,13 @@ def device_only_workspace(problem: ConvolutionProblem, refusal: Refusal, card: C
         return _depthwise(problem, refusal.engine)
     if _NEEDS_CUBLAS in refusal.reasons and problem.is_pointwise and problem.groups == 1:
         return _matrix_product(problem, card)
-    if _NEEDS_LEGACY in refusal.reasons and refusal.engine == _WINOGRAD_WEIGHT_ENGINE:
-        return _winograd_weight(problem)
-    return None
+    rule = _LEGACY.get((problem.operation, refusal.engine))
+    if rule is None or not _is_plain(problem) or not any(reason in refusal.reasons for reason in _NEEDS_LEGACY):
+        return None
+    workspace = rule(problem)
+    if workspace is not None and problem.channels_last:
+        workspace += problem.tensor_bytes  # contiguous copies
+    return workspace
 
 
 def _depthwise(problem: ConvolutionProblem, engine: int) -> int:
@@ -51,10 +56,49 @@ def _matrix_product(problem: ConvolutionProblem, card: Card) -> int:
     return fitted_workspace(problem, card.compute_capability, card.sm_count).partials_bytes
 
 
+def _is_plain(problem: ConvolutionProblem) -> bool:
+    return (
+        len(problem.x) == 4 and problem.x[2] > 1 and problem.groups == 1 and problem.dtype != "bfloat16"
+        and {*problem.stride, *problem.dilation} == {1}
+    )  # fmt: skip
+
+
 def _winograd_weight(problem: ConvolutionProblem) -> int | None:
     """3x3 with tiles of 4x4: both operands and the result transformed, in fp32."""
-    if problem.w[2:] != (3, 3) or problem.padding != (1, 1) or {*problem.stride, *problem.dilation} != {1}:
+    if problem.w[2:] != (3, 3) or problem.padding != (1, 1):
         return None
     tiles = problem.x[0] * math.prod(-(-extent // _WINOGRAD_TILE) for extent in problem.y[2:])
     channels, filters = problem.x[1], problem.w[0]
-    return _WINOGRAD_POINTS * 4 * ((channels + filters) * tiles + filters * problem.w[1])
+    return _WINOGRAD_POINTS * 4 * ((channels + filters) * tiles + filters * channels)
+
+
+def _spectrum_bytes(size: int) -> int:
+    """A square of real numbers transformed: half of the complex spectrum."""
+    return size * (size // 2 + 1) * 8
+
+
+def _fourier_weight(problem: ConvolutionProblem) -> int | None:
+    """One transform of a power of two for each image; operands or results, whichever are more, twice."""
+    reach = max(extent + 2 * pad for extent, pad in zip(problem.x[2:], problem.padding, strict=True))
+    size = max(_FOURIER_SMALLEST, 1 << (reach - 1).bit_length())
+    if size > _FOURIER_LARGEST:
+        return None
+    batch, channels, filters = problem.x[0], problem.x[1], problem.w[0]
+    planes = max(batch * (channels + filters), channels * filters)
+    return 2 * _spectrum_bytes(size) * planes + 4 * math.prod(problem.y)
+
+
+def _tiled_fourier_data(problem: ConvolutionProblem) -> int | None:
+    """Tiles of 32x32, two at a time, and the weight."""
+    outputs = _FOURIER_SMALLEST - max(problem.w[2:]) + 1
+    tiles = 1 if max(problem.x[2:]) <= outputs else 2
+    batch, channels, filters = problem.x[0], problem.x[1], problem.w[0]
+    planes = channels * filters + tiles * batch * (channels + filters)
+    return _spectrum_bytes(_FOURIER_SMALLEST) * planes
+
+
+_LEGACY = {
+    ("backward_weight", _WINOGRAD_WEIGHT_ENGINE): _winograd_weight,
+    ("backward_weight", _FOURIER_WEIGHT_ENGINE): _fourier_weight,
+    ("backward_data", _TILED_FOURIER_DATA_ENGINE): _tiled_fourier_data,
+}
