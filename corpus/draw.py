@@ -87,7 +87,7 @@ def draw_language(rng: random.Random) -> Drawn:
         args |= {"layers": rng.randint(4, 24), "heads": heads, "width": heads * 64, "length": min(1024, args["length"])}
     elif factory == "llama":
         args |= {"layers": rng.randint(4, 20), "heads": heads, "kv_heads": rng.choice((heads, 4)), "width": heads * 64,
-                 "inner": 64 * rng.randint(20, 60), "checkpointing": rng.choice(("none", "none", "non-reentrant"))}  # fmt: skip
+                 "inner": 64 * rng.randint(20, 60), "checkpointing": rng.choice(("none", "non-reentrant"))}  # fmt: skip
     elif factory == "bert":
         args["layers"] = rng.randint(4, 24)
     return {
