@@ -20,8 +20,9 @@ LAYERS: dict[str, set[str]] = {
     "memory": {"gpus", "trace", "allocator"},
     "virtual_gpu": {"gpus", "trace", "allocator", "memory"},
     "measure": {"gpus", "trace", "allocator", "memory"},
-    "report": {"gpus", "trace", "memory"},
-    "cli": {"gpus", "trace", "memory", "report", "virtual_gpu", "measure"},
+    "jobs": {"gpus", "trace", "memory", "virtual_gpu"},
+    "report": {"gpus", "trace", "memory", "jobs"},
+    "cli": {"gpus", "trace", "memory", "report", "jobs", "virtual_gpu", "measure"},
 }
 MAY_IMPORT_TORCH = {"virtual_gpu", "measure"}
 # The recorder's own files would be the only ones of trace/ that do.
