@@ -165,7 +165,9 @@ class Component(Section):
     """The method called instead of the module itself, e.g. encode of an autoencoder."""
     inputs: dict[str, Reference] | list[Reference] | None = None
     """What it is called with: argument name → an input or another component's output ("text.last_hidden_state"), or a
-    list of them in order. Left out: the usual inputs of this kind of model, made from its config and the sizes."""
+    list of them in order. "a.b" as an argument name is key b of a dict a, "a.0" the first of a tuple a. Left out: where
+    the job has `inputs`, those that its forward takes by name (or else all but the targets, in order); where it has
+    none, the usual inputs of this kind of model, made from its config and the sizes."""
     options: Arguments = {}
     """Further arguments of the call that are no tensors, e.g. {return_dict: false}."""
     no_grad: bool | None = None
@@ -245,9 +247,12 @@ class Diffusion(Section):
 class Loss(Section):
     """One term of the loss."""
 
-    kind: Literal["model", "mse", "l1", "smooth-l1", "charbonnier", "cross-entropy", "bce", "mean", "factory"] = "model"
+    kind: Literal[
+        "model", "mse", "l1", "smooth-l1", "charbonnier", "cross-entropy", "bce", "mean", "network", "factory"
+    ] = "model"
     """model: the loss that the model itself returns (transformers with labels). mean: of the output, for when the loss
-    does not matter. The others compare `prediction` with `target`."""
+    does not matter. network: what `network` returns for both (LPIPS). The others compare `prediction` with `target`,
+    or what `network` makes of them."""
     prediction: Reference | None = None
     """Left out: the first tensor of what the model returns."""
     target: Reference | None = None
@@ -258,11 +263,15 @@ class Loss(Section):
     """Factor of this term in the sum."""
     upcast: bool = False
     """Compare in fp32 (`prediction.float()`), as diffusers' training scripts do."""
+    first_channels: bool = False
+    """Compare only as many channels of the prediction as the target has; the rest (a learned variance) is left out."""
     factory: FactoryName | None = None
     """With kind: factory, a Python function (prediction, target) → loss; without a target, (prediction)."""
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
+        if self.kind == "network" and self.network is None:
+            raise ValueError("kind: network needs `network`, the name of a component")
         if (self.kind == "factory") != (self.factory is not None):
             raise ValueError('kind: factory and `factory: "package.module:function"` belong together')
         return self

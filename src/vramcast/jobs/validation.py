@@ -1,4 +1,4 @@
-"""From plain data (YAML, JSON, a reader's dict) to a Job, or to one message that names the file, the key and the cure."""
+"""From plain data (YAML, JSON, a dict) to a Job, or to one message that names the file, the key and the cure."""
 
 from __future__ import annotations
 
