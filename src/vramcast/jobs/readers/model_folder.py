@@ -52,8 +52,8 @@ def _pipeline(folder: Path, notes: list[Note]) -> tuple[dict[str, Any], str]:
     main = next((name for name in _DENOISERS if name in networks), None)
     if main is None:
         raise UsageError(
-            f"{folder / PIPELINE}: none of its parts with a {CONFIG} ({', '.join(networks) or 'none'}) is a transformer "
-            "or unet to train; name one part's folder, or say what is trained in a vramcast.yaml"
+            f"{folder / PIPELINE}: none of its parts with a {CONFIG} ({', '.join(networks) or 'none'}) is a "
+            "transformer or unet to train; name one part's folder, or say what is trained in a vramcast.yaml"
         )
     components: dict[str, Any] = {}
     for name in networks:
