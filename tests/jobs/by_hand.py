@@ -104,9 +104,7 @@ def unet(folder: str, batch: int, size: int) -> StepTrace:
     return gpu.trace()
 
 
-def add_noise(
-    clean: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor, levels: torch.Tensor
-) -> torch.Tensor:
+def add_noise(clean: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
     level = levels[timesteps].view(-1, *[1] * (clean.dim() - 1)).to(clean.dtype)
     return level.sqrt() * clean + (1 - level).sqrt() * noise
 

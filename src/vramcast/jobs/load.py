@@ -34,8 +34,11 @@ def load_job(argument: str, overrides: Overrides | None = None, request: Request
         reading = factory.read_factory(argument)
     else:
         reading = read(path, request)
-    job = with_overrides(reading.job, overrides or {})
-    return LoadedJob(job=job, recognised_as=reading.recognised_as, notes=reading.notes)
+    overrides = overrides or {}
+    job = with_overrides(reading.job, overrides)
+    kept = [text for key, text in reading.assumed.items() if not any(said.startswith(key) for said in overrides)]
+    assumed = (Note("assumed", "; ".join(kept)),) if kept else ()
+    return LoadedJob(job=job, recognised_as=reading.recognised_as, notes=(*assumed, *reading.notes))
 
 
 def with_overrides(job: Job, overrides: Overrides, where: str = "the options") -> Job:

@@ -43,7 +43,8 @@ class Reading:
     job: Job
     recognised_as: str
     notes: tuple[Note, ...] = ()
-    line_of: Mapping[tuple[str | int, ...], int] = field(default_factory=dict)
+    assumed: Mapping[str, str] = field(default_factory=dict)
+    """What the reader chose itself: dotted key of the job → words for it. Told unless the user says the key."""
 
 
 class Reader(Protocol):

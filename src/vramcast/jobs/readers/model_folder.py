@@ -18,7 +18,11 @@ NAME = "model folder (transformers or diffusers)"
 
 _DENOISERS = ("transformer", "unet", "prior")
 _NOT_NETWORKS = ("safety_checker", "feature_extractor", "image_processor")
-_ASSUMED = "all weights are trained, in fp32 under bf16 autocast, with AdamW; --precision and --set change it"
+_ASSUMED = {
+    "components": "all weights are trained (--set components.model.mode=lora)",
+    "precision": "fp32 weights under bf16 autocast (--precision)",
+    "optimizer": "AdamW (--optimizer)",
+}
 
 
 def recognises(path: Path) -> bool:
@@ -32,7 +36,7 @@ def read(path: Path, request: Request) -> Reading:
     if kind is None:
         raise UsageError(why_no_model(folder))
     name = folder.resolve().name
-    notes = [Note("assumed", _ASSUMED)]
+    notes: list[Note] = []
     if kind == "pipeline":
         components, recognised = _pipeline(folder, notes)
     else:
@@ -42,7 +46,7 @@ def read(path: Path, request: Request) -> Reading:
         components = {"model": source}
         recognised = f"{kind} folder ({_class_of(folder)})"
     job = make_job({"name": name, "components": components, "precision": "bf16"}, str(folder))
-    return Reading(job=job, recognised_as=recognised, notes=tuple(notes))
+    return Reading(job=job, recognised_as=recognised, notes=tuple(notes), assumed=_ASSUMED)
 
 
 def _pipeline(folder: Path, notes: list[Note]) -> tuple[dict[str, Any], str]:
