@@ -22,8 +22,7 @@ PURE = {"precision": "pure-bf16", "checkpointing": "all"}
 
 
 def _predicted(folder: str, overrides: dict[str, Any]) -> JobPrediction:
-    loaded = load_job(str(FOLDERS / folder), overrides)
-    return predict(loaded.job, CARD, recognised_as=loaded.recognised_as)
+    return predict(load_job(str(FOLDERS / folder), overrides), CARD)
 
 
 @pytest.mark.slow

@@ -21,9 +21,11 @@ Overrides = Mapping[str, Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedJob:
     job: Job
-    recognised_as: str
-    """For the report: "a transformers folder", "vramcast.yaml"."""
+    recognised_as: str = ""
+    """For the report: "transformers folder (LlamaForCausalLM)", "vramcast.yaml"."""
     notes: tuple[Note, ...] = ()
+    where: str = ""
+    """What the user named; messages begin with it."""
 
 
 def load_job(argument: str, overrides: Overrides | None = None, request: Request | None = None) -> LoadedJob:
@@ -38,7 +40,7 @@ def load_job(argument: str, overrides: Overrides | None = None, request: Request
     job = with_overrides(reading.job, overrides)
     kept = [text for key, text in reading.assumed.items() if not any(said.startswith(key) for said in overrides)]
     assumed = (Note("assumed", "; ".join(kept)),) if kept else ()
-    return LoadedJob(job=job, recognised_as=reading.recognised_as, notes=(*assumed, *reading.notes))
+    return LoadedJob(job=job, recognised_as=reading.recognised_as, notes=(*assumed, *reading.notes), where=argument)
 
 
 def with_overrides(job: Job, overrides: Overrides, where: str = "the options") -> Job:

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
-from vramcast.gpus import GpuSpec, all_gpus, find_gpu
+from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.gpus.detect import detect_gpu
-from vramcast.jobs.load import load_job
+from vramcast.jobs.load import LoadedJob, load_job
 from vramcast.jobs.prediction import JobPrediction
 from vramcast.jobs.schema import Job
 from vramcast.jobs.validation import make_job
-from vramcast.memory import predict as predict_trace
-from vramcast.memory.cards import card_fits
-from vramcast.memory.parameters import parameter_tree
-from vramcast.memory.stages import stages
-from vramcast.trace import Note
 from vramcast.units import parse_bytes
 
 DEFAULT_CARD = "rtx-4090"
 
 
 def predict(
-    job: Job | Mapping[str, Any] | str | Path,
+    job: Job | LoadedJob | Mapping[str, Any] | str | Path,
     gpu: str | GpuSpec | None = None,
     memory: str | int | None = None,
     steps: int = 3,
     *,
     allocator_conf: str | None = None,
     progress: Callable[[str], None] = lambda text: None,
-    recognised_as: str = "",
-    notes: tuple[Note, ...] = (),
 ) -> JobPrediction:
     """What `job` (a Job, the same as a dict, or anything that `vramcast predict` takes) needs on `gpu`.
 
@@ -42,11 +34,8 @@ def predict(
     """
     if steps < 1:
         raise UsageError(f"steps: at least 1 is needed, not {steps}")
-    if isinstance(job, (str, Path)):
-        loaded = load_job(str(job))
-        job, recognised_as, notes = loaded.job, loaded.recognised_as, (*loaded.notes, *notes)
-    elif not isinstance(job, Job):
-        job = make_job(job, "job")
+    loaded = _loaded(job)
+    job = loaded.job
     card, remark = _card(job, gpu)
     limit_bytes = _limit(job, memory)
     conf = allocator_conf if allocator_conf is not None else job.allocator_conf
@@ -54,20 +43,33 @@ def predict(
     progress("loading PyTorch")
     from vramcast.jobs.tracing import trace_job
 
-    traced = trace_job(job, card, steps=steps, allocator_conf=conf, limit_bytes=limit_bytes, progress=progress)
+    try:
+        traced = trace_job(job, card, steps=steps, allocator_conf=conf, limit_bytes=limit_bytes, progress=progress)
+    except UsageError as error:
+        if not loaded.where or loaded.where in str(error):
+            raise
+        raise UsageError(f"{loaded.where}: {error}") from error
     progress("replaying")
     prediction = predict_trace(traced.trace)
-    more = (*notes, *traced.notes, *((Note("card", remark),) if remark else ()))
+    more = (*loaded.notes, *traced.notes, *((Note("card", remark),) if remark else ()))
     return JobPrediction(
         job=job,
         prediction=dataclasses.replace(prediction, notes=(*prediction.notes, *more)),
-        recognised_as=recognised_as,
+        recognised_as=loaded.recognised_as,
         sizes=traced.sizes,
         parameters=parameter_tree(traced.parameters),
         stages=stages(traced.trace),
         output_shapes=traced.output_shapes,
         cards=card_fits(traced.trace, all_gpus()),
     )
+
+
+def _loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path) -> LoadedJob:
+    if isinstance(job, LoadedJob):
+        return job
+    if isinstance(job, (str, Path)):
+        return load_job(str(job))
+    return LoadedJob(job=job if isinstance(job, Job) else make_job(job, "job"))
 
 
 def _card(job: Job, gpu: str | GpuSpec | None) -> tuple[GpuSpec, str | None]:

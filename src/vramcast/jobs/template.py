@@ -11,7 +11,8 @@ from vramcast.jobs.schema import Component
 
 _HEAD = """\
 # What is trained, for `vramcast predict {file}`. Every field: docs/jobs.md.
-# yaml-language-server: $schema=vramcast.schema.json
+# For completion in an editor: vramcast init --schema vramcast.schema.json, and then this line without the first #:
+# # yaml-language-server: $schema=vramcast.schema.json
 name: {name}
 
 components:

@@ -24,14 +24,13 @@ def make_job(data: Any, where: str, line_of: LineOf = lambda key: None) -> Job:
     try:
         return Job.model_validate(dict(data))
     except ValidationError as error:
-        raise UsageError("\n".join(_messages(error, data, where, line_of))) from None
+        raise UsageError("\n".join(_messages(error, where, line_of))) from None
 
 
-def _messages(error: ValidationError, data: Any, where: str, line_of: LineOf) -> Iterator[str]:
-    found = _without_repeats(error.errors(include_url=False))
-    for detail in found[:_MOST_SHOWN]:
-        key = tuple(part for part in detail["loc"] if _is_key(part, data))
-        line = line_of(key)
+def _messages(error: ValidationError, where: str, line_of: LineOf) -> Iterator[str]:
+    found = [(line_of(key), key, detail) for key, detail in _by_key(error.errors(include_url=False)).items()]
+    found.sort(key=lambda one: one[0] or 0)
+    for line, key, detail in found[:_MOST_SHOWN]:
         place = where if line is None else f"{where}:{line}"
         name = ".".join(str(part) for part in key)
         yield f"{place}: {name}: {_explain(detail, key)}" if name else f"{place}: {_explain(detail, key)}"
@@ -39,18 +38,17 @@ def _messages(error: ValidationError, data: Any, where: str, line_of: LineOf) ->
         yield f"{where}: and {len(found) - _MOST_SHOWN} more"
 
 
-def _is_key(part: str | int, data: Any) -> bool:
-    """pydantic also puts the branches of unions into the location; they are no keys of the user's."""
-    return not (isinstance(part, str) and (part in ("int", "str", "constrained-str", "[key]") or "[" in part))
-
-
-def _without_repeats(errors: list[ErrorDetails]) -> list[ErrorDetails]:
+def _by_key(errors: list[ErrorDetails]) -> dict[Key, ErrorDetails]:
     """One message for a key, although each branch of a union complains."""
     seen: dict[Key, ErrorDetails] = {}
     for detail in errors:
-        key = tuple(part for part in detail["loc"] if _is_key(part, None))
-        seen.setdefault(key, detail)
-    return list(seen.values())
+        seen.setdefault(tuple(part for part in detail["loc"] if _is_key(part)), detail)
+    return seen
+
+
+def _is_key(part: str | int) -> bool:
+    """pydantic also puts the branches of unions into the location; they are no keys of the user's."""
+    return isinstance(part, int) or not (part in ("int", "str", "float", "bool") or "[" in part)
 
 
 def _explain(detail: ErrorDetails, key: Key) -> str:

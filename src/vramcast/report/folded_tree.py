@@ -68,7 +68,7 @@ def _folded(children: Sequence[Branch], combine: Combine) -> list[Branch]:
     numbered = [child for child in children if child.label.isdigit()]
     if len(numbered) < _FOLD_FROM:
         return list(children)
-    label = f"{numbered[0].label} … {numbered[-1].label}  ({len(numbered)} of them)"
+    label = f"{numbered[0].label}…{numbered[-1].label} ({len(numbered)} ×)"
     folded = _merge(label, numbered, combine)
     result: list[Branch] = []
     for child in children:

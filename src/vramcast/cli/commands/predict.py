@@ -44,14 +44,12 @@ def execute(args: argparse.Namespace) -> int:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # whatever a factory prints is not the result
             result = predict(
-                loaded.job,
+                loaded,
                 args.gpu,
                 args.limit,
                 args.steps,
                 allocator_conf=args.allocator_conf,
                 progress=progress,
-                recognised_as=loaded.recognised_as,
-                notes=loaded.notes,
             )
     finally:
         progress.done()

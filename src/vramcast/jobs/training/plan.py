@@ -12,7 +12,9 @@ from torch import nn
 from vramcast.errors import UsageError
 from vramcast.jobs.components.built import Built
 from vramcast.jobs.components.usual_inputs import Usual, usual_inputs
-from vramcast.jobs.references import root
+from vramcast.jobs.expressions import check
+from vramcast.jobs.fields import COMMON_SIZES
+from vramcast.jobs.references import nearest, root
 from vramcast.jobs.schema import Component, Diffusion, Input, Job, Loss
 from vramcast.jobs.training.losses import TARGETS
 
@@ -80,6 +82,7 @@ def make_plan(job: Job, built: Mapping[str, Built]) -> Plan:
     if not calls:
         raise UsageError("components: none of them is called in the step; leave call: false out for one")
     used = {key: value for key, value in assumed.items() if _uses(inputs, key)}
+    _check_sizes(job, inputs, {**assumed, **sizes})
     return Plan(
         model=model, inputs=inputs, calls=tuple(calls), loss=loss, diffusion=diffusion, sizes={**assumed, **sizes},
         assumed_sizes=used,
@@ -134,7 +137,14 @@ def _prefixed(reference: str, prefix: str, usual: Usual) -> str:
     return prefix + reference if root(reference) in usual.inputs else reference
 
 
-def _uses(inputs: Mapping[str, Input], size: str) -> bool:
-    from vramcast.jobs.expressions import check
+def _check_sizes(job: Job, inputs: Mapping[str, Input], sizes: Mapping[str, int]) -> None:
+    """A size that nothing uses is mostly a misspelt one; the common ones may stand in any job."""
+    for name in job.sizes:
+        if name not in COMMON_SIZES and not _uses(inputs, name):
+            used = [known for known in sizes if _uses(inputs, known)]
+            raise UsageError(f"sizes.{name}: no input's shape uses it{nearest(name, used)}")
 
-    return any(isinstance(d, str) and size in check(d) for one in inputs.values() for d in one.shape)
+
+def _uses(inputs: Mapping[str, Input], size: str) -> bool:
+    expressions = (dimension for one in inputs.values() for dimension in (*one.shape, one.below))
+    return any(isinstance(text, str) and size in check(text) for text in expressions)
