@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
-from vramcast.gpus import GpuSpec, find_gpu
+from vramcast.gpus import GpuSpec, all_gpus, find_gpu
 from vramcast.gpus.detect import detect_gpu
 from vramcast.jobs.load import LoadedJob, load_job
 from vramcast.jobs.prediction import JobPrediction
 from vramcast.jobs.schema import Job
 from vramcast.jobs.validation import make_job
+from vramcast.memory import predict as predict_trace
+from vramcast.memory.cards import card_fits
+from vramcast.memory.parameters import parameter_tree
+from vramcast.memory.stages import stages
+from vramcast.trace import Note
 from vramcast.units import parse_bytes
 
 DEFAULT_CARD = "rtx-4090"
