@@ -25,7 +25,7 @@ from vramcast.jobs.shapes import OutputShapes
 from vramcast.jobs.training.averaging import Average
 from vramcast.jobs.training.loop import MOST_ACCUMULATED, TrainingLoop
 from vramcast.jobs.training.optimizers import make_optimizers
-from vramcast.jobs.training.plan import make_plan
+from vramcast.jobs.training.plan import main_component, make_plan
 from vramcast.memory.parameters import ModuleParameters
 from vramcast.trace import Note, StepTrace
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
@@ -120,6 +120,7 @@ def _run(
 
 
 def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) -> None:
+    main_component(job)  # before anything is built, for its message
     for name in job.components:
         progress(f"building {name}")
         built = build_component(name, job)
@@ -149,7 +150,7 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
     if job.task == "training":
         callable_modules = data_parallel(job, callable_modules, session.notes)
     if job.torch_compile:
-        callable_modules[plan.model] = torch.compile(callable_modules[plan.model])  # type: ignore[assignment]
+        session.notes.append(Note("torch.compile", f"{plan.model} is predicted as eager code"))
     if job.accumulation > MOST_ACCUMULATED:
         text = f"{MOST_ACCUMULATED} of {job.accumulation} passes of a step are traced; the others repeat the second"
         session.notes.append(Note("accumulation", text))
