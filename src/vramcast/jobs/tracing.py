@@ -80,7 +80,8 @@ def trace_job(
         capacity_bytes = card.capacity_bytes
         card, session, _ = _run(job, gpu, steps, allocator_conf, _NO_LIMIT, progress)
         full = card.trace()
-        capacity_bytes -= full.context_bytes - trace.context_bytes  # kernels that it had not come to load
+        if limit_bytes is None:
+            capacity_bytes -= full.context_bytes - trace.context_bytes  # kernels that it had not come to load
         trace = dataclasses.replace(full, capacity_bytes=capacity_bytes)
     if card.unknown_kernels:
         raise card.unknown_kernels[0]
