@@ -131,6 +131,13 @@ def test_an_unknown_architecture(
         assert part in err
 
 
+def test_a_config_that_contradicts_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    config = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 30, "num_attention_heads": 7}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "cannot be built" in _fails(capsys, str(tmp_path), "--gpu", "rtx-4090")
+
+
 def test_an_unknown_diffusers_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("diffusers")
     (tmp_path / "config.json").write_text(json.dumps({"_class_name": "NoNet2D"}))

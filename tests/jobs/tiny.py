@@ -66,7 +66,7 @@ class LooksAtData(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         chosen = self.layer(x)[x > 0]
-        return chosen.view(8, 8).sum()
+        return chosen.view(3, 1000).sum()
 
 
 def looks_at_data() -> nn.Module:
