@@ -16,7 +16,16 @@ from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
 from vramcast.errors import UsageError
 from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.trace import StepTrace
-from vramcast.virtual_gpu import checkpoints, cuda_api, distributed, foreign, host_parameters, patches, recurrent
+from vramcast.virtual_gpu import (
+    accumulation,
+    checkpoints,
+    cuda_api,
+    distributed,
+    foreign,
+    host_parameters,
+    patches,
+    recurrent,
+)
 from vramcast.virtual_gpu.autocast import AutocastKernels
 from vramcast.virtual_gpu.composites import Composites
 from vramcast.virtual_gpu.device_memory import context_bytes
@@ -96,6 +105,7 @@ class VirtualGpu:
             raise UsageError("this virtual GPU was used already; make a new one with vramcast.virtual_gpu(...)")
         # Optimizers import dynamo at their first use; it must not find our stand-ins in torch's namespaces.
         importlib.import_module("torch._dynamo")
+        accumulation.sole_counts()  # runs a backward pass to learn something: not one of the program's
         with ExitStack() as exits:
             _active = self
             exits.callback(self._finish)
