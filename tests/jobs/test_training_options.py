@@ -259,6 +259,7 @@ def test_a_step_of_ones_own() -> None:
 def test_inference_needs_less() -> None:
     training, inference = predict(JOB, CARD), predict(JOB | {"task": "inference"}, CARD)
     assert inference.peak_allocated_bytes < training.peak_allocated_bytes
+    assert inference.parameters.gradients_bytes == inference.parameters.optimizer_bytes == 0
     assert inference.account.part("gradients") == inference.account.part("optimizer state") == 0
 
 

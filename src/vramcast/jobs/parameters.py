@@ -14,6 +14,8 @@ from vramcast.memory.parameters import ModuleParameters
 def count_parameters(
     modules: Mapping[str, nn.Module], optimizers: list[torch.optim.Optimizer]
 ) -> tuple[ModuleParameters, ...]:
+    """Trained is what an optimizer updates."""
+    updated = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     state = _state_bytes(optimizers)
     rows, seen = [], set()
     for component, module in modules.items():
@@ -21,12 +23,12 @@ def count_parameters(
             own = [p for p in child.parameters(recurse=False) if id(p) not in seen]
             seen |= {id(parameter) for parameter in own}
             if own:
-                rows.append(_row(f"{component}.{path}" if path else component, own, state))
+                rows.append(_row(f"{component}.{path}" if path else component, own, updated, state))
     return tuple(rows)
 
 
-def _row(name: str, parameters: list[nn.Parameter], state: Mapping[int, int]) -> ModuleParameters:
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
+def _row(name: str, parameters: list[nn.Parameter], updated: set[int], state: Mapping[int, int]) -> ModuleParameters:
+    trained = [parameter for parameter in parameters if parameter.requires_grad and id(parameter) in updated]
     return ModuleParameters(
         module=name,
         count=sum(parameter.numel() for parameter in parameters),

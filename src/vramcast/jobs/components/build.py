@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 
 import torch
@@ -51,7 +52,7 @@ def build_component(name: str, job: Job) -> Built:
     if component.device == "gpu":
         module = module.to("cuda")
         copies = [one.to("cuda") for one in copies]
-    return Built(module=module, config=built.config, family=built.family, copies=tuple(copies))
+    return dataclasses.replace(built, module=module, base=built.module, copies=tuple(copies))
 
 
 def original(name: str, components: Mapping[str, Component]) -> Component:
