@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from vramcast.jobs.components.quantization import count_of
 from vramcast.memory.parameters import ModuleParameters
 
 
@@ -31,8 +32,8 @@ def _row(name: str, parameters: list[nn.Parameter], updated: set[int], state: Ma
     trained = [parameter for parameter in parameters if parameter.requires_grad and id(parameter) in updated]
     return ModuleParameters(
         module=name,
-        count=sum(parameter.numel() for parameter in parameters),
-        trained_count=sum(parameter.numel() for parameter in trained),
+        count=sum(count_of(parameter) for parameter in parameters),
+        trained_count=sum(count_of(parameter) for parameter in trained),
         weights_bytes=sum(_bytes(parameter) for parameter in parameters),
         gradients_bytes=sum(_bytes(parameter) for parameter in trained),
         optimizer_bytes=sum(state.get(id(parameter), 0) for parameter in trained),

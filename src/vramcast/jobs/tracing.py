@@ -228,7 +228,7 @@ def _quiet() -> Iterator[None]:
     """Advice that libraries print about a run which is none."""
     import logging
 
-    loggers = [logging.getLogger(name) for name in ("transformers", "diffusers", "peft")]
+    loggers = [logging.getLogger(name) for name in ("transformers", "diffusers", "peft", "bitsandbytes")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
