@@ -16,7 +16,16 @@ from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
 from vramcast.errors import UsageError
 from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.trace import StepTrace
-from vramcast.virtual_gpu import checkpoints, cuda_api, distributed, foreign, host_parameters, patches, recurrent
+from vramcast.virtual_gpu import (
+    accumulation,
+    checkpoints,
+    cuda_api,
+    distributed,
+    foreign,
+    host_parameters,
+    patches,
+    recurrent,
+)
 from vramcast.virtual_gpu.autocast import AutocastKernels
 from vramcast.virtual_gpu.autograd_thread import AutogradThread
 from vramcast.virtual_gpu.composites import Composites
@@ -98,6 +107,7 @@ class VirtualGpu:
             raise UsageError("this virtual GPU was used already; make a new one with vramcast.virtual_gpu(...)")
         # Optimizers import dynamo at their first use; it must not find our stand-ins in torch's namespaces.
         importlib.import_module("torch._dynamo")
+        accumulation.sole_counts()  # runs a backward pass to learn something: not one of the program's
         with ExitStack() as exits:
             _active = self
             exits.callback(self._finish)
@@ -224,6 +234,10 @@ class VirtualGpu:
     def on_step(self, callback: Callable[[list[int]], None]) -> None:
         """Call `callback` after each optimizer step with the number of steps of every optimizer there is."""
         self._position.on_step = callback
+
+    def name_module(self, module: torch.nn.Module, name: str) -> None:
+        """Call a module by this name in the account instead of by its class; it need never be called."""
+        self._position.name_module(module, name)
 
     def note(self, topic: str, text: str, where: str | None = None) -> None:
         """Tell the reader of the prediction something."""

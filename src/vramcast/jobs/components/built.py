@@ -1,0 +1,28 @@
+"""What a source hands back: the module, and what else is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A module on the CPU, without data in its large tensors."""
+
+    module: nn.Module
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The model's configuration, where it has one: sizes of its usual inputs come from it."""
+    family: str = "factory"
+    """transformers, diffusers, timm, torchvision or factory."""
+    base: nn.Module | None = None
+    """The model inside adapters, whose class and signature say what it is called with; None: the module itself."""
+    copies: tuple[nn.Module, ...] = ()
+    """Further copies that only lie on the card."""
+
+    @property
+    def model(self) -> nn.Module:
+        return self.module if self.base is None else self.base
