@@ -1,4 +1,4 @@
-"""The parts of a diffusers folder in bf16 on the GPU: with their weights, or random ones where it holds only configs."""
+"""The parts of a diffusers folder in bf16 on the GPU: with their weights, or random ones where there are none."""
 
 from __future__ import annotations
 

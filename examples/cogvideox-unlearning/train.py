@@ -1,7 +1,7 @@
-"""Make CogVideoX forget a concept: the copy being trained answers the concept's prompt as the original answers a neutral one.
+"""Make CogVideoX forget a concept, with both transformers, T5-XXL and the VAE in bf16 on one GPU.
 
-Both transformers, T5-XXL and the VAE are in bf16 on one GPU.
-"""  # noqa: E501
+The copy being trained learns to answer the concept's prompt as the original answers a neutral one.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -54,7 +56,7 @@ class FNO2d(nn.Module):
             raise ValueError("`layers` needs one entry more than `modes1` and `modes2`, which need as many each")
         self.factor, self.pos_dim, self.act = tuple(upsample_factor), pos_dim, ACTIVATIONS[act]
         self.lift = nn.Conv2d(in_dim + pos_dim, layers[0], 1)
-        pairs = list(zip(layers, layers[1:], strict=False))
+        pairs = list(pairwise(layers))
         self.spectral = nn.ModuleList(
             [SpectralConv2d(a, b, m, n) for (a, b), m, n in zip(pairs, modes1, modes2, strict=True)]
         )

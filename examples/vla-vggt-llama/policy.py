@@ -37,7 +37,7 @@ def load_language(folder: Path) -> nn.Module:
 
 
 class Policy(nn.Module):
-    def __init__(self, language: Path, image_size: int, width: int, layers: int, actions: int, train: str) -> None:
+    def __init__(self, language: Path, *, image_size: int, width: int, layers: int, actions: int, train: str) -> None:
         super().__init__()
         self.vision = Tower(image_size)
         self.language = load_language(language)

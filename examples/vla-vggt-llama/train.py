@@ -59,7 +59,12 @@ def main() -> None:
     data["batch_size"] = args.batch or data["batch_size"]
     scenario = args.train or trained_parts(model)
     policy = Policy(
-        args.language_model, data["image_size"], model["fusion_width"], model["fusion_layers"], model["actions"], scenario
+        args.language_model,
+        image_size=data["image_size"],
+        width=model["fusion_width"],
+        layers=model["fusion_layers"],
+        actions=model["actions"],
+        train=scenario,
     ).cuda()
     trained = [p for p in policy.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=training["learning_rate"], fused=args.fused or None)

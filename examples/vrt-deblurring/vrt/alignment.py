@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torchvision.ops import deform_conv2d
+
 from vrt.flow import warp
 
 

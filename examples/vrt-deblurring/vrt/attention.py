@@ -41,9 +41,7 @@ def from_windows(windows: Tensor, window: Extent, batch: int, extent: Extent) ->
 def shift_mask(extent: Extent, window: Extent, shift: Extent, device: torch.device) -> Tensor:
     """-100 between places of one shifted window that were not neighbours before the shift; kept for the whole run."""
     region = torch.zeros((1, *extent, 1), device=device)
-    parts = [
-        (slice(-side), slice(-side, -step), slice(-step, None)) for side, step in zip(window, shift, strict=True)
-    ]
+    parts = [(slice(-side), slice(-side, -step), slice(-step, None)) for side, step in zip(window, shift, strict=True)]
     for number, (d, h, w) in enumerate(product(*parts)):
         region[:, d, h, w] = number
     regions = to_windows(region, window).squeeze(-1)
@@ -163,7 +161,7 @@ class Block(nn.Module):
         self.mlp = GatedMlp(width, 2 * width, width)
 
     def attend(self, x: Tensor, mask: Tensor) -> Tensor:
-        batch, *extent, width = x.shape
+        batch, *extent, _ = x.shape
         window, shift = fit_window(extent, self.window, self.shift)
         x = self.norm1(x)
         pad_d, pad_h, pad_w = (-size % side for size, side in zip(extent, window, strict=True))

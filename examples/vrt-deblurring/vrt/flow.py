@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -49,7 +51,7 @@ class FlowRefiner(nn.Module):
         super().__init__()
         widths = [8, 32, 64, 32, 16, 2]
         layers: list[nn.Module] = []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in pairwise(widths):
             layers += [nn.Conv2d(before, after, kernel_size=7, padding=3), nn.ReLU()]
         self.basic_module = nn.Sequential(*layers[:-1])
 

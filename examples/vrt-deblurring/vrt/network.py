@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+
 from vrt.alignment import GuidedDeformableConv, align
 from vrt.attention import Extent, GatedMlp, Group
 from vrt.flow import SpyNet, four_neighbours
