@@ -50,7 +50,7 @@ def by_mem_tracker(workload: Measured) -> int:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    from vramcast.measure.factories import load_factory
+    from vramcast.factories import load_factory
 
     optimizers: list[torch.optim.Optimizer] = []
     made = torch.optim.Optimizer.__init__

@@ -130,7 +130,7 @@ def run_workload(workload: Workload, mode: str, parts: Path, threads: int, steps
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
 
-    from vramcast.measure.factories import check_arguments, load_factory
+    from vramcast.factories import check_arguments, load_factory
 
     torch.set_num_threads(threads)
     result: dict[str, Any] = {

@@ -120,7 +120,7 @@ def run_virtually(workload: Measured, steps: int = STEPS) -> Any:
     """The prediction for a workload; runs in this process."""
     import torch
 
-    from vramcast.measure.factories import load_factory
+    from vramcast.factories import load_factory
     from vramcast.virtual_gpu import virtual_gpu
 
     factory = load_factory(workload.factory)
@@ -142,7 +142,7 @@ def import_heavy(workloads: Iterable[Measured]) -> None:
     import importlib
 
     preload([w for w in load_corpus() if w.factory in {measured.factory for measured in workloads}])
-    for name in ("torch._dynamo", "vramcast.virtual_gpu", "vramcast.memory", "vramcast.measure.factories"):
+    for name in ("torch._dynamo", "vramcast.virtual_gpu", "vramcast.memory", "vramcast.factories"):
         importlib.import_module(name)
 
 

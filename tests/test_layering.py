@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "vramcast"
 
 # Each layer with the layers it may import; every layer may import the base.
-BASE = {"errors", "units"}
+BASE = {"errors", "units", "factories"}
 LAYERS: dict[str, set[str]] = {
     "gpus": set(),
     "trace": set(),
@@ -21,11 +21,18 @@ LAYERS: dict[str, set[str]] = {
     "virtual_gpu": {"gpus", "trace", "allocator", "memory"},
     "measure": {"gpus", "trace", "allocator", "memory"},
     "report": {"gpus", "trace", "memory"},
-    "cli": {"gpus", "trace", "memory", "report", "virtual_gpu", "measure"},
+    "jobs": {"gpus", "trace", "memory", "report", "virtual_gpu"},
+    "cli": {"gpus", "trace", "memory", "report", "jobs", "virtual_gpu", "measure"},
 }
 MAY_IMPORT_TORCH = {"virtual_gpu", "measure"}
 # The recorder's own files would be the only ones of trace/ that do.
-TORCH_FILES = {PACKAGE / "trace" / "recorder.py"}
+TORCH_FILES = {
+    PACKAGE / "trace" / "recorder.py",
+    # A job is read without torch; it is built and run with it.
+    *(PACKAGE / "jobs" / "components").rglob("*.py"),
+    *(PACKAGE / "jobs" / "training").rglob("*.py"),
+    *(PACKAGE / "jobs" / name for name in ("tracing.py", "parallel.py", "parameters.py", "shapes.py")),
+}
 
 
 def _imports(path: Path) -> list[str]:
@@ -75,6 +82,8 @@ def test_only_some_layers_import_torch(layer: str) -> None:
         "import vramcast.memory, vramcast.memory.compare, vramcast.memory.results, vramcast.memory.out_of_memory",
         "import vramcast.report.terminal, vramcast.report.documents, vramcast.report.comparison",
         "import vramcast.allocator, vramcast.trace, vramcast.gpus",
+        "import vramcast.jobs.run, vramcast.jobs.load, vramcast.jobs.validation, vramcast.jobs.template; "
+        "from vramcast.jobs.readers import readers; list(readers())",
     ],
 )
 def test_importing_leaves_torch_alone(code: str) -> None:

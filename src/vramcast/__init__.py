@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec, all_gpus, find_gpu
+    from vramcast.jobs.prediction import JobPrediction
+    from vramcast.jobs.run import predict
+    from vramcast.jobs.schema import Job
     from vramcast.memory import Prediction
     from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
     from vramcast.virtual_gpu.rules import rule
@@ -22,11 +25,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "GpuSpec",
+    "Job",
+    "JobPrediction",
     "Prediction",
     "VirtualGpu",
     "__version__",
     "all_gpus",
     "find_gpu",
+    "predict",
     "rule",
     "virtual_gpu",
 ]
@@ -35,6 +41,9 @@ _HOMES = {
     "GpuSpec": "vramcast.gpus",
     "all_gpus": "vramcast.gpus",
     "find_gpu": "vramcast.gpus",
+    "Job": "vramcast.jobs.schema",
+    "JobPrediction": "vramcast.jobs.prediction",
+    "predict": "vramcast.jobs.run",
     "Prediction": "vramcast.memory",
     "VirtualGpu": "vramcast.virtual_gpu.context",
     "rule": "vramcast.virtual_gpu.rules",

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from vramcast.factories import Factory
 from vramcast.measure.driver_state import environment
-from vramcast.measure.factories import Factory
 from vramcast.measure.phases import PhaseWatcher
 
 _MAX_HISTORY_ENTRIES = 2 * 10**6

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vramcast.factories import Factory
 from vramcast.measure.driver_state import environment
-from vramcast.measure.factories import Factory
 from vramcast.measure.phases import PhaseWatcher
 from vramcast.measure.real_run import take_memory_point
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from vramcast.errors import UsageError
+from vramcast.factories import Factory
 from vramcast.measure.driver_state import device_used_bytes, environment, process_used_bytes
-from vramcast.measure.factories import Factory
 from vramcast.measure.phases import PhaseWatcher
 
 

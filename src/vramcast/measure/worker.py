@@ -43,7 +43,7 @@ def main(job_text: str, result_path: str) -> int:
 
 def measure_job(job: dict[str, Any]) -> dict[str, Any]:
     """`job`: target, script_args, factory_args, steps. Gives the measurement document."""
-    from vramcast.measure.factories import check_arguments, load_factory
+    from vramcast.factories import check_arguments, load_factory
     from vramcast.measure.script_steps import ScriptSteps
 
     target: str = job["target"]

@@ -70,7 +70,7 @@ def predict(
         context_bytes = trace.context_bytes
         capacity = trace.capacity_bytes if capacity_bytes is None else capacity_bytes
     else:
-        context_bytes = max(0, trace.context_bytes - traced_for.context_bytes) + gpu.context_bytes
+        context_bytes = context_on(trace, gpu)
         capacity = gpu.total_memory_bytes - context_bytes if capacity_bytes is None else capacity_bytes
         text = f"traced for {traced_for.short_name}; {gpu.short_name} may choose other kernels and workspaces"
         notes.append(Note("another card", text))
@@ -98,6 +98,12 @@ def predict(
         source=trace.source,
         trace=trace,
     )
+
+
+def context_on(trace: StepTrace, gpu: GpuSpec) -> int:
+    """CUDA context of `gpu`, and the kernels that the trace has loaded."""
+    traced_for = GpuSpec.from_dict(trace.gpu)
+    return max(0, trace.context_bytes - traced_for.context_bytes) + gpu.context_bytes
 
 
 def _fatal(run: Replay) -> Refusal | None:

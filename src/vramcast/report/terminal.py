@@ -21,8 +21,8 @@ _NOTES_PER_TOPIC = 5
 
 def print_prediction(prediction: Prediction, console: Console) -> None:
     console.print(Text(verdict(prediction), style="bold green" if prediction.fits else "bold red"))
-    console.print(Text(_peaks(prediction)))
-    console.print(Text(_where(prediction)))
+    for line in peak_lines(prediction):
+        console.print(Text(line))
     console.print()
     print_kinds(prediction.account.parts, prediction.account.device_bytes, console)
     console.print()
@@ -31,7 +31,7 @@ def print_prediction(prediction: Prediction, console: Console) -> None:
     print_phases(prediction.account, console)
     print_notes(prediction.notes, console)
     console.print()
-    console.print(Text(_footer(prediction), style="dim"))
+    console.print(Text(footer(prediction), style="dim"))
 
 
 def print_account(account: Account, console: Console) -> None:
@@ -45,52 +45,52 @@ def print_account(account: Account, console: Console) -> None:
 
 def print_every_module(account: Account, console: Console) -> None:
     """The whole tree, nothing merged and nothing left out."""
-    table = _table("module", "own GiB", "with all below", "mostly")
+    grid = table("module", "own GiB", "with all below", "mostly")
     for node in account.modules.walk():
         depth = node.name.count(".") + 1 if node.name else 0
         label = node.name.rpartition(".")[2] or "(all)"
         kinds = node.by_kind_bytes
-        table.add_row(
+        grid.add_row(
             "  " * depth + label,
             f"{node.self_bytes / 2**30:.3f}",
             f"{node.total_bytes / 2**30:.3f}",
             max(kinds, key=lambda kind: kinds[kind], default=""),
         )
-    console.print(table)
+    console.print(grid)
 
 
 def print_kinds(parts: Sequence[Part], total_bytes: int, console: Console) -> None:
-    table = _table("at the peak", "GiB", "share")
+    grid = table("at the peak", "GiB", "share")
     for part in largest(parts):
-        table.add_row(part.name, f"{part.size_bytes / 2**30:.2f}", percent(part.size_bytes, total_bytes))
-    table.add_section()
-    table.add_row("on the device", f"{total_bytes / 2**30:.2f}", "", style="bold")
-    console.print(table)
+        grid.add_row(part.name, f"{part.size_bytes / 2**30:.2f}", percent(part.size_bytes, total_bytes))
+    grid.add_section()
+    grid.add_row("on the device", f"{total_bytes / 2**30:.2f}", "", style="bold")
+    console.print(grid)
 
 
 def print_modules(account: Account, console: Console) -> None:
     total_bytes = account.modules.total_bytes
-    table = _table("module", "GiB", "share", "mostly")
+    grid = table("module", "GiB", "share", "mostly")
     for row in module_rows(account.modules):
-        table.add_row(
+        grid.add_row(
             "  " * row.depth + row.label,
             f"{row.size_bytes / 2**30:.2f}",
             percent(row.size_bytes, total_bytes),
             row.largest_kind,
         )
-    console.print(table)
+    console.print(grid)
 
 
 def print_phases(account: Account, console: Console) -> None:
     """The first step and the last one; those between repeat the last."""
-    table = _table("step", "phase", "allocated", "reserved", text_columns=2)
+    grid = table("step", "phase", "allocated", "reserved", text_columns=2)
     steps = [stretch.step for stretch in account.phases]
     for stretch in account.phases:
         if stretch.step not in (min(steps), max(steps)):
             continue
         allocated, reserved = stretch.peak_allocated_bytes, stretch.peak_reserved_bytes
-        table.add_row(str(stretch.step + 1), stretch.phase, format_gib(allocated), format_gib(reserved))
-    console.print(table)
+        grid.add_row(str(stretch.step + 1), stretch.phase, format_gib(allocated), format_gib(reserved))
+    console.print(grid)
 
 
 def print_notes(notes: Iterable[Note], console: Console) -> None:
@@ -106,6 +106,11 @@ def print_notes(notes: Iterable[Note], console: Console) -> None:
             console.print(Padding(Text(f"{where}{note.text}{times}"), (0, 0, 0, 2)))
         if len(group) > _NOTES_PER_TOPIC:
             console.print(Padding(Text(f"and {len(group) - _NOTES_PER_TOPIC} more (--json lists all)"), (0, 0, 0, 2)))
+
+
+def peak_lines(prediction: Prediction) -> tuple[str, str]:
+    """The three figures, and where the peak is or memory runs out."""
+    return _peaks(prediction), _where(prediction)
 
 
 def _peaks(prediction: Prediction) -> str:
@@ -130,7 +135,7 @@ def _where(prediction: Prediction) -> str:
     )
 
 
-def _footer(prediction: Prediction) -> str:
+def footer(prediction: Prediction) -> str:
     parts = [prediction.source] if prediction.source else []
     parts.append(f"{prediction.steps} step{'' if prediction.steps == 1 else 's'} traced")
     parts.append(f"torch {prediction.versions.get('torch', '?')}")
@@ -149,7 +154,7 @@ def _footer(prediction: Prediction) -> str:
     return "; ".join(parts)
 
 
-def _table(*headings: str, text_columns: int = 1) -> Table:
+def table(*headings: str, text_columns: int = 1) -> Table:
     """No lines but one under the heading, so that it reads the same in a terminal, a file and a log."""
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for i, heading in enumerate(headings):
@@ -159,6 +164,8 @@ def _table(*headings: str, text_columns: int = 1) -> Table:
 
 
 __all__ = [
+    "footer",
+    "peak_lines",
     "print_account",
     "print_every_module",
     "print_kinds",
@@ -166,4 +173,5 @@ __all__ = [
     "print_notes",
     "print_phases",
     "print_prediction",
+    "table",
 ]

@@ -206,6 +206,10 @@ class VirtualGpu:
         """Call `callback` after each optimizer step with the number of steps of every optimizer there is."""
         self._position.on_step = callback
 
+    def name_module(self, module: torch.nn.Module, name: str) -> None:
+        """Call a module by this name in the account instead of by its class; it need never be called."""
+        self._position.name_module(module, name)
+
     def note(self, topic: str, text: str, where: str | None = None) -> None:
         """Tell the reader of the prediction something."""
         self._machine.note(topic, text, where)

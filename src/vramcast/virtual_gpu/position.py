@@ -106,7 +106,6 @@ class Position:
 
     def _learn_names(self, module: torch.nn.Module) -> int:
         """Name a module met for the first time, and all below it."""
-        intern = self.ledger.builder.intern_module
         compiled = getattr(module, "_orig_mod", None)  # torch.compile's wrapper keeps out of the names
         prefix = type(module if compiled is None else compiled).__name__
         if self._stack:  # made on the fly inside another module
@@ -115,6 +114,12 @@ class Position:
             self._roots_of_type[prefix] += 1
             if self._roots_of_type[prefix] > 1:
                 prefix = f"{prefix}#{self._roots_of_type[prefix]}"
+        self.name_module(module, prefix, is_root=not self._stack)
+        return self._names[id(module)][1]
+
+    def name_module(self, module: torch.nn.Module, prefix: str, *, is_root: bool = True) -> None:
+        """Give a module and all below it their names; those that have one already keep it."""
+        intern = self.ledger.builder.intern_module
         for path, child in module.named_modules():
             known = self._names.get(id(child))
             if known is None or known[0]() is not child:
@@ -123,10 +128,9 @@ class Position:
                 name = intern(full)
                 self._names[id(child)] = (weakref.ref(child), name)
                 self._paths[name] = full
-        if not self._stack:
+        if is_root:
             self._roots.append(weakref.ref(module))
             self._classify_module(module)
-        return self._names[id(module)][1]
 
     # -- backward -------------------------------------------------------------------------------------------
 

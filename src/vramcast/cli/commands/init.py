@@ -1,0 +1,46 @@
+"""Write a commented vramcast.yaml for a model folder, to be changed to what you train.
+
+Nothing that exists is overwritten. With --schema, write the JSON Schema that editors complete it with.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", type=Path, nargs="?", help="a model folder")
+    parser.add_argument(
+        "--output", type=Path, default=Path("vramcast.yaml"), metavar="FILE", help="where to (%(default)s)"
+    )
+    parser.add_argument("--schema", type=Path, metavar="FILE", help="write the JSON Schema of job files here instead")
+
+
+def execute(args: argparse.Namespace) -> int:
+    from vramcast.errors import UsageError
+
+    if args.schema is not None:
+        from vramcast.jobs.json_schema import schema_text
+
+        _write(args.schema, schema_text())
+        return 0
+    if args.model is None:
+        raise UsageError("name a model folder: vramcast init ./my-model")
+    from vramcast.jobs.template import job_template
+
+    _write(args.output, job_template(args.model, args.output))
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    from vramcast.errors import UsageError
+
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{path} exists already and is left as it is; --output names another file") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+    print(f"wrote {path}")

@@ -1,0 +1,65 @@
+"""Say what a training job takes on a card: parameters, activations, everything else, and which cards hold it.
+
+JOB is a vramcast.yaml, a model folder (transformers or diffusers: config.json is enough), a training config that one
+of the readers knows, or a Python function that returns a job (package.module:function). No GPU and no weights are
+needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+
+from vramcast.cli.job_options import add_job_argument, add_job_options, load
+from vramcast.cli.options import (
+    EXIT_DOES_NOT_FIT,
+    EXIT_FITS,
+    add_card_options,
+    add_json_option,
+    check_writable,
+    positive,
+    print_json,
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_argument(parser)
+    add_card_options(parser)
+    add_job_options(parser)
+    parser.add_argument("--steps", type=positive, default=3, metavar="N", help="trace N optimizer steps (%(default)s)")
+    add_json_option(parser)
+    parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
+
+
+def execute(args: argparse.Namespace) -> int:
+    check_writable(args.save)
+    loaded = load(args)
+
+    from vramcast.cli.progress import Reporter
+    from vramcast.jobs.run import predict
+
+    progress = Reporter()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # whatever a factory prints is not the result
+            result = predict(
+                loaded,
+                args.gpu,
+                args.limit,
+                args.steps,
+                allocator_conf=args.allocator_conf,
+                progress=progress,
+            )
+    finally:
+        progress.done()
+    if args.save is not None and result.trace is not None:
+        result.trace.save(args.save)
+    if args.json:
+        print_json(result.to_document())
+    else:
+        from vramcast.report.console import emit
+        from vramcast.report.job import print_job
+
+        emit(lambda console: print_job(result.job_account(), console), sys.stdout)
+    return EXIT_FITS if result.fits else EXIT_DOES_NOT_FIT

@@ -1,0 +1,80 @@
+"""Options of the verbs that take a job: the job itself, and changes to it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from vramcast.cli.options import positive
+
+if TYPE_CHECKING:
+    from vramcast.jobs.load import LoadedJob
+
+_SIZES = {"batch": "batch", "seq": "sequence", "frames": "frames", "height": "height", "width": "width"}
+_SETTINGS = {
+    "precision": ("precision", "fp32, tf32, bf16, fp16, pure-bf16 or pure-fp16"),
+    "optimizer": ("optimizer", "adamw, sgd, adamw8bit, ..."),
+    "checkpointing": ("checkpointing", "none or all"),
+}
+JOB_HELP = "a vramcast.yaml, a model folder, a training config, or package.module:function"
+
+
+def add_job_argument(parser: argparse.ArgumentParser, **more: Any) -> None:
+    parser.add_argument("job", metavar="JOB", help=JOB_HELP, **more)
+
+
+def add_job_options(parser: argparse.ArgumentParser) -> None:
+    sizes = parser.add_argument_group("sizes, of one GPU's batch")
+    for option, size in _SIZES.items():
+        names = [f"--{option}"] + (["--sequence"] if option == "seq" else [])
+        sizes.add_argument(*names, dest=f"size_{size}", type=positive, metavar="N")
+    settings = parser.add_argument_group("settings")
+    for option, (_, help_text) in _SETTINGS.items():
+        settings.add_argument(f"--{option}", metavar="NAME", help=help_text)
+    settings.add_argument("--inference", action="store_true", help="forward passes only")
+    settings.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes",
+        help="any field of the job (docs/jobs.md), e.g. components.model.mode=frozen; may be given several times",
+    )  # fmt: skip
+    settings.add_argument("--model", metavar="FOLDER", help="the model, for a config that does not name one")
+    settings.add_argument(
+        "--trust-remote-code", action="store_true", help="run Python code that lies in the model folder"
+    )
+
+
+def load(args: argparse.Namespace, argument: str | None = None) -> LoadedJob:
+    """The job that was named, with the options put in."""
+    from vramcast.jobs.load import load_job
+    from vramcast.jobs.readers import Request
+
+    request = Request(model=args.model, trust_remote_code=args.trust_remote_code)
+    return load_job(args.job if argument is None else argument, overrides(args), request)
+
+
+def overrides(args: argparse.Namespace) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    for size in _SIZES.values():
+        value = getattr(args, f"size_{size}")
+        if value is not None:
+            changes[f"sizes.{size}"] = value
+    for option, (key, _) in _SETTINGS.items():
+        value = getattr(args, option)
+        if value is not None:
+            changes[key] = value
+    if args.inference:
+        changes["task"] = "inference"
+    for change in args.changes:
+        key, value = _parse_change(change)
+        changes[key] = value
+    return changes
+
+
+def _parse_change(text: str) -> tuple[str, Any]:
+    from vramcast.errors import UsageError
+    from vramcast.jobs.yaml_file import parse_yaml
+
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UsageError(f"--set {text}: write KEY=VALUE, e.g. --set components.model.mode=frozen")
+    parsed, _ = parse_yaml(value, f"--set {key}")
+    return key.strip(), parsed

@@ -1,0 +1,22 @@
+"""What a source hands back: the module, and what else is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A module on the CPU, without data in its large tensors."""
+
+    module: nn.Module
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The model's configuration, where it has one: sizes of its usual inputs come from it."""
+    family: str = "factory"
+    """transformers, diffusers, timm, torchvision or factory."""
+    copies: tuple[nn.Module, ...] = ()
+    """Further copies that only lie on the card."""

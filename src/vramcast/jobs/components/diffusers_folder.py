@@ -1,0 +1,50 @@
+"""A model from a diffusers folder, or one part of a pipeline's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from vramcast.errors import UsageError
+from vramcast.jobs.components import transformers_folder
+from vramcast.jobs.components.built import Built
+from vramcast.jobs.components.libraries import library
+from vramcast.jobs.folders import CONFIG, PIPELINE, merged, pipeline_parts, read_json, why_no_model
+from vramcast.jobs.references import nearest
+from vramcast.jobs.schema import Component
+
+
+def build(component: Component, dtype: torch.dtype) -> Built:
+    folder = _folder(component)
+    raw = merged(read_json(folder / CONFIG), component.config)
+    name = component.class_name or raw.get("_class_name")
+    if name is None:  # text encoders in a pipeline are transformers models
+        return transformers_folder.build(component, dtype)
+    diffusers = library("diffusers", folder)
+    model_class = getattr(diffusers, name, None) if isinstance(name, str) else None
+    if model_class is None or not hasattr(model_class, "from_config"):
+        raise UsageError(
+            f"{folder / CONFIG}: _class_name: diffusers {diffusers.__version__} has no model {name!r}; a newer version "
+            "may, or name a Python function that builds it (factory: package.module:function)"
+        )
+    try:
+        module = model_class.from_config({**raw, **component.arguments})
+    except (TypeError, ValueError, KeyError) as error:
+        raise UsageError(f"{folder / CONFIG}: {name} cannot be built from it: {error}") from None
+    return Built(module=module.to(dtype), config=dict(module.config), family="diffusers")
+
+
+def _folder(component: Component) -> Path:
+    root = Path(component.diffusers or "")
+    folder = root / (component.subfolder or "")
+    if (folder / CONFIG).is_file():
+        return folder
+    if not root.is_dir():
+        raise UsageError(f"no such folder: {root}")
+    if (root / PIPELINE).is_file():
+        parts = pipeline_parts(root)
+        if component.subfolder is None:
+            raise UsageError(f"{root} is a pipeline: say which part with subfolder: {', '.join(parts)}")
+        raise UsageError(f"{root}: subfolder: no part {component.subfolder!r}{nearest(component.subfolder, parts)}")
+    raise UsageError(why_no_model(folder) if folder.is_dir() else f"no such folder: {folder}")

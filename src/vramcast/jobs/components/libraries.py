@@ -1,0 +1,20 @@
+"""Model libraries are not required: where one is missing, the message says what to install and what for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+from vramcast.errors import UsageError
+
+
+def library(name: str, wanted_for: object) -> Any:
+    """Import `name`; nothing is ever fetched from the network by it."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        if error.name is not None and error.name.partition(".")[0] != name:
+            raise UsageError(f"{wanted_for}: {name} cannot be imported here: {error}") from None
+        raise UsageError(f"{wanted_for} needs {name}, which is not installed: pip install {name}") from None

@@ -1,0 +1,49 @@
+"""Low-rank adapters by peft, put in as people do for each library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from vramcast.errors import UsageError
+from vramcast.jobs.components.libraries import library
+from vramcast.jobs.schema import Lora
+from vramcast.jobs.training.dtypes import DTYPES
+
+_DIFFUSION_TARGETS = ["to_k", "to_q", "to_v", "to_out.0"]
+"""What diffusers' LoRA training scripts take."""
+
+
+def add_adapters(key: str, module: Any, lora: Lora | None, family: str) -> nn.Module:
+    peft = library("peft", f"{key}: mode: lora")
+    lora = lora or Lora()
+    targets: Any = lora.targets
+    if targets is None and family == "diffusers":
+        targets = _DIFFUSION_TARGETS
+    config = peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha or 2 * lora.rank,
+        lora_dropout=lora.dropout,
+        target_modules=targets,
+        modules_to_save=lora.trained_modules or None,
+    )
+    try:
+        if family == "diffusers" and hasattr(module, "add_adapter"):
+            module.requires_grad_(False)
+            module.add_adapter(config)
+            adapted: nn.Module = module
+        else:
+            adapted = peft.get_peft_model(module, config)
+    except (ValueError, TypeError) as error:
+        names = sorted(
+            {name.rpartition(".")[2] for name, child in module.named_modules() if isinstance(child, nn.Linear)}
+        )
+        raise UsageError(
+            f"{key}.lora.targets: {str(error).splitlines()[0]} Linear layers here are called {', '.join(names[:12])}"
+        ) from None
+    if lora.dtype is not None:
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.to(DTYPES[lora.dtype])
+    return adapted

@@ -1,0 +1,34 @@
+"""A model by its torchvision name."""
+
+from __future__ import annotations
+
+import torch
+
+from vramcast.errors import UsageError
+from vramcast.jobs.components.built import Built
+from vramcast.jobs.components.libraries import library
+from vramcast.jobs.references import nearest
+from vramcast.jobs.schema import Component
+
+_GROUPS = {"segmentation": "segmentation", "detection": "detection", "video": "video", "optical_flow": "flow"}
+
+
+def build(component: Component, dtype: torch.dtype) -> Built:
+    name = component.torchvision or ""
+    library("torchvision", f"torchvision: {name}")
+    from torchvision import models
+
+    if name not in models.list_models():
+        guess = nearest(name, models.list_models())
+        raise UsageError(f"torchvision: there is no model {name!r}{guess if guess.startswith(';') else ''}")
+    builder = models.get_model_builder(name)
+    arguments = dict(component.arguments)
+    group = next((kind for part, kind in _GROUPS.items() if f".{part}." in f"{builder.__module__}."), "classification")
+    if group in ("segmentation", "detection"):
+        arguments.setdefault("weights_backbone", None)
+    try:
+        module = builder(weights=None, **arguments)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"torchvision: {name} does not take these arguments: {error}") from None
+    config = {"group": group, "name": name, "num_classes": arguments.get("num_classes")}
+    return Built(module=module.to(dtype), config=config, family="torchvision")

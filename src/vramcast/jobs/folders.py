@@ -1,0 +1,80 @@
+"""Model folders as data: which JSON files they hold and what those say. No weights, no pickle, no code is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vramcast.errors import UsageError
+
+CONFIG = "config.json"
+PIPELINE = "model_index.json"
+_LARGEST_JSON_BYTES = 20_000_000
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; UsageError names the file and what is wrong with it."""
+    try:
+        if path.stat().st_size > _LARGEST_JSON_BYTES:
+            raise UsageError(f"{path} is too large for a config file")
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"no such file: {path}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+    except (UnicodeDecodeError, RecursionError):
+        raise UsageError(f"{path} is not a JSON file") from None
+    if not isinstance(document, dict):
+        raise UsageError(f"{path}: an object with keys is needed")
+    return document
+
+
+def folder_kind(folder: Path) -> str | None:
+    """pipeline, diffusers, transformers, or None for a folder without a model's config."""
+    if (folder / PIPELINE).is_file():
+        return "pipeline"
+    if not (folder / CONFIG).is_file():
+        return None
+    config = read_json(folder / CONFIG)
+    if "_class_name" in config:
+        return "diffusers"
+    return "transformers"
+
+
+def pipeline_parts(folder: Path) -> dict[str, tuple[str, str]]:
+    """The networks of a pipeline: subfolder → (library, class); tokenizers and schedulers have no config.json."""
+    index = read_json(folder / PIPELINE)
+    parts: dict[str, tuple[str, str]] = {}
+    for name, value in index.items():
+        if name.startswith("_") or not isinstance(value, list) or len(value) != 2:
+            continue
+        library, class_name = value
+        if isinstance(library, str) and isinstance(class_name, str) and (folder / name / CONFIG).is_file():
+            parts[name] = (library, class_name)
+    return parts
+
+
+def why_no_model(folder: Path) -> str:
+    """What to tell somebody whose folder has no config: a folder of pickles is the usual case."""
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    if pickles:
+        return (
+            f"{folder} has weights ({pickles[0]}) but no {CONFIG}. A pickle is never opened: it can run any code. Put "
+            f"the model's {CONFIG} beside it, or name a Python function that builds it (vramcast predict file.py:job)"
+        )
+    if any(folder.glob("*.safetensors")):
+        return f"{folder} has weights but no {CONFIG}, which says what they are of: put it beside them"
+    return f"{folder} has neither {CONFIG} (transformers, one diffusers model) nor {PIPELINE} (a diffusers pipeline)"
+
+
+def merged(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`config` with `changes` put over it, key by key at every depth."""
+    result = dict(config)
+    for key, value in changes.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return result

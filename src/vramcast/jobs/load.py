@@ -1,0 +1,82 @@
+"""From what somebody typed (a file, a folder, "package.module:function") to a job, with their changes put in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vramcast.errors import UsageError
+from vramcast.jobs.readers import Request, factory, read
+from vramcast.jobs.schema import Job
+from vramcast.jobs.validation import make_job
+from vramcast.trace import Note
+
+Overrides = Mapping[str, Any]
+"""Dotted key → value: {"sizes.batch": 4, "components.model.mode": "frozen"}."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedJob:
+    job: Job
+    recognised_as: str = ""
+    """For the report: "transformers folder (LlamaForCausalLM)", "vramcast.yaml"."""
+    notes: tuple[Note, ...] = ()
+    where: str = ""
+    """What the user named; messages begin with it."""
+
+
+def load_job(argument: str, overrides: Overrides | None = None, request: Request | None = None) -> LoadedJob:
+    """Read `argument` and apply `overrides`; UsageError says which file and key is wrong, and what to write."""
+    request = request or Request()
+    path = Path(argument)
+    if not path.exists() and factory.is_factory(argument):
+        reading = factory.read_factory(argument)
+    else:
+        reading = read(path, request)
+    overrides = overrides or {}
+    job = with_overrides(reading.job, overrides)
+    kept = [text for key, text in reading.assumed.items() if not any(said.startswith(key) for said in overrides)]
+    assumed = (Note("assumed", "; ".join(kept)),) if kept else ()
+    return LoadedJob(job=job, recognised_as=reading.recognised_as, notes=(*assumed, *reading.notes), where=argument)
+
+
+def with_overrides(job: Job, overrides: Overrides, where: str = "the options") -> Job:
+    """The job with single values replaced, and checked again as a whole."""
+    if not overrides:
+        return job
+    data = job.model_dump(exclude_unset=True)
+    for key, value in overrides.items():
+        _put(data, key, value)
+    if "sizes.batch" in overrides and isinstance(data.get("gpus"), dict):
+        data["gpus"].pop("global_batch", None)  # the batch of one GPU is said anew
+    return make_job(data, where)
+
+
+def _put(data: dict[str, Any], key: str, value: Any) -> None:
+    parts = key.split(".")
+    if not all(re.fullmatch(r"[\w-]+", part) for part in parts):
+        raise UsageError(f"--set {key}: a key is names with dots between, e.g. components.model.mode=frozen")
+    place: Any = data
+    for i, part in enumerate(parts):
+        if isinstance(place, list):
+            index = int(part) if part.isdigit() else 0
+            if not index < len(place):
+                raise UsageError(f"--set {key}: there is no number {part} in {'.'.join(parts[:i])}")
+            if part.isdigit():
+                if i == len(parts) - 1:
+                    place[index] = value
+                    return
+                place = place[index]
+                continue
+            place = place[index]
+        if not isinstance(place, dict):
+            raise UsageError(f"--set {key}: {'.'.join(parts[:i])} is a single value and has no {part!r}")
+        if i == len(parts) - 1:
+            place[part] = value
+        else:
+            if place.get(part) is None:
+                place[part] = {}
+            place = place[part]

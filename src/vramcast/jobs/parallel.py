@@ -1,0 +1,46 @@
+"""Several GPUs: what is modelled, and what is not and says so."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from vramcast.errors import CannotPredict
+from vramcast.jobs.schema import Job
+from vramcast.trace import Note
+
+
+def check_supported(job: Job) -> None:
+    """CannotPredict for what would be counted wrong, rather than a number that leaves it out."""
+    gpus = job.gpus
+    instead = "use strategy: ddp for what one GPU takes without it"
+    if gpus.effective_strategy == "fsdp":
+        raise CannotPredict(f"gpus.strategy: sharding by FSDP is not modelled yet; {instead}")
+    if gpus.zero_stage:
+        raise CannotPredict(f"gpus.zero_stage: sharding by ZeRO stage {gpus.zero_stage} is not modelled yet; {instead}")
+    for name in ("offload_optimizer", "offload_parameters"):
+        if getattr(gpus, name):
+            raise CannotPredict(f"gpus.{name}: offloading to the computer's memory is not modelled yet; write false")
+
+
+def data_parallel(job: Job, modules: dict[str, nn.Module], notes: list[Note]) -> dict[str, nn.Module]:
+    """The trained components under DistributedDataParallel, with their gradient buckets."""
+    if job.gpus.effective_strategy == "none":
+        return modules
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("nccl", world_size=1, rank=0)
+    wrapped = dict(modules)
+    for name, module in modules.items():
+        if job.components[name].is_trained and job.components[name].call:
+            wrapped[name] = nn.parallel.DistributedDataParallel(
+                module,
+                device_ids=[0],
+                bucket_cap_mb=job.gpus.bucket_cap_mb,
+                find_unused_parameters=job.gpus.find_unused_parameters,
+                gradient_as_bucket_view=job.gpus.gradient_as_bucket_view,
+                static_graph=job.gpus.static_graph,
+            )
+    if job.gpus.count > 1:
+        text = f"one of {job.gpus.count} GPUs; NCCL's own buffers, a few hundred MiB outside PyTorch, are not counted"
+        notes.append(Note("several GPUs", text))
+    return wrapped

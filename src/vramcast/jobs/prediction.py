@@ -1,0 +1,104 @@
+"""The prediction of a job: the verdict and account of its trace, and what only a job knows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vramcast.gpus import GpuSpec
+from vramcast.jobs.schema import Job
+from vramcast.memory import Account, Prediction
+from vramcast.memory.cards import CardFit
+from vramcast.memory.job_account import JobAccount
+from vramcast.memory.parameters import ParameterNode
+from vramcast.memory.stages import Stage
+from vramcast.trace import Note, StepTrace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPrediction:
+    """What a job would take on one card."""
+
+    job: Job
+    prediction: Prediction
+    parameters: ParameterNode
+    stages: Stage
+    output_shapes: Mapping[str, tuple[int, ...]]
+    cards: tuple[CardFit, ...]
+    sizes: Mapping[str, int]
+    recognised_as: str = ""
+
+    @property
+    def fits(self) -> bool:
+        return self.prediction.fits
+
+    @property
+    def gpu(self) -> GpuSpec:
+        return self.prediction.gpu
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        return self.prediction.peak_allocated_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return self.prediction.peak_reserved_bytes
+
+    @property
+    def device_bytes(self) -> int:
+        return self.prediction.device_bytes
+
+    @property
+    def headroom_bytes(self) -> int:
+        return self.prediction.headroom_bytes
+
+    @property
+    def account(self) -> Account:
+        return self.prediction.account
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        return self.prediction.notes
+
+    @property
+    def trace(self) -> StepTrace | None:
+        return self.prediction.trace
+
+    @property
+    def samples_per_step(self) -> int:
+        return self.job.effective_sizes["batch"] * self.job.accumulation * self.job.gpus.count
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        dataset = self.job.dataset
+        return None if dataset is None else math.ceil(dataset.size / self.samples_per_step)
+
+    def job_account(self) -> JobAccount:
+        """What reports read."""
+        return JobAccount(
+            name=self.job.name,
+            recognised_as=self.recognised_as,
+            task=self.job.task,
+            sizes=self.sizes,
+            samples_per_step=self.samples_per_step,
+            steps_per_epoch=self.steps_per_epoch,
+            epochs=self.job.dataset.epochs if self.job.dataset is not None else None,
+            prediction=self.prediction,
+            parameters=self.parameters,
+            stages=self.stages,
+            output_shapes=self.output_shapes,
+            cards=self.cards,
+        )
+
+    def to_document(self) -> dict[str, Any]:
+        """As `vramcast predict --json` prints it."""
+        from vramcast.report.job_documents import job_document
+
+        return job_document(self.job_account(), self.job.model_dump(mode="json", exclude_defaults=True))
+
+    def _repr_html_(self) -> str:
+        from vramcast.report.html import job_page
+
+        return job_page(self.job_account())

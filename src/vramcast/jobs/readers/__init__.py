@@ -1,0 +1,80 @@
+"""Readers turn what people have (a file, a folder, a function) into a Job, and say what they recognised.
+
+A reader is a module of this package with three things:
+
+    NAME = "KAIR option file"                             # what the report calls it
+    def recognises(path: Path) -> bool                    # cheap, never raises, looks at nothing but `path`
+    def read(path: Path, request: Request) -> Reading     # UsageError names the file, the key and the cure
+
+Put its name into READERS; the first that recognises a path reads it. None of them imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from vramcast.errors import UsageError
+from vramcast.jobs.schema import Job
+from vramcast.trace import Note
+
+READERS: tuple[str, ...] = ("vramcast_yaml", "model_folder")
+"""In the order in which they are asked: the more particular first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the user said beside the path."""
+
+    model: str | None = None
+    """A model folder, for configs that describe the training but not the model (DeepSpeed, accelerate)."""
+    trust_remote_code: bool = False
+    arguments: tuple[str, ...] = ()
+    """Flags of a training script, for readers that understand them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A job, where it came from, and what the reader must tell: keys it does not use, values it assumed."""
+
+    job: Job
+    recognised_as: str
+    notes: tuple[Note, ...] = ()
+    assumed: Mapping[str, str] = field(default_factory=dict)
+    """What the reader chose itself: dotted key of the job → words for it. Told unless the user says the key."""
+
+
+class Reader(Protocol):
+    NAME: str
+
+    @staticmethod
+    def recognises(path: Path) -> bool: ...
+
+    @staticmethod
+    def read(path: Path, request: Request) -> Reading: ...
+
+
+def readers() -> Iterator[Reader]:
+    for name in READERS:
+        yield cast(Any, importlib.import_module(f"vramcast.jobs.readers.{name}"))
+
+
+def recognise(path: Path) -> Reader | None:
+    """The reader for this path, or None."""
+    return next((reader for reader in readers() if reader.recognises(path)), None)
+
+
+def read(path: Path, request: Request | None = None) -> Reading:
+    """The job that a file or folder describes."""
+    if not path.exists():
+        raise UsageError(f"no such file or folder: {path}")
+    reader = recognise(path)
+    if reader is None:
+        names = ", ".join(reader.NAME for reader in readers())
+        raise UsageError(
+            f"{path}: not recognised as any of: {names}. `vramcast init` writes a vramcast.yaml to begin with"
+        )
+    return reader.read(path, request or Request())

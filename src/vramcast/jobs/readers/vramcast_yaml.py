@@ -1,0 +1,82 @@
+"""vramcast.yaml: the schema of a job as it is. Folders in it are relative to the file."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from vramcast.jobs.readers import Reading, Request
+from vramcast.jobs.schema import SOURCES
+from vramcast.jobs.validation import make_job
+from vramcast.jobs.yaml_file import Key, read_yaml
+
+NAME = "vramcast.yaml"
+FILE_NAME = "vramcast.yaml"
+
+_SUFFIXES = (".yaml", ".yml")
+_OUR_KEYS = re.compile(r"^(components|step)\s*:", re.MULTILINE)
+_LOOKED_AT_BYTES = 100_000
+_FOLDERS = ("transformers", "diffusers")
+
+
+def recognises(path: Path) -> bool:
+    try:
+        if path.is_dir():
+            return (path / FILE_NAME).is_file()
+        if path.suffix.lower() not in _SUFFIXES or not path.is_file():
+            return False
+        if path.name.startswith("vramcast") or path.name.endswith((".vramcast.yaml", ".vramcast.yml")):
+            return True
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return _OUR_KEYS.search(file.read(_LOOKED_AT_BYTES)) is not None
+    except OSError:
+        return False
+
+
+def read(path: Path, request: Request) -> Reading:
+    file = path / FILE_NAME if path.is_dir() else path
+    data, lines = read_yaml(file)
+    if isinstance(data, dict):
+        data = {"name": file.resolve().parent.name if file.name == FILE_NAME else file.stem, **data}
+        _resolve_paths(data, file.parent, request)
+
+    def line_of(key: Key) -> int | None:
+        while key not in lines and key:
+            key = key[:-1]
+        return lines.get(key)
+
+    return Reading(job=make_job(data, str(file), line_of), recognised_as=NAME)
+
+
+def _resolve_paths(data: dict[str, Any], folder: Path, request: Request) -> None:
+    components = data.get("components")
+    parts = list(components.values()) if isinstance(components, dict) else []
+    for part in parts:
+        if isinstance(part, dict):
+            for source in SOURCES:
+                value = part.get(source)
+                if source in _FOLDERS and isinstance(value, str):
+                    part[source] = os.path.join(folder, os.path.expanduser(value))
+            if request.trust_remote_code:
+                part.setdefault("trust_remote_code", True)
+    step = data.get("step")
+    parts += [step] if isinstance(step, dict) else []
+    for section in ("loss", "optimizer"):
+        value = data.get(section)
+        parts += value if isinstance(value, list) else [value]
+    for part in parts:
+        if isinstance(part, dict) and isinstance(part.get("factory"), str):
+            part["factory"] = _resolve_factory(part["factory"], folder)
+
+
+def _resolve_factory(name: str, folder: Path) -> str:
+    """ "file.py:function" lies beside the YAML file; "package.module:function" may too."""
+    if name.partition(":")[0].endswith(".py"):
+        return os.path.join(folder, name)
+    place = str(folder.resolve())
+    if place not in sys.path:
+        sys.path.insert(0, place)
+    return name

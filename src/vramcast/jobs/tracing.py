@@ -1,0 +1,243 @@
+"""Run a job's training loop on a virtual GPU for a few steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from vramcast.errors import CannotPredict, UsageError, VramcastError
+from vramcast.factories import check_arguments, load_factory
+from vramcast.gpus import GpuSpec
+from vramcast.jobs.components.build import build_component
+from vramcast.jobs.components.built import Built
+from vramcast.jobs.parallel import check_supported, data_parallel
+from vramcast.jobs.parameters import count_parameters
+from vramcast.jobs.schema import Job
+from vramcast.jobs.shapes import OutputShapes
+from vramcast.jobs.training.averaging import Average
+from vramcast.jobs.training.loop import MOST_ACCUMULATED, TrainingLoop
+from vramcast.jobs.training.optimizers import make_optimizers
+from vramcast.jobs.training.plan import make_plan
+from vramcast.memory.parameters import ModuleParameters
+from vramcast.trace import Note, StepTrace
+from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
+
+Progress = Callable[[str], None]
+
+_NO_LIMIT = 2**60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedJob:
+    trace: StepTrace
+    parameters: tuple[ModuleParameters, ...]
+    output_shapes: Mapping[str, tuple[int, ...]]
+    """Of the modules that returned one tensor, in the first step."""
+    sizes: Mapping[str, int]
+    """All sizes, those that were assumed too."""
+    notes: tuple[Note, ...]
+
+
+@dataclass
+class _Session:
+    """Everything that a script would still hold in its variables when it ends."""
+
+    built: dict[str, Built] = field(default_factory=dict)
+    modules: dict[str, nn.Module] = field(default_factory=dict)
+    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    averages: list[Average] = field(default_factory=list)
+    shapes: OutputShapes = field(default_factory=OutputShapes)
+    sizes: dict[str, int] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    parameters: tuple[ModuleParameters, ...] = ()
+    loop: Any = None
+
+
+def trace_job(
+    job: Job,
+    gpu: GpuSpec,
+    *,
+    steps: int = 3,
+    allocator_conf: str | None = None,
+    limit_bytes: int | None = None,
+    progress: Progress = lambda text: None,
+) -> TracedJob:
+    """The trace of `steps` steps. Where the card refuses memory, the job is traced again without a limit, so that what
+    it needs is known in full; the verdict comes from replaying that trace under the card's limit."""
+    check_supported(job)
+    card, session, refused = _run(job, gpu, steps, allocator_conf, limit_bytes, progress)
+    trace = card.trace()
+    if refused:
+        progress("it does not fit; tracing what it needs")
+        capacity_bytes = card.capacity_bytes
+        card, session, _ = _run(job, gpu, steps, allocator_conf, _NO_LIMIT, progress)
+        full = card.trace()
+        capacity_bytes -= full.context_bytes - trace.context_bytes  # kernels that it had not come to load
+        trace = dataclasses.replace(full, capacity_bytes=capacity_bytes)
+    if card.unknown_kernels:
+        raise card.unknown_kernels[0]
+    return TracedJob(
+        trace=trace,
+        parameters=session.parameters,
+        output_shapes=session.shapes.found,
+        sizes=session.sizes,
+        notes=tuple(session.notes),
+    )
+
+
+def _run(
+    job: Job, gpu: GpuSpec, steps: int, conf: str | None, limit_bytes: int | None, progress: Progress
+) -> tuple[VirtualGpu, _Session, bool]:
+    card = virtual_gpu(gpu, allocator_conf=conf, limit_bytes=limit_bytes, source=job.name)
+    session = _Session()
+    refused = False
+    with card, _settings(job), _quiet():
+        try:
+            if job.step is not None:
+                _own_step(job, session, steps, progress)
+            else:
+                _prepare(job, card, session, progress)
+                _steps(job, session, steps, progress)
+            session.parameters = count_parameters(session.modules, session.optimizers)
+        except torch.OutOfMemoryError as error:
+            refused = True
+            error.__traceback__ = None  # it holds what the failed step had made
+        except (VramcastError, KeyboardInterrupt):
+            raise
+        except RuntimeError as error:
+            raise CannotPredict(f"{job.name}: the step failed: {_first_line(error)}") from error
+    if refused:
+        card.end_at_last_refusal()
+    return card, session, refused
+
+
+def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) -> None:
+    for name in job.components:
+        progress(f"building {name}")
+        built = build_component(name, job)
+        session.built[name] = built
+        card.name_module(built.module, name)
+        for i, copy in enumerate(built.copies, 2):
+            card.name_module(copy, f"{name} (copy {i})")
+        session.modules[name] = built.module
+        frozen_steps = job.components[name].freeze_steps
+        if frozen_steps:
+            text = f"{name}: predicted for after its first {frozen_steps:,} steps, when all is trained"
+            session.notes.append(Note("frozen at first", text))
+    trained = {name: session.modules[name] for name, one in job.components.items() if one.is_trained}
+    if job.task == "training":
+        if job.ema is not None and job.ema.enabled:
+            for name in job.ema.components or trained:
+                average = Average(job.ema, trained[name])
+                card.name_module(average.module, f"{name} (EMA)")
+                session.averages.append(average)
+        session.optimizers = make_optimizers(job.optimizer, trained)
+    plan = make_plan(job, session.built)
+    session.sizes = dict(plan.sizes)
+    if plan.assumed_sizes:
+        said = ", ".join(f"{name} {size}" for name, size in plan.assumed_sizes.items())
+        session.notes.append(Note("assumed sizes", f"{said}: what the model's config suggests; say others under sizes"))
+    callable_modules = dict(session.modules)
+    if job.task == "training":
+        callable_modules = data_parallel(job, callable_modules, session.notes)
+    if job.torch_compile:
+        callable_modules[plan.model] = torch.compile(callable_modules[plan.model])  # type: ignore[assignment]
+    if job.accumulation > MOST_ACCUMULATED:
+        text = f"{MOST_ACCUMULATED} of {job.accumulation} passes of a step are traced; the others repeat the second"
+        session.notes.append(Note("accumulation", text))
+    session.loop = TrainingLoop(job, plan, callable_modules, session.optimizers, session.averages)
+
+
+def _steps(job: Job, session: _Session, steps: int, progress: Progress) -> None:
+    loop = session.loop
+    when = job.evaluation.when if job.evaluation is not None else None
+    if when == "before":
+        loop.evaluate()
+    iterations = loop.run()
+    session.shapes.watch(session.modules)
+    for step in range(steps):
+        progress(f"step {step + 1} of {steps}")
+        next(iterations)
+        session.shapes.stop()
+        if when == "between" and step == 0:
+            loop.evaluate()
+    if when == "after":
+        loop.evaluate()
+    if loop.loss_was_guessed:
+        text = "the mean of the model's output is taken, for want of a target; say one under loss"
+        session.notes.append(Note("loss", text))
+    session.loop = (loop, iterations)  # the loop's variables live as long as a script's
+
+
+def _own_step(job: Job, session: _Session, steps: int, progress: Progress) -> None:
+    assert job.step is not None
+    factory = load_factory(job.step.factory)
+    arguments = {**_sizes_it_takes(factory, job), **job.step.arguments}
+    check_arguments(factory, arguments)
+    session.sizes = dict(job.sizes)
+    progress("building")
+    try:
+        step = factory(**arguments)
+        session.loop = step
+        if not callable(step):
+            raise UsageError(f"step.factory: {job.step.factory} returns {type(step).__name__}, not a function")
+        for i in range(steps):
+            progress(f"step {i + 1} of {steps}")
+            step()
+    except (VramcastError, torch.OutOfMemoryError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        name = job.step.factory
+        raise UsageError(f"step.factory: {name} failed: {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _sizes_it_takes(factory: Callable[..., Any], job: Job) -> dict[str, int]:
+    taken = inspect.signature(factory).parameters
+    return {name: size for name, size in job.effective_sizes.items() if name in taken and name in job.sizes}
+
+
+@contextmanager
+def _settings(job: Job) -> Iterator[None]:
+    """Switches of torch that the job wants, put back afterwards."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.benchmark, torch.is_grad_enabled(), torch.get_default_dtype()
+    matmul.allow_tf32, cudnn.benchmark = job.precision.uses_tf32, job.cudnn_benchmark
+    try:
+        yield
+    finally:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        matmul.allow_tf32, cudnn.benchmark = before[:2]
+        torch.set_grad_enabled(before[2])
+        torch.set_default_dtype(before[3])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Advice that libraries print about a run which is none."""
+    import logging
+
+    loggers = [logging.getLogger(name) for name in ("transformers", "diffusers", "peft")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

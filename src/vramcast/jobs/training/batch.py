@@ -1,0 +1,73 @@
+"""Batches: tensors on the CPU that are moved in every step, and those that are made on the card."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from vramcast.errors import UsageError
+from vramcast.jobs.expressions import evaluate
+from vramcast.jobs.schema import Input
+from vramcast.jobs.training.dtypes import DTYPES
+
+Batch = dict[str, torch.Tensor]
+
+_LARGEST_BYTES = 2**42
+"""Of one input: above this it is a slip of the pen."""
+
+_REAL_BYTES = 2**24
+"""CPU tensors up to this size have data of their own; larger ones repeat one number and take no memory."""
+
+
+class Data:
+    """Says once what a batch is; `to_card` gives the next one, as a data loader and `.to("cuda")` would."""
+
+    def __init__(self, inputs: Mapping[str, Input], sizes: Mapping[str, int]) -> None:
+        self._inputs = dict(inputs)
+        self.shapes = {name: shape_of(name, one, sizes) for name, one in inputs.items()}
+        self._below = {
+            name: evaluate(one.below, sizes, f"inputs.{name}.below") if one.below is not None else 2
+            for name, one in inputs.items()
+        }
+        self._host = {name: self._make(name, "cpu") for name, one in inputs.items() if one.made_on == "cpu"}
+
+    def to_card(self) -> Batch:
+        return {name: self._next(name) for name in self._inputs}
+
+    def _next(self, name: str) -> torch.Tensor:
+        host = self._host.get(name)
+        if host is None:
+            return self._make(name, "cuda")
+        return host.to("cuda", non_blocking=self._inputs[name].pinned)
+
+    def _make(self, name: str, device: str) -> torch.Tensor:
+        one, shape = self._inputs[name], self.shapes[name]
+        dtype = DTYPES[one.dtype]
+        if device == "cpu" and dtype.is_floating_point and math.prod(shape) * dtype.itemsize > _REAL_BYTES:
+            return torch.zeros((), dtype=dtype).expand(shape)
+        tensor = self._filled(one, shape, dtype, self._below[name], device)
+        if one.channels_last and tensor.dim() in (4, 5):
+            layout = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
+            tensor = tensor.to(memory_format=layout)
+        return tensor
+
+    @staticmethod
+    def _filled(one: Input, shape: list[int], dtype: torch.dtype, below: int, device: str) -> torch.Tensor:
+        if one.fill != "random":
+            return (torch.ones if one.fill == "ones" else torch.zeros)(shape, dtype=dtype, device=device)
+        if dtype.is_floating_point:
+            return torch.randn(shape, dtype=dtype, device=device)
+        if dtype is torch.bool:
+            return torch.ones(shape, dtype=dtype, device=device)
+        return torch.randint(one.at_least, max(one.at_least + 1, below), shape, dtype=dtype, device=device)
+
+
+def shape_of(name: str, one: Input, sizes: Mapping[str, int]) -> list[int]:
+    shape = [evaluate(dimension, sizes, f"inputs.{name}.shape") for dimension in one.shape]
+    size_bytes = math.prod(shape) * DTYPES[one.dtype].itemsize
+    if size_bytes > _LARGEST_BYTES:
+        said = " × ".join(str(dimension) for dimension in shape)
+        raise UsageError(f"inputs.{name}: a tensor of {said} takes {size_bytes / 2**40:,.0f} TiB; check the sizes")
+    return shape

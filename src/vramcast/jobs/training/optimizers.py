@@ -1,0 +1,116 @@
+"""Optimizers by name, with the parameters that a job gives them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from vramcast.errors import CannotPredict, UsageError
+from vramcast.factories import load_factory
+from vramcast.jobs.components.libraries import library
+from vramcast.jobs.patterns import matches
+from vramcast.jobs.references import nearest
+from vramcast.jobs.schema import Optimizer
+
+_LEARNING_RATE = 1e-4
+_NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)", re.IGNORECASE)
+"""Names that Hugging Face's Trainer leaves out of weight decay."""
+
+_TORCH = {
+    name.lower(): getattr(torch.optim, name)
+    for name in dir(torch.optim)
+    if isinstance(getattr(torch.optim, name), type) and name != "Optimizer"
+}
+_BITSANDBYTES = {
+    "adam8bit": "Adam8bit",
+    "adamw8bit": "AdamW8bit",
+    "lion8bit": "Lion8bit",
+    "sgd8bit": "SGD8bit",
+    "rmsprop8bit": "RMSprop8bit",
+    "adagrad8bit": "Adagrad8bit",
+    "ademamix8bit": "AdEMAMix8bit",
+    "lion": "Lion",
+    "pagedadam": "PagedAdam",
+    "pagedadam8bit": "PagedAdam8bit",
+    "pagedadamw": "PagedAdamW",
+    "pagedadamw8bit": "PagedAdamW8bit",
+    "pagedlion8bit": "PagedLion8bit",
+}
+_TRANSFORMERS_ADAFACTOR = "transformersadafactor"
+_ADAFACTOR_ARGUMENTS = {"scale_parameter": True, "relative_step": True, "warmup_init": True, "lr": None}
+
+
+def make_optimizers(wishes: list[Optimizer], modules: Mapping[str, nn.Module]) -> list[torch.optim.Optimizer]:
+    """`modules`: the trained components."""
+    taken: set[int] = set()
+    made = []
+    for i, wish in enumerate(wishes):
+        key = f"optimizer.{i}" if len(wishes) > 1 else "optimizer"
+        chosen = _parameters(key, wish, modules)
+        both = next((name for name, parameter in chosen if id(parameter) in taken), None)
+        if both is not None:
+            raise UsageError(f"{key}: {both} belongs to an earlier optimizer already: say `components` or `parameters`")
+        taken |= {id(parameter) for _, parameter in chosen}
+        made.append(_make(key, wish, _groups(chosen) if wish.decay_groups else [p for _, p in chosen]))
+    return made
+
+
+def _parameters(key: str, wish: Optimizer, modules: Mapping[str, nn.Module]) -> list[tuple[str, nn.Parameter]]:
+    names = list(modules) if wish.components is None else wish.components
+    chosen = [
+        (f"{component}.{name}", parameter)
+        for component in names
+        for name, parameter in modules[component].named_parameters()
+        if parameter.requires_grad and (not wish.parameters or matches(name, wish.parameters))
+    ]
+    if not chosen:
+        raise UsageError(f"{key}: there is no trained parameter for it; check `components` and `parameters`")
+    return chosen
+
+
+def _groups(chosen: list[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:
+    decay = [parameter for name, parameter in chosen if not _NO_DECAY.search(name)]
+    rest = [parameter for name, parameter in chosen if _NO_DECAY.search(name)]
+    return [{"params": decay}, {"params": rest, "weight_decay": 0.0}]
+
+
+def _make(key: str, wish: Optimizer, parameters: list[Any]) -> torch.optim.Optimizer:
+    make, defaults = _class(key, wish)
+    arguments = defaults | {
+        name: tuple(value) if isinstance(value, list) else value for name, value in wish.arguments.items()
+    }
+    try:
+        return make(parameters, **arguments)  # type: ignore[no-any-return]
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise UsageError(f"{key}.arguments: {wish.factory or wish.name}: {error}") from None
+
+
+def _class(key: str, wish: Optimizer) -> tuple[Any, dict[str, Any]]:
+    if wish.factory is not None:
+        return load_factory(wish.factory), {}
+    name = re.sub(r"[^a-z0-9]", "", wish.name.lower())
+    if name == "lbfgs":
+        raise CannotPredict(f"{key}.name: L-BFGS calls the model itself; write the step in Python (`step: ...`)")
+    if name in _TORCH:
+        return _TORCH[name], {"lr": _LEARNING_RATE}
+    if name in _BITSANDBYTES:
+        return getattr(library("bitsandbytes", f"{key}: {wish.name}").optim, _BITSANDBYTES[name]), {
+            "lr": _LEARNING_RATE
+        }
+    if name == _TRANSFORMERS_ADAFACTOR:
+        library("transformers", f"{key}: {wish.name}")
+        from transformers.optimization import Adafactor
+
+        return Adafactor, _ADAFACTOR_ARGUMENTS
+    known = [*_TORCH, *_BITSANDBYTES, "transformers-adafactor"]
+    guess = nearest(name, known)
+    raise UsageError(
+        f"{key}.name: there is no optimizer {wish.name!r}{guess if guess.startswith(';') else ''}; write a class of "
+        'torch.optim, one of bitsandbytes (adamw8bit), or factory: "package.module:Class"'
+    )

@@ -1,0 +1,58 @@
+"""Which cards hold a run: the trace replayed under the limit of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from vramcast.gpus import GpuSpec
+from vramcast.memory.prediction import context_on
+from vramcast.memory.replay import replay
+from vramcast.trace import StepTrace
+
+MARGIN = 0.07
+"""Share of the prediction to keep free. 95 of 100 recorded workloads reserve at most 6.6 % more than predicted
+(docs/accuracy.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardFit:
+    gpu: GpuSpec
+    fits: bool
+    device_bytes: int
+    """What the run takes on the card, context and kernels included; what it would need where it does not fit."""
+    limit_bytes: int
+    comfortable: bool
+    """It fits with the margin."""
+
+    @property
+    def headroom_bytes(self) -> int:
+        return self.limit_bytes - self.device_bytes
+
+
+def with_margin(device_bytes: int) -> int:
+    return round(device_bytes * (1 + MARGIN))
+
+
+def card_fits(trace: StepTrace, gpus: Iterable[GpuSpec], allocator_conf: str | None = None) -> tuple[CardFit, ...]:
+    """Only cards whose limit lies between what is allocated and what would be reserved need a replay of their own."""
+    free = replay(trace, allocator_conf, None)
+    needed_bytes = free.peak_reserved.reserved_bytes
+    least_bytes = free.peak_allocated.allocated_bytes
+    fits = []
+    for gpu in gpus:
+        context_bytes = context_on(trace, gpu)
+        capacity = gpu.total_memory_bytes - context_bytes
+        reserved = needed_bytes
+        if capacity >= needed_bytes:
+            ok = True
+        elif capacity < least_bytes:
+            ok = False
+        else:
+            limited = replay(trace, allocator_conf, capacity)
+            ok = limited.completed
+            reserved = limited.peak_reserved.reserved_bytes if ok else needed_bytes
+        device_bytes = reserved + context_bytes
+        comfortable = ok and with_margin(device_bytes) <= gpu.total_memory_bytes
+        fits.append(CardFit(gpu, ok, device_bytes, gpu.total_memory_bytes, comfortable))
+    return tuple(fits)

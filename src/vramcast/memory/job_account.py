@@ -1,0 +1,33 @@
+"""All that is said about a job's memory, as plain data for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vramcast.memory.cards import CardFit, with_margin
+from vramcast.memory.parameters import ParameterNode
+from vramcast.memory.prediction import Prediction
+from vramcast.memory.stages import Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAccount:
+    name: str
+    recognised_as: str
+    """What kind of file, folder or function the job was read from; empty for one made in Python."""
+    task: str
+    """training or inference"""
+    sizes: Mapping[str, int]
+    samples_per_step: int
+    steps_per_epoch: int | None
+    epochs: float | None
+    prediction: Prediction
+    parameters: ParameterNode
+    stages: Stage
+    output_shapes: Mapping[str, tuple[int, ...]]
+    cards: tuple[CardFit, ...]
+
+    @property
+    def with_margin_bytes(self) -> int:
+        return with_margin(self.prediction.device_bytes)

@@ -1,0 +1,77 @@
+"""The account of a job for a notebook: a fragment of HTML without scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from vramcast.memory.account import largest
+from vramcast.memory.job_account import JobAccount
+from vramcast.report.job import headline
+from vramcast.report.job_tables import card_rows, parameter_rows, shape_text, stage_rows
+from vramcast.report.terminal import peak_lines
+from vramcast.report.wording import percent, verdict
+
+_RIGHT = ' style="text-align:right"'
+
+
+def job_page(account: JobAccount) -> str:
+    prediction = account.prediction
+    colour = "#1a7f37" if prediction.fits else "#b00020"
+    parts = [
+        f"<div>{escape(headline(account))}</div>",
+        f'<div style="color:{colour};font-weight:bold">{escape(verdict(prediction))}</div>',
+        *(f"<div>{escape(line)}</div>" for line in peak_lines(prediction)),
+    ]
+    if account.parameters.count:
+        parts.append(_parameters(account))
+    parts.append(_stages(account))
+    total = prediction.account.device_bytes
+    kinds = largest(prediction.account.parts)
+    lines = [(part.name, _gib(part.size_bytes), percent(part.size_bytes, total)) for part in kinds]
+    parts.append(_table(("at the peak", "GiB", "share"), lines))
+    shown = card_rows(account.cards).shown
+    cards = [(card.gpu.short_name, _gib(card.limit_bytes), _gib(card.headroom_bytes)) for card in shown]
+    parts.append(_table(("cards that hold it", "GiB", "to spare"), cards))
+    if prediction.notes:
+        notes = "".join(f"<li>{escape(note.topic)}: {escape(note.text)}</li>" for note in prediction.notes)
+        parts.append(f"<ul>{notes}</ul>")
+    return f'<div class="vramcast">{"".join(parts)}</div>'
+
+
+def _parameters(account: JobAccount) -> str:
+    lines = [
+        (_indented(row.depth, row.label), f"{row.values[0]:,}", *(_gib(size) for size in row.values[1:]))
+        for row in parameter_rows(account.parameters)
+    ]
+    return _table(("parameters", "count", "weights, GiB", "gradients", "optimizer"), lines)
+
+
+def _stages(account: JobAccount) -> str:
+    lines = [
+        (
+            _indented(row.depth, row.label),
+            *(_gib(size) for size in row.values),
+            shape_text(row.path, account.output_shapes),
+        )
+        for row in stage_rows(account.stages)
+    ]
+    return _table(("activations", "stay, GiB", "in one block", "for a moment", "output"), lines)
+
+
+def _table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    body = "".join(f"<tr>{''.join(_cell(i, text) for i, text in enumerate(line))}</tr>" for line in lines)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if body else ""
+
+
+def _cell(column: int, text: str) -> str:
+    return f"<td{_RIGHT if column else ''}>{escape(text)}</td>"
+
+
+def _indented(depth: int, label: str) -> str:
+    return "\u2003" * depth + label
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.2f}"

@@ -1,0 +1,113 @@
+"""The account of a job as a page of text: the verdict, parameters, activations, everything else, and the cards."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+from vramcast.memory.cards import MARGIN
+from vramcast.memory.job_account import JobAccount
+from vramcast.report.job_tables import card_rows, parameter_rows, shape_text, stage_rows
+from vramcast.report.terminal import (
+    footer,
+    peak_lines,
+    print_kinds,
+    print_modules,
+    print_notes,
+    print_phases,
+    table,
+)
+from vramcast.report.wording import verdict
+from vramcast.units import format_gib
+
+
+def print_job(account: JobAccount, console: Console) -> None:
+    prediction = account.prediction
+    console.print(Text(headline(account)))
+    console.print(Text(verdict(prediction), style="bold green" if prediction.fits else "bold red"))
+    for line in peak_lines(prediction):
+        console.print(Text(line))
+    console.print(Text(f"with a margin of {MARGIN:.0%}: {format_gib(account.with_margin_bytes)}"))
+    console.print()
+    if account.parameters.count:
+        print_parameters(account, console)
+        console.print()
+    print_stages(account, console)
+    print_kinds(prediction.account.parts, prediction.account.device_bytes, console)
+    console.print()
+    print_modules(prediction.account, console)
+    console.print()
+    print_phases(prediction.account, console)
+    console.print()
+    print_cards(account, console)
+    print_notes(prediction.notes, console)
+    console.print()
+    console.print(Text(footer(prediction), style="dim"))
+
+
+def headline(account: JobAccount) -> str:
+    """What was recognised, and the sizes it was predicted for."""
+    what = f"{account.name}: {account.recognised_as}, {account.task}" if account.recognised_as else account.name
+    sizes = ", ".join(f"{name} {size:,}" for name, size in _batch_first(account.sizes))
+    text = f"{what}; {sizes}" if sizes else what
+    if account.samples_per_step > account.sizes.get("batch", 1):
+        text += f"; {account.samples_per_step:,} samples a step"
+    if account.steps_per_epoch is not None:
+        text += f"; {account.steps_per_epoch:,} steps an epoch"
+    return text
+
+
+def _batch_first(sizes: object) -> list[tuple[str, int]]:
+    assert isinstance(sizes, dict)
+    return sorted(sizes.items(), key=lambda item: item[0] != "batch")
+
+
+def print_parameters(account: JobAccount, console: Console) -> None:
+    grid = table("parameters", "count", "weights", "gradients", "optimizer", "all, GiB")
+    for row in parameter_rows(account.parameters):
+        count, *sizes = row.values
+        grid.add_row("  " * row.depth + row.label, f"{count:,}", *(_gib(size) for size in (*sizes, sum(sizes))))
+    grid.add_section()
+    root = account.parameters
+    total = (root.weights_bytes, root.gradients_bytes, root.optimizer_bytes, root.total_bytes)
+    grid.add_row("total", f"{root.count:,}", *(_gib(size) for size in total), style="bold")
+    console.print(grid)
+    if root.trained_count != root.count:
+        console.print(Text(f"{root.trained_count:,} of them are trained"))
+
+
+def print_stages(account: JobAccount, console: Console) -> None:
+    found = stage_rows(account.stages)
+    if not found:
+        return
+    has_blocks = account.stages.inside_bytes > 0
+    headings = ["activations", "output", "stay, GiB", *(["in one block"] if has_blocks else []), "for a moment"]
+    grid = table(*headings, text_columns=2)
+    for row in found:
+        stays, inside, momentary = row.values
+        sizes = (stays, inside, momentary) if has_blocks else (stays, momentary)
+        shape = shape_text(row.path, account.output_shapes)
+        grid.add_row("  " * row.depth + row.label, shape, *(_gib(size) for size in sizes))
+    console.print(grid)
+    console.print()
+
+
+def print_cards(account: JobAccount, console: Console) -> None:
+    cards = card_rows(account.cards)
+    if not cards.shown:
+        largest = cards.largest
+        console.print(Text(f"none of {cards.n_known} known cards holds it; the largest, {largest.gpu.short_name}, has "
+                           f"{format_gib(largest.limit_bytes, 1)}"))  # fmt: skip
+        return
+    grid = table("cards that hold it", "GiB", "to spare", "with margin")
+    for card in cards.shown:
+        spare = f"{card.headroom_bytes / 2**30:.1f}"
+        grid.add_row(card.gpu.id, f"{card.limit_bytes / 2**30:.1f}", spare, "yes" if card.comfortable else "no")
+    console.print(grid)
+    rest = cards.n_fitting - len(cards.shown)
+    if rest:
+        console.print(Text(f"and {rest} larger of {cards.n_known} known (--json lists all)"))
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.2f}" if size_bytes else "–"

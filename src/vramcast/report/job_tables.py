@@ -1,0 +1,69 @@
+"""The tables that only a job has, as plain rows: parameters, activations by stage, and cards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vramcast.memory.cards import CardFit
+from vramcast.memory.parameters import ParameterNode
+from vramcast.memory.stages import Stage
+from vramcast.report.folded_tree import Branch, Row, Values, rows
+
+_MOST_ROWS = 14
+_MOST_CARDS = 8
+
+
+def parameter_rows(root: ParameterNode) -> list[Row]:
+    """count, weights, gradients, optimizer state; components first, then their modules."""
+    return rows(_parameters(root), _sums, lambda values: values[0], most=_MOST_ROWS, depth=5)
+
+
+def stage_rows(root: Stage) -> list[Row]:
+    """stays, inside a checkpointed block, for a moment: of equal modules the first is added up, the others are not."""
+    return rows(_stages(root), _sum_then_largest, max, most=_MOST_ROWS, depth=7)
+
+
+def _parameters(node: ParameterNode) -> Branch:
+    values = (node.count, node.weights_bytes, node.gradients_bytes, node.optimizer_bytes)
+    return Branch(node.name.rpartition(".")[2], node.name, values, tuple(_parameters(child) for child in node.children))
+
+
+def _stages(node: Stage) -> Branch:
+    values = (node.stays_bytes, node.inside_bytes, node.momentary_bytes)
+    return Branch(node.name.rpartition(".")[2], node.name, values, tuple(_stages(child) for child in node.children))
+
+
+def _sums(figures: Sequence[Values]) -> Values:
+    return tuple(sum(column) for column in zip(*figures, strict=True))
+
+
+def _sum_then_largest(figures: Sequence[Values]) -> Values:
+    """Each layer keeps what stays; what is there for a moment is there one layer after the other."""
+    first, *rest = zip(*figures, strict=True)
+    return (sum(first), *(max(column) for column in rest))
+
+
+@dataclass(frozen=True, slots=True)
+class CardRows:
+    shown: tuple[CardFit, ...]
+    """The smallest that hold it."""
+    n_fitting: int
+    n_known: int
+    largest: CardFit
+    """Of all known."""
+
+
+def card_rows(cards: Sequence[CardFit]) -> CardRows:
+    fitting = sorted((card for card in cards if card.fits), key=lambda card: (card.limit_bytes, card.gpu.id))
+    return CardRows(
+        shown=tuple(fitting[:_MOST_CARDS]),
+        n_fitting=len(fitting),
+        n_known=len(cards),
+        largest=max(cards, key=lambda card: card.limit_bytes),
+    )
+
+
+def shape_text(path: str, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    shape = shapes.get(path)
+    return "" if shape is None else " × ".join(str(dimension) for dimension in shape)
