@@ -14,7 +14,7 @@ SCENARIOS = ("head", "llm", "all")
 
 
 class FusionHead(nn.Module):
-    """Visual and language tokens → an action."""
+    """Tokens of all views (batch, views, tokens, width) and of the words (batch, words, width) → an action."""
 
     def __init__(self, visual: int, language: int, width: int, layers: int, actions: int) -> None:
         super().__init__()
@@ -25,6 +25,7 @@ class FusionHead(nn.Module):
         self.action = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, actions))
 
     def forward(self, visual: Tensor, language: Tensor) -> Tensor:
+        visual, language = visual.flatten(1, 2).float(), language.float()
         tokens = torch.cat([self.visual(visual), self.language(language)], dim=1)
         return self.action(self.fusion(tokens).mean(dim=1))
 
@@ -59,4 +60,4 @@ class Policy(nn.Module):
             visual = self.vision(images)
         with torch.set_grad_enabled(self.trained["language"] and torch.is_grad_enabled()):
             hidden = self.language(input_ids=words).last_hidden_state
-        return self.head(visual.flatten(1, 2).float(), hidden.float())
+        return self.head(visual, hidden)
