@@ -52,9 +52,13 @@ accuracy: $(TEST_READY) ## Predict every recorded workload again and rewrite doc
 bench: $(TEST_READY) ## Time vramcast beside PyTorch's MemTracker (which needs a GPU)
 	$(BIN)/python -m corpus.benchmark
 
+.PHONY: job-docs
+job-docs: $(TEST_READY) ## Rewrite vramcast.schema.json and the fields in docs/jobs.md from the schema of a job
+	$(BIN)/python tools/write_job_docs.py
+
 .PHONY: golden
 golden: $(TEST_READY) ## Rewrite the golden outputs in tests/golden after a change that was meant
-	$(BIN)/python -m pytest -q tests/test_report.py tests/test_cli.py --overwrite-golden
+	$(BIN)/python -m pytest -q tests/test_report.py tests/test_cli.py tests/jobs/test_commands.py --overwrite-golden
 
 .PHONY: clean
 clean: ## Remove the environments and everything generated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def predict(
     conf = allocator_conf if allocator_conf is not None else job.allocator_conf
 
     progress("loading PyTorch")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns that it cannot time a card that is none
     from vramcast.jobs.tracing import trace_job
 
     try:

@@ -111,7 +111,7 @@ class Component(Section):
     timm: str | None = None
     """Source: a timm model name, e.g. vit_base_patch16_224."""
     torchvision: str | None = None
-    """Source: a torchvision model name, e.g. resnet50 or detection models by theirs."""
+    """Source: a torchvision model name, e.g. resnet50, deeplabv3_resnet50 or r3d_18."""
     factory: FactoryName | None = None
     """Source: a Python function that returns the module, "package.module:function" or "file.py:function"."""
     copy_of: Name | None = None

@@ -25,7 +25,7 @@ from vramcast.jobs.shapes import OutputShapes
 from vramcast.jobs.training.averaging import Average
 from vramcast.jobs.training.loop import MOST_ACCUMULATED, TrainingLoop
 from vramcast.jobs.training.optimizers import make_optimizers
-from vramcast.jobs.training.plan import make_plan
+from vramcast.jobs.training.plan import main_component, make_plan
 from vramcast.memory.parameters import ModuleParameters
 from vramcast.trace import Note, StepTrace
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
@@ -80,7 +80,8 @@ def trace_job(
         capacity_bytes = card.capacity_bytes
         card, session, _ = _run(job, gpu, steps, allocator_conf, _NO_LIMIT, progress)
         full = card.trace()
-        capacity_bytes -= full.context_bytes - trace.context_bytes  # kernels that it had not come to load
+        if limit_bytes is None:
+            capacity_bytes -= full.context_bytes - trace.context_bytes  # kernels that it had not come to load
         trace = dataclasses.replace(full, capacity_bytes=capacity_bytes)
     if card.unknown_kernels:
         raise card.unknown_kernels[0]
@@ -120,6 +121,7 @@ def _run(
 
 
 def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) -> None:
+    main_component(job)  # before anything is built, for its message
     for name in job.components:
         progress(f"building {name}")
         built = build_component(name, job)
@@ -149,7 +151,7 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
     if job.task == "training":
         callable_modules = data_parallel(job, callable_modules, session.notes)
     if job.torch_compile:
-        callable_modules[plan.model] = torch.compile(callable_modules[plan.model])  # type: ignore[assignment]
+        session.notes.append(Note("torch.compile", f"{plan.model} is predicted as eager code"))
     if job.accumulation > MOST_ACCUMULATED:
         text = f"{MOST_ACCUMULATED} of {job.accumulation} passes of a step are traced; the others repeat the second"
         session.notes.append(Note("accumulation", text))

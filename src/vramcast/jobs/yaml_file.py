@@ -41,8 +41,8 @@ def read_yaml(path: Path) -> tuple[Any, dict[Key, int]]:
 
 
 def parse_yaml(text: str, where: str) -> tuple[Any, dict[Key, int]]:
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             return None, {}
@@ -60,8 +60,6 @@ def parse_yaml(text: str, where: str) -> tuple[Any, dict[Key, int]]:
         raise UsageError(f"{where}: nested too deeply") from None
     except (ValueError, OverflowError, TypeError) as error:
         raise UsageError(f"{where}: not YAML: {error}") from None
-    finally:
-        loader.dispose()
 
 
 def _check_size(root: yaml.Node, where: str) -> None:

@@ -8,7 +8,7 @@ from html import escape
 from vramcast.memory.account import largest
 from vramcast.memory.job_account import JobAccount
 from vramcast.report.job import headline
-from vramcast.report.job_tables import card_rows, parameter_rows, shape_text, stage_rows
+from vramcast.report.job_tables import Unit, card_rows, parameter_rows, shape_text, stage_rows
 from vramcast.report.terminal import peak_lines
 from vramcast.report.wording import percent, verdict
 
@@ -40,23 +40,25 @@ def job_page(account: JobAccount) -> str:
 
 
 def _parameters(account: JobAccount) -> str:
+    unit = Unit.for_size(account.parameters.total_bytes)
     lines = [
-        (_indented(row.depth, row.label), f"{row.values[0]:,}", *(_gib(size) for size in row.values[1:]))
+        (_indented(row.depth, row.label), f"{row.values[0]:,}", *(unit.text(size) for size in row.values[1:]))
         for row in parameter_rows(account.parameters)
     ]
-    return _table(("parameters", "count", "weights, GiB", "gradients", "optimizer"), lines)
+    return _table(("parameters", "count", f"weights, {unit.name}", "gradients", "optimizer"), lines)
 
 
 def _stages(account: JobAccount) -> str:
+    unit = Unit.for_size(max(account.stages.stays_bytes, account.stages.momentary_bytes))
     lines = [
         (
             _indented(row.depth, row.label),
-            *(_gib(size) for size in row.values),
+            *(unit.text(size) for size in row.values),
             shape_text(row.path, account.output_shapes),
         )
         for row in stage_rows(account.stages)
     ]
-    return _table(("activations", "stay, GiB", "in one block", "for a moment", "output"), lines)
+    return _table(("activations", f"stay, {unit.name}", "in one block", "for a moment", "output"), lines)
 
 
 def _table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from vramcast.memory.cards import MARGIN
 from vramcast.memory.job_account import JobAccount
-from vramcast.report.job_tables import card_rows, parameter_rows, shape_text, stage_rows
+from vramcast.report.job_tables import Unit, card_rows, parameter_rows, shape_text, stage_rows
 from vramcast.report.terminal import (
     footer,
     peak_lines,
@@ -63,14 +63,15 @@ def _batch_first(sizes: object) -> list[tuple[str, int]]:
 
 
 def print_parameters(account: JobAccount, console: Console) -> None:
-    grid = table("parameters", "count", "weights", "gradients", "optimizer", "all, GiB")
-    for row in parameter_rows(account.parameters):
-        count, *sizes = row.values
-        grid.add_row("  " * row.depth + row.label, f"{count:,}", *(_gib(size) for size in (*sizes, sum(sizes))))
-    grid.add_section()
     root = account.parameters
+    unit = Unit.for_size(root.total_bytes)
+    grid = table("parameters", "count", "weights", "gradients", "optimizer", f"all, {unit.name}")
+    for row in parameter_rows(root):
+        count, *sizes = row.values
+        grid.add_row("  " * row.depth + row.label, f"{count:,}", *(unit.text(size) for size in (*sizes, sum(sizes))))
+    grid.add_section()
     total = (root.weights_bytes, root.gradients_bytes, root.optimizer_bytes, root.total_bytes)
-    grid.add_row("total", f"{root.count:,}", *(_gib(size) for size in total), style="bold")
+    grid.add_row("total", f"{root.count:,}", *(unit.text(size) for size in total), style="bold")
     console.print(grid)
     if root.trained_count != root.count:
         console.print(Text(f"{root.trained_count:,} of them are trained"))
@@ -81,13 +82,20 @@ def print_stages(account: JobAccount, console: Console) -> None:
     if not found:
         return
     has_blocks = account.stages.inside_bytes > 0
-    headings = ["activations", "output", "stay, GiB", *(["in one block"] if has_blocks else []), "for a moment"]
+    unit = Unit.for_size(max(account.stages.stays_bytes, account.stages.momentary_bytes))
+    headings = [
+        "activations",
+        "output",
+        f"stay, {unit.name}",
+        *(["in one block"] if has_blocks else []),
+        "for a moment",
+    ]
     grid = table(*headings, text_columns=2)
     for row in found:
         stays, inside, momentary = row.values
         sizes = (stays, inside, momentary) if has_blocks else (stays, momentary)
         shape = shape_text(row.path, account.output_shapes)
-        grid.add_row("  " * row.depth + row.label, shape, *(_gib(size) for size in sizes))
+        grid.add_row("  " * row.depth + row.label, shape, *(unit.text(size) for size in sizes))
     console.print(grid)
     console.print()
 
@@ -107,7 +115,3 @@ def print_cards(account: JobAccount, console: Console) -> None:
     rest = cards.n_fitting - len(cards.shown)
     if rest:
         console.print(Text(f"and {rest} larger of {cards.n_known} known (--json lists all)"))
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.2f}" if size_bytes else "–"

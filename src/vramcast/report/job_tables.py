@@ -9,9 +9,25 @@ from vramcast.memory.cards import CardFit
 from vramcast.memory.parameters import ParameterNode
 from vramcast.memory.stages import Stage
 from vramcast.report.folded_tree import Branch, Row, Values, rows
+from vramcast.units import GIB, MIB
 
 _MOST_ROWS = 14
 _MOST_CARDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One unit for a whole table, so that its figures can be compared."""
+
+    name: str
+    size_bytes: int
+
+    @classmethod
+    def for_size(cls, largest_bytes: int) -> Unit:
+        return cls("GiB", GIB) if largest_bytes >= GIB else cls("MiB", MIB)
+
+    def text(self, size_bytes: int) -> str:
+        return f"{size_bytes / self.size_bytes:.2f}" if size_bytes else "–"
 
 
 def parameter_rows(root: ParameterNode) -> list[Row]:

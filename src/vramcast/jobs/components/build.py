@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from vramcast.errors import CannotPredict
+from vramcast.errors import CannotPredict, UsageError, VramcastError
 from vramcast.jobs.components import diffusers_folder, python_factory, timm, torchvision, transformers_folder
 from vramcast.jobs.components.built import Built
 from vramcast.jobs.components.checkpointing import enable_checkpointing
@@ -23,7 +23,15 @@ _SOURCE_FIELDS = (*SOURCES, "subfolder", "class_name", "task", "config", "argume
 def build_component(name: str, job: Job) -> Built:
     """Build it on the CPU in its dtype, choose what is trained, then move it to the card, as training scripts do."""
     component = original(name, job.components)
-    built = _from_source(component, job)
+    try:
+        built = _from_source(component, job)
+    except (VramcastError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever a library says about values that it cannot use
+        said = str(error).strip().splitlines()
+        what = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+        source = getattr(component, component.source)
+        raise UsageError(f"components.{name}: {source} cannot be built: {what}") from error
     module = built.module
     if component.quantization != "none":
         raise CannotPredict(

@@ -1,0 +1,319 @@
+"""Every setting of a job against the same written by hand: the allocations are equal, one by one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.jobs.tiny import JOB, ConvNet, Mixer, features
+from vramcast.errors import CannotPredict
+from vramcast.jobs.run import predict
+from vramcast.trace import StepTrace
+from vramcast.virtual_gpu.context import virtual_gpu
+
+CARD = "rtx-4090"
+BATCH = 512
+
+
+def _traced(changes: dict[str, Any]) -> StepTrace:
+    trace = predict(JOB | changes, CARD).trace
+    assert trace is not None
+    return trace
+
+
+def _batch() -> dict[str, torch.Tensor]:
+    return {"x": torch.randn(BATCH, 64), "labels": torch.randint(0, 10, (BATCH,))}
+
+
+def _to_card(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.to("cuda") for name, tensor in batch.items()}
+
+
+def _script(
+    *,
+    model: Callable[[], nn.Module] = Mixer,
+    optimizer: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.AdamW(p, lr=1e-4),
+    autocast: torch.dtype | None = None,
+    scaler: bool = False,
+    clip: float | None = None,
+    accumulate: int = 1,
+    prepare: Callable[[nn.Module], Callable[[], None]] = lambda model: lambda: None,
+    between: Callable[[nn.Module], None] = lambda model: None,
+) -> StepTrace:
+    """A plain loop, with what each test changes."""
+    data = _batch()
+    with virtual_gpu(CARD) as gpu:
+        net = model().to("cuda")
+        after_step = prepare(net)
+        update = optimizer([p for p in net.parameters() if p.requires_grad])
+        scale = torch.amp.GradScaler("cuda") if scaler else None
+        for step in range(3):
+            update.zero_grad()
+            for _ in range(accumulate):
+                batch = _to_card(data)
+                with torch.autocast("cuda", dtype=autocast, enabled=autocast is not None):
+                    output = net(batch["x"])
+                    loss = F.cross_entropy(output, batch["labels"])
+                if accumulate > 1:
+                    loss = loss / accumulate
+                (loss if scale is None else scale.scale(loss)).backward()
+            if scale is not None and clip is not None:
+                scale.unscale_(update)
+            if clip is not None:
+                nn.utils.clip_grad_norm_(net.parameters(), clip)
+            if scale is None:
+                update.step()
+            else:
+                scale.step(update)
+                scale.update()
+            after_step()
+            if step == 0:
+                between(net)
+    del output, batch
+    return gpu.trace()
+
+
+def _checkpointed() -> nn.Module:
+    net = Mixer()
+    for block in net.blocks:
+        block.forward = _checkpoint(block.forward)  # type: ignore[method-assign]
+    return net
+
+
+def _checkpoint(forward: Any) -> Any:
+    from torch.utils.checkpoint import checkpoint
+
+    return lambda *args: checkpoint(forward, *args, use_reentrant=False)
+
+
+def _partly_frozen() -> nn.Module:
+    net = Mixer()
+    for name, parameter in net.named_parameters():
+        if "stem" in name or name.startswith("blocks.0."):
+            parameter.requires_grad_(False)
+    return net
+
+
+def _averaged(net: nn.Module) -> Callable[[], None]:
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+    average = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.999))
+    return lambda: average.update_parameters(net)
+
+
+def _averaged_in_a_loop(net: nn.Module) -> Callable[[], None]:
+    kept = copy.deepcopy(net).requires_grad_(False)
+
+    def update() -> None:
+        with torch.no_grad():
+            for old, new in zip(kept.parameters(), net.parameters(), strict=True):
+                old.mul_(0.999).add_(new.detach(), alpha=1 - 0.999)
+
+    return update
+
+
+def _evaluated(net: nn.Module) -> None:
+    net.eval()
+    data = {"x": torch.randn(2 * BATCH, 64), "labels": torch.randint(0, 10, (2 * BATCH,))}
+    with torch.no_grad():
+        batch = _to_card(data)
+        output = net(batch["x"])
+        F.cross_entropy(output, batch["labels"])
+    net.train()
+
+
+@pytest.mark.parametrize(
+    ("changes", "script"),
+    [
+        pytest.param({}, lambda: _script(), id="plain"),
+        pytest.param({"precision": "bf16"}, lambda: _script(autocast=torch.bfloat16), id="bf16"),
+        pytest.param(
+            {"precision": "fp16", "gradient_clipping": 1.0},
+            lambda: _script(autocast=torch.float16, scaler=True, clip=1.0),
+            id="fp16-scaler-clip",
+        ),
+        pytest.param({"accumulation": 2}, lambda: _script(accumulate=2), id="accumulation"),
+        pytest.param(
+            {"optimizer": {"name": "sgd", "arguments": {"lr": 0.1, "momentum": 0.9}}},
+            lambda: _script(optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+            id="sgd",
+        ),
+        pytest.param(
+            {"optimizer": {"name": "Adam", "arguments": {"fused": True, "betas": [0.9, 0.99]}}},
+            lambda: _script(optimizer=lambda p: torch.optim.Adam(p, lr=1e-4, fused=True, betas=(0.9, 0.99))),
+            id="fused-adam",
+        ),
+        pytest.param({"checkpointing": "all"}, lambda: _script(model=_checkpointed), id="checkpointing-all"),
+        pytest.param(
+            {"checkpointing": {"scope": "modules", "modules": ["blocks.?"]}},
+            lambda: _script(model=_checkpointed),
+            id="checkpointing-by-pattern",
+        ),
+        pytest.param(
+            {"components": {"model": {"factory": "tests.jobs.tiny:mixer", "freeze": ["stem", "blocks.0.*"]}}},
+            lambda: _script(model=_partly_frozen),
+            id="frozen-keys",
+        ),
+        pytest.param({"ema": True}, lambda: _script(prepare=_averaged), id="ema"),
+        pytest.param({"ema": {"update": "loop"}}, lambda: _script(prepare=_averaged_in_a_loop), id="ema-loop"),
+        pytest.param(
+            {"evaluation": {"when": "between", "batch": 2 * BATCH}},
+            lambda: _script(between=_evaluated),
+            id="evaluation",
+        ),
+        pytest.param({"torch_compile": True}, lambda: _script(), id="compiled"),
+    ],
+)
+def test_a_setting_takes_what_the_script_takes(changes: dict[str, Any], script: Callable[[], StepTrace]) -> None:
+    by_job, by_hand = _traced(changes), script()
+    assert list(by_job.requested_bytes) == list(by_hand.requested_bytes)
+    assert list(by_job.event_kind) == list(by_hand.event_kind)
+
+
+def test_data_parallel_counts_its_buckets() -> None:
+    def parallel() -> Iterator[int]:
+        for changes in ({}, {"gpus": 4}, {"gpus": {"count": 4, "gradient_as_bucket_view": True}}):
+            yield predict(JOB | changes | {"sizes": {"batch": 8}}, CARD).peak_allocated_bytes
+
+    one, four, as_view = parallel()
+    gradients = sum(p.numel() * 4 for p in Mixer().parameters())
+    assert four > one + 0.9 * gradients
+    assert as_view < four - 0.9 * gradients
+
+
+def test_a_global_batch_is_divided() -> None:
+    without = {key: value for key, value in JOB.items() if key != "sizes"}
+    divided = predict(without | {"gpus": {"count": 4, "global_batch": 4 * BATCH}}, CARD)
+    assert divided.sizes["batch"] == BATCH
+    assert divided.peak_allocated_bytes == predict(JOB | {"gpus": 4}, CARD).peak_allocated_bytes
+    assert divided.samples_per_step == 4 * BATCH
+
+
+def test_a_loss_network_and_a_teacher() -> None:
+    job = {
+        "components": {
+            "vgg": {"factory": "tests.jobs.tiny:features", "mode": "frozen", "role": "loss-network"},
+            "teacher": {"copy_of": "model", "mode": "frozen", "inputs": ["low"]},
+            "model": {"factory": "tests.jobs.tiny:conv_net", "inputs": ["low"]},
+        },
+        "inputs": {name: {"shape": ["batch", 3, "height", "height"]} for name in ("low", "high")},
+        "sizes": {"batch": 2, "height": 64},
+        "loss": [
+            {"kind": "charbonnier", "target": "high"},
+            {"kind": "l1", "target": "high", "network": "vgg", "weight": 0.1},
+            {"kind": "mse", "target": "teacher"},
+        ],
+    }
+    job["components"] = {name: job["components"][name] for name in ("vgg", "model", "teacher")}  # type: ignore[index]
+    by_job = predict(job, CARD).trace
+    assert by_job is not None
+    low, high = torch.randn(2, 3, 64, 64), torch.randn(2, 3, 64, 64)
+    with virtual_gpu(CARD) as gpu:
+        vgg = features().requires_grad_(False).eval().to("cuda")
+        model = ConvNet().to("cuda")
+        teacher = ConvNet().requires_grad_(False).eval().to("cuda")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        for _ in range(3):
+            optimizer.zero_grad()
+            batch = _to_card({"low": low, "high": high})
+            output = model(batch["low"])
+            with torch.no_grad():
+                wanted = teacher(batch["low"])
+            loss = _three_terms(output, wanted, batch["high"], vgg)
+            loss.backward()
+            optimizer.step()
+    del output, wanted, batch
+    assert list(by_job.requested_bytes) == list(gpu.trace().requested_bytes)
+
+
+def _three_terms(output: torch.Tensor, wanted: torch.Tensor, high: torch.Tensor, vgg: nn.Module) -> torch.Tensor:
+    total = _charbonnier(output, high)
+    features_loss = _in_features(output, high, vgg)
+    total = total + 0.1 * features_loss
+    return total + F.mse_loss(output, wanted)
+
+
+def _charbonnier(output: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    difference = output - high
+    return torch.mean(torch.sqrt(difference * difference + 1e-9))
+
+
+def _in_features(output: torch.Tensor, high: torch.Tensor, vgg: nn.Module) -> torch.Tensor:
+    return F.l1_loss(vgg(output), vgg(high))
+
+
+def test_a_step_of_ones_own() -> None:
+    result = predict(
+        {"step": {"factory": "tests.jobs.tiny:step", "arguments": {"width": 32}}, "sizes": {"batch": 8}}, CARD
+    )
+    assert result.prediction.steps == 3
+    assert result.fits
+
+
+def test_inference_needs_less() -> None:
+    training, inference = predict(JOB, CARD), predict(JOB | {"task": "inference"}, CARD)
+    assert inference.peak_allocated_bytes < training.peak_allocated_bytes
+    assert inference.account.part("gradients") == inference.account.part("optimizer state") == 0
+
+
+def test_outputs_that_live_longer_take_more() -> None:
+    peaks = [
+        predict(JOB | {"outputs_live_until": until}, CARD).peak_allocated_bytes
+        for until in ("forward", "step", "next-step")
+    ]
+    assert peaks == sorted(peaks)
+
+
+def test_what_does_not_fit_is_known_in_full() -> None:
+    small = JOB | {"sizes": {"batch": 400_000}}
+    result = predict(small, "4GiB")
+    assert not result.fits
+    assert not result.prediction.at_least
+    assert result.parameters.optimizer_bytes >= 2 * result.parameters.weights_bytes
+    roomy = predict(small, "40GiB")
+    assert roomy.fits
+    assert result.peak_allocated_bytes == roomy.peak_allocated_bytes
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        {"count": 2, "strategy": "fsdp"},
+        {"count": 2, "strategy": "deepspeed", "zero_stage": 2},
+        {"count": 2, "offload_optimizer": True},
+    ],
+)
+def test_what_is_not_modelled_says_so(gpus: dict[str, Any]) -> None:
+    with pytest.raises(CannotPredict, match="not modelled"):
+        predict(JOB | {"gpus": gpus}, CARD)
+
+
+def test_the_parameters_add_up() -> None:
+    result = predict(JOB | {"optimizer": "adamw"}, CARD)
+    root = result.parameters
+    assert root.count == sum(p.numel() for p in Mixer().parameters())
+    for node in root.walk():
+        assert node.count >= sum(child.count for child in node.children)
+    assert root.weights_bytes == root.gradients_bytes == root.count * 4
+    assert root.optimizer_bytes == 2 * root.weights_bytes
+    assert result.account.part("weights") == root.weights_bytes
+
+
+def test_lora_trains_only_the_adapters() -> None:
+    pytest.importorskip("peft")
+    lora = {"factory": "tests.jobs.tiny:mixer", "mode": "lora", "lora": {"rank": 4, "targets": ["up", "down"]}}
+    result = predict(JOB | {"components": {"model": lora}}, CARD)
+    assert result.parameters.trained_count == 3 * 2 * 4 * (256 + 1024)
+
+
+def test_the_page_for_a_notebook() -> None:
+    page = predict(JOB, CARD)._repr_html_()
+    assert page.startswith("<div")
+    assert "Fits" in page
+    assert "<script" not in page

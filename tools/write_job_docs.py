@@ -1,0 +1,15 @@
+"""Rewrite what is made from the schema of a job: vramcast.schema.json and the fields in docs/jobs.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from vramcast.jobs.field_reference import with_reference
+from vramcast.jobs.json_schema import schema_text
+
+ROOT = Path(__file__).parents[1]
+
+if __name__ == "__main__":
+    (ROOT / "vramcast.schema.json").write_text(schema_text(), encoding="utf-8")
+    page = ROOT / "docs" / "jobs.md"
+    page.write_text(with_reference(page.read_text(encoding="utf-8")), encoding="utf-8")
