@@ -56,7 +56,7 @@ def test_vrt_restores_clips_that_no_window_divides(load: Load) -> None:
     torch.manual_seed(0)
     network = vrt.VRT(
         window_size=[6, 8, 8], depths=[2] * 8, embed_dims=[12] * 8, num_heads=[2] * 8, indep_reconsts=[7],
-        deformable_groups=4, use_checkpoint_attn=True, no_checkpoint_attn_blocks=[1],
+        deformable_groups=4,
     )  # fmt: skip
     clip = torch.rand(1, 2, 3, 64, 72)
     with torch.no_grad():

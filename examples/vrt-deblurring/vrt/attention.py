@@ -13,6 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 Extent = tuple[int, int, int]
 """Frames, height, width."""
+Recompute = tuple[bool, bool]
+"""Whether the attention and the feed-forward layer of a block are checkpointed."""
 
 
 def fit_window(extent: Extent, window: Extent, shift: Extent) -> tuple[Extent, Extent]:
@@ -149,11 +151,18 @@ class Block(nn.Module):
     """Window attention and a gated feed-forward layer, each with a residual and each checkpointed or not."""
 
     def __init__(
-        self, width: int, window: Extent, shift: Extent, heads: int, mutual: bool, drop: float, keep: tuple[bool, bool]
+        self,
+        width: int,
+        window: Extent,
+        shift: Extent,
+        heads: int,
+        mutual: bool,
+        drop: float,
+        recompute: Recompute,
     ) -> None:
         super().__init__()
         self.window, self.shift = window, shift
-        self.checkpoint_attn, self.checkpoint_ffn = keep
+        self.checkpoint_attn, self.checkpoint_ffn = recompute
         self.norm1 = nn.LayerNorm(width)
         self.attn = WindowAttention(width, window, heads, mutual)
         self.drop_path = DropPath(drop) if drop > 0 else nn.Identity()
@@ -181,11 +190,11 @@ class Block(nn.Module):
         return self.drop_path(self.mlp(self.norm2(x)))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        if self.checkpoint_attn:
+        if self.checkpoint_attn and torch.is_grad_enabled():
             x = x + checkpoint(self.attend, x, mask, use_reentrant=True)
         else:
             x = x + self.attend(x, mask)
-        if self.checkpoint_ffn:
+        if self.checkpoint_ffn and torch.is_grad_enabled():
             return x + checkpoint(self.feed_forward, x, use_reentrant=True)
         return x + self.feed_forward(x)
 
@@ -194,13 +203,13 @@ class Group(nn.Module):
     """Blocks of one window size; every second one has its windows shifted by half. Features are (b, c, d, h, w)."""
 
     def __init__(
-        self, width: int, window: Extent, heads: int, mutual: bool, drops: list[float], keep: tuple[bool, bool]
+        self, width: int, window: Extent, heads: int, mutual: bool, drops: list[float], recompute: Recompute
     ) -> None:
         super().__init__()
         self.window, self.shift = window, tuple(side // 2 for side in window)
         self.blocks = nn.ModuleList(
             [
-                Block(width, window, self.shift if i % 2 else (0, 0, 0), heads, mutual, drop, keep)
+                Block(width, window, self.shift if i % 2 else (0, 0, 0), heads, mutual, drop, recompute)
                 for i, drop in enumerate(drops)
             ]
         )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vrt.alignment import GuidedDeformableConv, align
-from vrt.attention import Extent, GatedMlp, Group
+from vrt.attention import Extent, GatedMlp, Group, Recompute
 from vrt.flow import SpyNet, four_neighbours
 
 PYRAMID = [("none", 1), ("down", 2), ("down", 4), ("down", 8), ("up", 4), ("up", 2), ("up", 1)]
@@ -63,16 +63,16 @@ class Stage(nn.Module):
 
     def __init__(
         self, before: int, width: int, window: Extent, heads: int, drops: list[float], kind: str, reach: float,
-        groups: int, keep: tuple[bool, bool],
+        groups: int, recompute: Recompute,
     ) -> None:  # fmt: skip
         super().__init__()
         mutual = int(len(drops) * MUTUAL_SHARE)
         self.reshape = resampling(kind, before, width)
-        self.residual_group1 = Group(width, (2, *window[1:]), heads, True, drops[:mutual], keep)
+        self.residual_group1 = Group(width, (2, *window[1:]), heads, True, drops[:mutual], recompute)
         self.linear1 = nn.Linear(width, width)
         # Both groups drop paths at the first rates of the stage, and the second is always checkpointed: so the
         # published code does it.
-        self.residual_group2 = Group(width, window, heads, False, drops[: len(drops) - mutual], (True, keep[1]))
+        self.residual_group2 = Group(width, window, heads, False, drops[: len(drops) - mutual], (True, recompute[1]))
         self.linear2 = nn.Linear(width, width)
         self.pa_deform = GuidedDeformableConv(width, groups, reach)
         self.pa_fuse = GatedMlp(3 * width, 3 * width, width)
@@ -90,9 +90,9 @@ class Stage(nn.Module):
 class Reconstruction(nn.Module):
     """Self attention with a residual around the group."""
 
-    def __init__(self, width: int, window: Extent, heads: int, drops: list[float], keep: tuple[bool, bool]) -> None:
+    def __init__(self, width: int, window: Extent, heads: int, drops: list[float], recompute: Recompute) -> None:
         super().__init__()
-        self.residual_group = Group(width, window, heads, False, drops, keep)
+        self.residual_group = Group(width, window, heads, False, drops, recompute)
         self.linear = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class VRT(nn.Module):
         def drops(i: int) -> list[float]:
             return rates[sum(depths[:i]) : sum(depths[: i + 1])]
 
-        def keep(i: int) -> tuple[bool, bool]:
+        def recompute(i: int) -> Recompute:
             return (
                 use_checkpoint_attn and i not in no_checkpoint_attn_blocks,
                 use_checkpoint_ffn and i not in no_checkpoint_ffn_blocks,
@@ -136,7 +136,7 @@ class VRT(nn.Module):
         for i, (kind, scale) in enumerate(PYRAMID):
             stage = Stage(
                 embed_dims[i - 1], embed_dims[i], window, num_heads[i], drops(i), kind, MAX_REACH / scale,
-                deformable_groups, keep(i),
+                deformable_groups, recompute(i),
             )  # fmt: skip
             self.add_module(f"stage{i + 1}", stage)
         entry = nn.Sequential(
@@ -148,7 +148,7 @@ class VRT(nn.Module):
         self.stage8 = nn.ModuleList([entry])
         for i in range(STAGES, len(depths)):
             alone = (1, *window[1:]) if i in indep_reconsts else window
-            self.stage8.append(Reconstruction(embed_dims[i], alone, num_heads[i], drops(i), keep(i)))
+            self.stage8.append(Reconstruction(embed_dims[i], alone, num_heads[i], drops(i), recompute(i)))
         self.norm = nn.LayerNorm(embed_dims[-1])
         self.conv_after_body = nn.Linear(embed_dims[-1], embed_dims[0])
         self.conv_last = nn.Conv3d(embed_dims[0], 3, kernel_size=(1, 3, 3), padding=(0, 1, 1))
