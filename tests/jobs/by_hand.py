@@ -46,6 +46,32 @@ def llama(batch: int, length: int) -> StepTrace:
     return transformers_model("llama-2-7b", "LlamaForCausalLM", data)
 
 
+def llama_lora(batch: int, length: int, layers: int) -> StepTrace:
+    """LoRA on a frozen bf16 base, checkpointed, as examples of peft have it."""
+    import transformers
+    from peft import LoraConfig, get_peft_model
+
+    ids = torch.randint(0, 32000, (batch, length))
+    data = {"input_ids": ids, "attention_mask": torch.ones(batch, length, dtype=torch.long), "labels": ids.clone()}
+    with virtual_gpu(CARD) as gpu:
+        config = transformers.AutoConfig.from_pretrained(FOLDERS / "llama-2-7b", num_hidden_layers=layers)
+        base = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        base.gradient_checkpointing_enable({"use_reentrant": False})
+        lora = LoraConfig(r=8, lora_alpha=16, lora_dropout=0.05, target_modules=["q_proj", "v_proj"])
+        model = get_peft_model(base, lora).train().to("cuda")
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-4)
+        for _ in range(3):
+            optimizer.zero_grad()
+            inputs = {name: tensor.to("cuda") for name, tensor in data.items()}
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                outputs = model(**inputs)
+                loss = outputs.loss
+            loss.backward()
+            optimizer.step()
+    del outputs, inputs
+    return gpu.trace()
+
+
 def bert(batch: int, length: int) -> StepTrace:
     ids = torch.randint(0, 30522, (batch, length))
     data = {"input_ids": ids, "attention_mask": torch.ones(batch, length, dtype=torch.long), "labels": ids.clone()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,16 @@ def _predicted(folder: str, overrides: dict[str, Any]) -> JobPrediction:
     return predict(load_job(str(FOLDERS / folder), overrides), CARD)
 
 
+no_peft = importlib.util.find_spec("peft") is None
+LORA = {
+    "components.model.mode": "lora",
+    "components.model.lora": {"rank": 8, "dropout": 0.05, "targets": ["q_proj", "v_proj"]},
+    "components.model.dtype": "bf16",
+    "components.model.config.num_hidden_layers": 4,
+    "checkpointing": "all",
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "overrides", "count", "script"),
@@ -32,6 +43,10 @@ def _predicted(folder: str, overrides: dict[str, Any]) -> JobPrediction:
         pytest.param(
             "llama-2-7b", {"sizes.batch": 1, "sizes.sequence": 1024}, 6_738_415_616,
             lambda: by_hand.llama(1, 1024), id="llama-2-7b",
+        ),
+        pytest.param(
+            "llama-2-7b", {**LORA, "sizes.batch": 2, "sizes.sequence": 512}, 1_072_205_824,
+            lambda: by_hand.llama_lora(2, 512, 4), id="llama-lora", marks=pytest.mark.skipif(no_peft, reason="no peft"),
         ),
         pytest.param(
             "bert-base", {"sizes.batch": 4, "sizes.sequence": 200}, 109_514_298,

@@ -8,12 +8,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from vramcast.jobs.components.quantization import count_of
 from vramcast.memory.parameters import ModuleParameters
 
 
 def count_parameters(
     modules: Mapping[str, nn.Module], optimizers: list[torch.optim.Optimizer]
 ) -> tuple[ModuleParameters, ...]:
+    """Trained is what an optimizer updates."""
+    updated = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     state = _state_bytes(optimizers)
     rows, seen = [], set()
     for component, module in modules.items():
@@ -21,16 +24,16 @@ def count_parameters(
             own = [p for p in child.parameters(recurse=False) if id(p) not in seen]
             seen |= {id(parameter) for parameter in own}
             if own:
-                rows.append(_row(f"{component}.{path}" if path else component, own, state))
+                rows.append(_row(f"{component}.{path}" if path else component, own, updated, state))
     return tuple(rows)
 
 
-def _row(name: str, parameters: list[nn.Parameter], state: Mapping[int, int]) -> ModuleParameters:
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
+def _row(name: str, parameters: list[nn.Parameter], updated: set[int], state: Mapping[int, int]) -> ModuleParameters:
+    trained = [parameter for parameter in parameters if parameter.requires_grad and id(parameter) in updated]
     return ModuleParameters(
         module=name,
-        count=sum(parameter.numel() for parameter in parameters),
-        trained_count=sum(parameter.numel() for parameter in trained),
+        count=sum(count_of(parameter) for parameter in parameters),
+        trained_count=sum(count_of(parameter) for parameter in trained),
         weights_bytes=sum(_bytes(parameter) for parameter in parameters),
         gradients_bytes=sum(_bytes(parameter) for parameter in trained),
         optimizer_bytes=sum(state.get(id(parameter), 0) for parameter in trained),

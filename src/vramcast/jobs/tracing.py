@@ -27,6 +27,7 @@ from vramcast.jobs.training.loop import MOST_ACCUMULATED, TrainingLoop
 from vramcast.jobs.training.optimizers import make_optimizers
 from vramcast.jobs.training.plan import main_component, make_plan
 from vramcast.memory.parameters import ModuleParameters
+from vramcast.memory.replay import highest_without_workspaces, replay
 from vramcast.trace import Note, StepTrace
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
 
@@ -70,19 +71,19 @@ def trace_job(
     limit_bytes: int | None = None,
     progress: Progress = lambda text: None,
 ) -> TracedJob:
-    """The trace of `steps` steps. Where the card refuses memory, the job is traced again without a limit, so that what
-    it needs is known in full; the verdict comes from replaying that trace under the card's limit."""
+    """The trace of `steps` steps, without a limit, so that what the job needs is known in full; the verdict comes from
+    replaying it under the card's limit. Only where convolutions might do with smaller workspaces is it traced again
+    under the limit."""
     check_supported(job)
-    card, session, refused = _run(job, gpu, steps, allocator_conf, limit_bytes, progress)
-    trace = card.trace()
-    if refused:
-        progress("it does not fit; tracing what it needs")
-        capacity_bytes = card.capacity_bytes
-        card, session, _ = _run(job, gpu, steps, allocator_conf, _NO_LIMIT, progress)
-        full = card.trace()
-        if limit_bytes is None:
-            capacity_bytes -= full.context_bytes - trace.context_bytes  # kernels that it had not come to load
-        trace = dataclasses.replace(full, capacity_bytes=capacity_bytes)
+    card, session, _ = _run(job, gpu, steps, allocator_conf, _NO_LIMIT, progress)
+    full = card.trace()
+    capacity_bytes = gpu.total_memory_bytes - full.context_bytes if limit_bytes is None else limit_bytes
+    trace = dataclasses.replace(full, capacity_bytes=capacity_bytes)
+    if highest_without_workspaces(trace) <= capacity_bytes and not replay(trace, None, capacity_bytes).completed:
+        progress("trying smaller workspaces")
+        limited_card, limited, refused = _run(job, gpu, steps, allocator_conf, limit_bytes, progress)
+        if not refused:
+            card, session, trace = limited_card, limited, limited_card.trace()
     if card.unknown_kernels:
         raise card.unknown_kernels[0]
     return TracedJob(
@@ -227,7 +228,7 @@ def _quiet() -> Iterator[None]:
     """Advice that libraries print about a run which is none."""
     import logging
 
-    loggers = [logging.getLogger(name) for name in ("transformers", "diffusers", "peft")]
+    loggers = [logging.getLogger(name) for name in ("transformers", "diffusers", "peft", "bitsandbytes")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)

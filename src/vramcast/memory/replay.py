@@ -6,7 +6,9 @@ from array import array
 from dataclasses import dataclass, field
 
 from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
-from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, OOM, StepTrace
+from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, KINDS, OOM, StepTrace
+
+_WORKSPACES = KINDS.index("workspaces")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,16 @@ def replay(trace: StepTrace, conf: str | None = None, capacity_bytes: int | None
         peak_reserved=_moment(trace, _highest_reserved(columns[1], columns[2]), *columns),
         refused_blocks=frozenset(refused),
     )
+
+
+def highest_without_workspaces(trace: StepTrace) -> int:
+    """What the run asks for at once beside workspaces, which can be smaller on a fuller card."""
+    highest = level = 0
+    for code, block in zip(trace.event_kind, trace.event_arg, strict=True):
+        if code in (ALLOC, FREE) and trace.kind[block] != _WORKSPACES:
+            level += trace.requested_bytes[block] if code == ALLOC else -trace.requested_bytes[block]
+            highest = max(highest, level)
+    return highest
 
 
 def _refusal(trace: StepTrace, event: int, error: OutOfMemory) -> Refusal:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from vramcast.virtual_gpu import accumulation, attention_choice, batch_norm_choice, fused_norm, recurrent
+from vramcast.virtual_gpu import attention_choice, batch_norm_choice, fused_norm, recurrent
 
 _KEYS = ("AutogradMeta", "Meta")
 
@@ -25,7 +25,6 @@ class Composites:
         self._fastpath = True
 
     def install(self) -> None:
-        accumulation.sole_counts()  # learnt now: inside a dispatch handler autograd is off
         functions: dict[str, Callable[..., Any]] = {
             "dropout": dropout,
             "scaled_dot_product_attention": attention_choice.attention_for(self._machine.gpu),

@@ -18,5 +18,11 @@ class Built:
     """The model's configuration, where it has one: sizes of its usual inputs come from it."""
     family: str = "factory"
     """transformers, diffusers, timm, torchvision or factory."""
+    base: nn.Module | None = None
+    """The model inside adapters, whose class and signature say what it is called with; None: the module itself."""
     copies: tuple[nn.Module, ...] = ()
     """Further copies that only lie on the card."""
+
+    @property
+    def model(self) -> nn.Module:
+        return self.module if self.base is None else self.base

@@ -59,9 +59,11 @@ def make_plan(job: Job, built: Mapping[str, Built]) -> Plan:
         if component.inputs is not None:
             arguments = _said(component)
         elif job.inputs:
-            arguments = _by_signature(built[name].module, component, job)
+            arguments = _by_signature(built[name].model, component, job)
         else:
             usual = usual_inputs(name, built[name])
+            if job.task == "inference":
+                usual = usual.without_targets()
             prefix = "" if name == model else f"{name}_"
             inputs |= _usual_inputs(usual, prefix, component, job)
             arguments = tuple((argument, _prefixed(ref, prefix, usual)) for argument, ref in usual.call.items())

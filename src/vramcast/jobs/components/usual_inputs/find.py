@@ -18,9 +18,9 @@ _FAMILIES = {
 def usual_inputs(name: str, built: Built) -> Usual:
     """UsageError that says what to write where nothing is usual for this model."""
     family = _FAMILIES.get(built.family)
-    usual = family(type(built.module).__name__, built) if family is not None else None
+    usual = family(type(built.model).__name__, built) if family is not None else None
     if usual is None:
-        what = "a factory" if built.family == "factory" else f"a {type(built.module).__name__}"
+        what = "a factory" if built.family == "factory" else f"a {type(built.model).__name__}"
         raise UsageError(
             f"components.{name}: what {what} is called with is not known; say it under inputs, e.g.\n"
             "    inputs:\n      x: {shape: [batch, 3, height, width]}"

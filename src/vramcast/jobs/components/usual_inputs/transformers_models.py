@@ -32,7 +32,7 @@ _TEXT_LABELS: tuple[tuple[tuple[str, ...], Callable[[Config], dict[str, Input]]]
 
 
 def usual(class_name: str, built: Built) -> Usual | None:
-    config, main = built.config, getattr(built.module, "main_input_name", "input_ids")
+    config, main = built.config, getattr(built.model, "main_input_name", "input_ids")
     if {"text_config", "vision_config"} <= set(config):
         return _image_and_text(class_name, config)
     if main == "input_features":

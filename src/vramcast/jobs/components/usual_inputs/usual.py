@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,8 @@ from vramcast.jobs.fields import Expression
 from vramcast.jobs.schema import Diffusion, Input, Loss
 
 Config = Mapping[str, Any]
+
+_TARGETS = ("labels", "start_positions", "end_positions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,12 @@ class Usual:
     diffusion: Diffusion | None = None
     options: dict[str, Any] = field(default_factory=dict)
     """Arguments of the call that are no tensors."""
+
+    def without_targets(self) -> Usual:
+        """For a forward pass alone: nothing to compare with."""
+        inputs = {name: one for name, one in self.inputs.items() if name not in _TARGETS}
+        call = {argument: ref for argument, ref in self.call.items() if ref not in _TARGETS}
+        return dataclasses.replace(self, inputs=inputs, call=call)
 
 
 def floats(*shape: Expression, **more: Any) -> Input:
