@@ -111,7 +111,7 @@ def predicted_gib(entry: Drawn) -> float | None:
 
 
 def _predict(entry: Drawn) -> float | None:
-    from vramcast.measure.factories import load_factory
+    from vramcast.factories import load_factory
     from vramcast.virtual_gpu import virtual_gpu
 
     try:
