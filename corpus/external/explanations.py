@@ -1,4 +1,4 @@
-"""Why the worst published rows are off, as far as their neighbours tell; causes nobody could check are "most likely"."""
+"""Why the worst published rows are off, as far as their neighbours tell; "most likely" where nobody could check."""
 
 from __future__ import annotations
 
