@@ -65,6 +65,18 @@ def test_steps_that_differ_are_left_alone() -> None:
         assert lengthened(trace) is trace
 
 
+def test_a_loss_that_is_printed_now_and_then() -> None:
+    b = TraceBuilder()
+    op, module, phase = b.intern_op("op"), b.intern_module(""), b.intern_phase("forward")
+    for step in range(3):
+        block = b.alloc(5 * MIB, op, module, phase)
+        if step % 2 == 0:
+            b.mark("synchronize")
+        b.free(block)
+        b.mark("step")
+    assert lengthened(build(b)).steps == SETTLED_STEPS
+
+
 def test_the_prediction_says_how_many_steps_it_is_of() -> None:
     prediction = predict(loop(3))
     assert (prediction.steps, prediction.replayed_steps) == (3, SETTLED_STEPS)

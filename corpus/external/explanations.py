@@ -1,14 +1,17 @@
-"""Why the worst published rows are off: what was found when they were looked into."""
+"""Why the worst published rows are off, as far as their neighbours tell; "most likely" where nobody could check."""
 
 from __future__ import annotations
 
 from corpus.external.rows import CNN, TIMM, TRANSFORMER, XMEM
 from corpus.external.score import Scored
 
-_CAUGHT = "the card was polled while cuDNN's benchmark held the largest workspace it tried, which is given back at once"
-_WIDE = "cuDNN 9.1 on this card chose plans with larger workspaces for its wide convolutions than the model expects"
-_NARROW = "cuDNN 9.1 on this card chose plans with smaller workspaces for its wide convolutions than the model expects"
-_ONE_CLASS = "the run ended after its first forward pass (its loss refuses the labels), before all kernels were loaded"
+_CAUGHT = (
+    "most likely the card was polled while cuDNN's benchmark held the largest workspace it tried, which is given back "
+    "at once"
+)
+_WIDE = "most likely cuDNN 9.1 chose plans with larger workspaces for its wide convolutions than the model expects"
+_NARROW = "most likely cuDNN 9.1 chose plans with smaller workspaces for its wide convolutions than the model expects"
+_ONE_CLASS = "most likely the run ended after its first forward pass, whose loss refuses the labels"
 
 # (source, row number) → explanation.
 KNOWN: dict[tuple[str, int], str] = {
@@ -25,11 +28,11 @@ KNOWN: dict[tuple[str, int], str] = {
     (CNN, 169): _ONE_CLASS,
     (CNN, 396): f"{_ONE_CLASS}; {_WIDE}",
     (CNN, 307): _NARROW,
-    (XMEM, 66): "near the card's limit cuDNN was refused its workspaces and took plans that need less",
+    (XMEM, 66): "most likely cuDNN was refused its workspaces near the card's limit and took plans that need less",
     (XMEM, 71): "a jump of the measured allocator: batches of 16 and 25 agree to 1 %",
     (XMEM, 30): "an exact repeat of this run took 1,004 MiB less, as predicted",
-    (XMEM, 39): "batches from 400 on agree to 8 %: cuDNN takes other plans for this one",
-    (XMEM, 43): "batches from 400 on agree to 8 %: cuDNN takes other plans for this one",
+    (XMEM, 39): "batches from 400 on agree to 8 %: most likely cuDNN takes other plans for this one",
+    (XMEM, 43): "batches from 400 on agree to 8 %: most likely cuDNN takes other plans for this one",
 }
 
 

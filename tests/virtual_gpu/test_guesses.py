@@ -70,9 +70,17 @@ def test_overlap_with_known_boxes(gpu: VirtualGpu) -> None:
     truth = torch.tensor([[64.0, 64.0, 128.0, 128.0], [300.0, 300.0, 420.0, 400.0]], device="cuda")
     overlap, which = boxes.box_iou(truth, moved).max(dim=0)
     positive = torch.where((overlap >= 0.55) & (which == 0))[0]
+    assert notes(gpu)
     assert positive.numel() == 20 * 5  # the same place in each of 20 layers, and its four neighbours
     keep = boxes.nms(moved[:3200], torch.rand(3200, device="cuda"), 0.7)
     assert keep.numel() == 1600  # one of two at each place
+
+
+def test_large_data_that_is_known_needs_no_note(gpu: VirtualGpu) -> None:
+    labels = torch.arange(300_000.0).to("cuda")
+    assert labels[labels >= 100_000].numel() == 200_000
+    assert torch.where(labels % 3 == 0)[0].numel() == 100_000
+    assert notes(gpu) == set()
 
 
 def test_a_router_sends_each_expert_its_share(gpu: VirtualGpu) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, fields
 
-from vramcast.trace.schema import ALLOC, FREE, OOM, STEP, StepTrace
+from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, OOM, STEP, StepTrace
 
 SETTLED_STEPS = 6
 """As many as a measurement takes."""
 _LONGEST_PERIOD = 4
 """Optimizer steps in one round of a training loop, e.g. two in a GAN's."""
 
+_MOVES_MEMORY = (ALLOC, FREE, EMPTY_CACHE)
 _BLOCK_COLUMNS = ("requested_bytes", "op", "module", "phase", "kind", "stream")
 
 
@@ -52,25 +53,31 @@ def _round(trace: StepTrace, first_event: int, end_event: int) -> _Round:
 
 def _same(trace: StepTrace, before: _Round, last: _Round) -> bool:
     """Whether both rounds allocate and free the same: blocks of their own, or of the round before."""
-    events = last.end_event - last.first_event
     blocks = last.end_block - last.first_block
-    if events != before.end_event - before.first_event or blocks != before.end_block - before.first_block:
+    if blocks != before.end_block - before.first_block:
         return False
-    kinds, args, sizes, streams = trace.event_kind, trace.event_arg, trace.requested_bytes, trace.stream
-    if kinds[last.first_event : last.end_event] != kinds[before.first_event : before.end_event]:
+    args, sizes, streams = trace.event_arg, trace.requested_bytes, trace.stream
+    events, events_before = _events(trace, last), _events(trace, before)
+    if [code for code, _ in events] != [code for code, _ in events_before]:
         return False
     for column in (sizes, streams):
         if column[last.first_block : last.end_block] != column[before.first_block : before.end_block]:
             return False
-    for event in range(events):
-        if kinds[last.first_event + event] == FREE:
-            now, then = args[last.first_event + event], args[before.first_event + event]
+    for (code, event), (_, event_before) in zip(events, events_before, strict=True):
+        if code == FREE:
+            now, then = args[event], args[event_before]
             if now >= last.first_block:
                 if now - then != blocks:
                     return False
             elif not then < before.first_block <= now:
                 return False
     return True
+
+
+def _events(trace: StepTrace, round_: _Round) -> list[tuple[int, int]]:
+    """(kind, event) of those that move memory: a loss that is printed now and then only synchronizes."""
+    first, end = round_.first_event, round_.end_event
+    return [(code, first + i) for i, code in enumerate(trace.event_kind[first:end]) if code in _MOVES_MEMORY]
 
 
 def _repeated(trace: StepTrace, last: _Round, times: int) -> StepTrace:

@@ -9,6 +9,7 @@ freshly initialised head would give. What is known stays exact: boxes of the dat
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,12 +46,13 @@ _SIMPLE = frozenset((
 
 
 class _Recipe:
-    """How the bytes of a storage came about."""
+    """How the bytes of a storage came about. `made_up`: whether random numbers go into it."""
 
-    __slots__ = ("cached", "depth")
+    __slots__ = ("cached", "depth", "made_up")
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, made_up: bool = False) -> None:
         self.depth = depth
+        self.made_up = made_up
         self.cached: torch.UntypedStorage | None = None
 
     def work_out(self, done: dict[_Recipe, torch.UntypedStorage]) -> torch.UntypedStorage:
@@ -69,7 +71,7 @@ class _Layer(_Recipe):
     __slots__ = ("dtype", "nbytes", "seed")
 
     def __init__(self, dtype: torch.dtype, nbytes: int, seed: int) -> None:
-        super().__init__(0)
+        super().__init__(0, made_up=True)
         self.dtype, self.nbytes, self.seed = dtype, nbytes, seed
 
     def work_out(self, done: dict[_Recipe, torch.UntypedStorage]) -> torch.UntypedStorage:
@@ -165,6 +167,8 @@ class Guesses:
         self._simple: dict[Any, str | None] = {}
         self._layers = 0
         self._layers_of_step = 0
+        self.made_up = False
+        """Whether random numbers went into the contents worked out last; otherwise they are exact."""
 
     # -- noting recipes -------------------------------------------------------------------------------------
 
@@ -184,9 +188,10 @@ class Guesses:
             return
         found = self._described(args, kwargs)
         if found is not None:
-            described, named, depth = found
+            described, named, depth, made_up = found
             for index, tensor, block in fresh:
                 block.recipe = _Result(func, described, named, index, tensor, depth)
+                block.recipe.made_up = made_up
 
     def note_written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """After an op that wrote into its first argument."""
@@ -208,10 +213,12 @@ class Guesses:
         found = self._described(args[1:], kwargs)
         if start is None or found is None:
             return
-        described, named, depth = found
-        depth = max(depth, 1 + (0 if isinstance(start, int) else start.depth))
+        described, named, depth, made_up = found
+        if not isinstance(start, int):
+            depth, made_up = max(depth, 1 + start.depth), made_up or start.made_up
         if depth <= DEPTH:
             block.recipe = _Written(start, func, (_View(_NOWHERE, target), described), named, depth)
+            block.recipe.made_up = made_up
 
     def keep(self, block: Block) -> None:
         """Before known values are given up because something unknown is written over a part of them."""
@@ -227,14 +234,17 @@ class Guesses:
             self._simple[func] = plain if simple else None
         return self._simple[func]
 
-    def _described(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any], int] | None:
+    def _described(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], dict[str, Any], int, bool] | None:
         try:
             described = [self._describe(arg) for arg in args]
             named = {name: self._describe(value) for name, value in kwargs.items()}
         except LookupError:
             return None
-        depth = 1 + max((_depth(item) for item in (*described, *named.values())), default=0)
-        return (described, named, depth) if depth <= DEPTH else None
+        recipes = [view.recipe for view in _views([*described, *named.values()])]
+        depth = 1 + max((recipe.depth for recipe in recipes), default=0)
+        return (described, named, depth, any(r.made_up for r in recipes)) if depth <= DEPTH else None
 
     def _describe(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -279,6 +289,7 @@ class Guesses:
         found = self._described(args, kwargs)
         if found is None:
             return None
+        self.made_up = found[3]
         done: dict[_Recipe, torch.UntypedStorage] = {}
         try:
             return _real(found[0], done), _real(found[1], done)
@@ -289,12 +300,12 @@ class Guesses:
 _NOWHERE = _Recipe(0)
 
 
-def _depth(value: Any) -> int:
+def _views(value: Any) -> Iterator[_View]:
     if isinstance(value, _View):
-        return value.recipe.depth
-    if isinstance(value, list):
-        return max((_depth(item) for item in value), default=0)
-    return 0
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _views(item)
 
 
 def _block_without_recipe(tensor: Any) -> Block | None:

@@ -25,7 +25,7 @@ def real_result(call: Call) -> Any:
         out = wrap(call, call.func(*real[0], **real[1]))
     except NotImplementedError:  # a dtype the CPU's kernel does not take
         return None
-    if guessed:
+    if guessed and call.mode.machine.guesses.made_up:
         call.unknown_read(call.func._schema.name.rpartition("::")[2], GUESSED)
     return out
 
@@ -35,7 +35,7 @@ def mask_contents(call: Call, mask: torch.Tensor, what: str) -> torch.Tensor | N
     content = known_values(mask) if mask.is_meta else mask
     if content is None:
         content = call.mode.machine.guesses.contents(mask)
-        if content is not None:
+        if content is not None and call.mode.machine.guesses.made_up:
             call.unknown_read(what, GUESSED)
     return content
 
@@ -231,7 +231,8 @@ def _chosen_plausibly(call: Call, index: torch.Tensor) -> bool:
     out = call.func(*real[0], **real[1])
     content = out[1] if isinstance(out, (list, tuple)) else out
     values.learn(index, torch.empty_strided(index.size(), index.stride(), dtype=index.dtype).copy_(content))
-    call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices of random activations")
+    if call.mode.machine.guesses.made_up:
+        call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices of random activations")
     return True
 
 
