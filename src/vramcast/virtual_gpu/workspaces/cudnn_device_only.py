@@ -16,9 +16,9 @@ _NEEDS_CUBLAS = "engine_iface->getStatus()"
 _NEEDS_DRIVER = "libcuda == nullptr"
 _NEEDS_LEGACY = ("ConvolutionEngine::getStatus()", "core_engine.getStatus()")
 _DEPTHWISE_WEIGHT_PARTS_ENGINE = 16
-_WINOGRAD_WEIGHT_ENGINE, _FOURIER_WEIGHT_ENGINE, _TILED_FOURIER_DATA_ENGINE = 17, 18, 50
+_FOURIER_ENGINE, _WINOGRAD_WEIGHT_ENGINE, _FOURIER_WEIGHT_ENGINE, _TILED_FOURIER_DATA_ENGINE = 3, 17, 18, 50
 _WINOGRAD_TILE, _WINOGRAD_POINTS = 4, 36
-_FOURIER_SMALLEST, _FOURIER_LARGEST = 32, 256
+_FOURIER_SMALLEST, _FOURIER_TILE, _FOURIER_LARGEST = 16, 32, 256
 
 
 def device_only_workspace(problem: ConvolutionProblem, refusal: Refusal, card: Card) -> int | None:
@@ -77,27 +77,38 @@ def _spectrum_bytes(size: int) -> int:
     return size * (size // 2 + 1) * 8
 
 
-def _fourier_weight(problem: ConvolutionProblem) -> int | None:
-    """One transform of a power of two for each image; operands or results, whichever are more, twice."""
+def _fourier_planes_bytes(problem: ConvolutionProblem, planes: int) -> int | None:
+    """Transforms of a power of two that holds an image with its padding, each twice."""
     reach = max(extent + 2 * pad for extent, pad in zip(problem.x[2:], problem.padding, strict=True))
     size = max(_FOURIER_SMALLEST, 1 << (reach - 1).bit_length())
-    if size > _FOURIER_LARGEST:
-        return None
+    return None if size > _FOURIER_LARGEST else 2 * _spectrum_bytes(size) * planes
+
+
+def _fourier(problem: ConvolutionProblem) -> int | None:
+    """Operands or results, whichever are more, and the weight turned over."""
     batch, channels, filters = problem.x[0], problem.x[1], problem.w[0]
-    planes = max(batch * (channels + filters), channels * filters)
-    return 2 * _spectrum_bytes(size) * planes + 4 * math.prod(problem.y)
+    planes = _fourier_planes_bytes(problem, max(channels * (batch + filters), batch * filters))
+    return None if planes is None else planes + 4 * math.prod(problem.w)
+
+
+def _fourier_weight(problem: ConvolutionProblem) -> int | None:
+    """Operands or results, whichever are more, and the gradient turned over."""
+    batch, channels, filters = problem.x[0], problem.x[1], problem.w[0]
+    planes = _fourier_planes_bytes(problem, max(batch * (channels + filters), channels * filters))
+    return None if planes is None else planes + 4 * math.prod(problem.y)
 
 
 def _tiled_fourier_data(problem: ConvolutionProblem) -> int | None:
     """Tiles of 32x32, two at a time, and the weight."""
-    outputs = _FOURIER_SMALLEST - max(problem.w[2:]) + 1
+    outputs = _FOURIER_TILE - max(problem.w[2:]) + 1
     tiles = 1 if max(problem.x[2:]) <= outputs else 2
     batch, channels, filters = problem.x[0], problem.x[1], problem.w[0]
     planes = channels * filters + tiles * batch * (channels + filters)
-    return _spectrum_bytes(_FOURIER_SMALLEST) * planes
+    return _spectrum_bytes(_FOURIER_TILE) * planes
 
 
 _LEGACY = {
+    ("forward", _FOURIER_ENGINE): _fourier,
     ("backward_weight", _WINOGRAD_WEIGHT_ENGINE): _winograd_weight,
     ("backward_weight", _FOURIER_WEIGHT_ENGINE): _fourier_weight,
     ("backward_data", _TILED_FOURIER_DATA_ENGINE): _tiled_fourier_data,
