@@ -152,6 +152,6 @@ def test_articles(name: str, expected: str) -> None:
 
 def test_golden_files_belong_to_tests() -> None:
     """A golden file that no test writes any more would go stale unseen."""
-    source = Path(__file__).read_text(encoding="utf-8") + Path(__file__).with_name("test_cli.py").read_text("utf-8")
+    source = "".join(path.read_text("utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
     for path in Path(__file__).with_name("golden").glob("*.txt"):
         assert f'"{path.stem}"' in source, path.name
