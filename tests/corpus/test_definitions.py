@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from corpus.measure_corpus import Workload, load_corpus
-
 from vramcast.measure.factories import check_arguments, load_factory
 
 CORPUS = load_corpus()

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from vramcast.measure.factories import check_arguments, load_factory
 
 from vramcast.errors import UsageError
 from vramcast.measure import real_run
-from vramcast.measure.factories import check_arguments, load_factory
 
 
 class FakeCard:

@@ -62,7 +62,9 @@ class UNet2d(nn.Module):
     def __init__(self, args: dict[str, Any]) -> None:
         super().__init__()
         width = args["init_features"]
-        self.body = nn.Sequential(nn.Linear(args["in_channels"], width), nn.GELU(), nn.Linear(width, args["out_channels"]))
+        self.body = nn.Sequential(
+            nn.Linear(args["in_channels"], width), nn.GELU(), nn.Linear(width, args["out_channels"])
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = F.interpolate(x.permute(0, 3, 1, 2), scale_factor=2)

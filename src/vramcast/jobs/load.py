@@ -18,6 +18,9 @@ Overrides = Mapping[str, Any]
 """Dotted key → value: {"sizes.batch": 4, "components.model.mode": "frozen"}."""
 
 
+_OF_A_STRATEGY = ("zero_stage", "offload_optimizer", "offload_parameters", "wrap", "reshard_after_forward")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedJob:
     job: Job
@@ -56,6 +59,10 @@ def with_overrides(job: Job, overrides: Overrides, where: str = "the options") -
     data = job.model_dump(exclude_unset=True)
     for key, value in overrides.items():
         _put(data, key, value)
+    if "gpus.strategy" in overrides and isinstance(data.get("gpus"), dict):
+        for name in _OF_A_STRATEGY:  # another strategy has its own
+            if f"gpus.{name}" not in overrides:
+                data["gpus"].pop(name, None)
     if "sizes.batch" in overrides and isinstance(data.get("gpus"), dict):
         data["gpus"].pop("global_batch", None)  # the batch of one GPU is said anew
     return make_job(data, where)

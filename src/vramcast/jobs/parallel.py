@@ -16,7 +16,7 @@ from vramcast.trace import Note
 def check_supported(job: Job) -> None:
     """CannotPredict for what would be counted wrong, rather than a number that leaves it out."""
     gpus = job.gpus
-    instead = "use strategy: ddp for what one GPU takes without it"
+    instead = "--set gpus.strategy=ddp predicts what one GPU takes without it"
     if gpus.effective_strategy == "fsdp":
         raise CannotPredict(f"gpus.strategy: sharding by FSDP is not modelled yet; {instead}")
     if gpus.zero_stage:
@@ -33,7 +33,7 @@ def check_supported(job: Job) -> None:
 
 
 def method_of(module: nn.Module, name: str) -> Callable[..., Any] | None:
-    """A method of a module; under DDP it is called through the wrapper's forward, which prepares the gradient buckets."""
+    """A method of a module; under DDP it is called through the wrapper's forward, which prepares the buckets."""
     if not isinstance(module, nn.parallel.DistributedDataParallel):
         return getattr(module, name, None)
     inner: Any = module.module

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vramcast.factories import load_factory
+from vramcast.factories import hush_torch, load_factory
 from vramcast.trace import Note
 
 
@@ -38,10 +38,7 @@ def is_there(module: str, folder: Path) -> bool:
 
 def taken_by(factory: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Of the keys of a config, those that the function takes as arguments, and the others."""
-    try:
-        parameters = inspect.signature(load_factory(factory)).parameters
-    except (TypeError, ValueError):
-        return dict(given), []
+    parameters = _parameters(factory)
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return dict(given), []
     taken = {name: value for name, value in given.items() if name in parameters}
@@ -50,10 +47,15 @@ def taken_by(factory: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], li
 
 def first_parameter(factory: str) -> str | None:
     """The name of the first argument that the function takes."""
+    return next(iter(_parameters(factory)), None)
+
+
+def _parameters(factory: str) -> Mapping[str, inspect.Parameter]:
+    hush_torch()
     try:
-        return next(iter(inspect.signature(load_factory(factory)).parameters), None)
+        return inspect.signature(load_factory(factory)).parameters
     except (TypeError, ValueError):
-        return None
+        return {}
 
 
 def code_note(factory: str, why: str) -> Note:

@@ -67,6 +67,8 @@ def part_from(keys: Keys) -> Part:
             unsupported["gpus"] = (
                 f"{name}: this part of DeepSpeed is not modelled; leave it out, or --set gpus.strategy=ddp"
             )
+    if not data["gpus"]["zero_stage"]:
+        notes.append(Note("DeepSpeed", "without ZeRO it is predicted as DDP", keys.where))
     if "activation_checkpointing" in keys:
         text = (
             "activation_checkpointing only sets how deepspeed.checkpointing works; say with --checkpointing all that "

@@ -172,7 +172,8 @@ def _gpus(keys: Keys, data: Keys, notes: list[Note]) -> dict[str, Any]:
     gpus: dict[str, Any] = {"count": count, "global_batch": batch}
     if keys.flag("dist"):
         gpus |= {"strategy": "ddp" if count > 1 else "none"}
-        gpus |= {"find_unused_parameters": keys.flag("find_unused_parameters") is not False}
+        # KAIR looks for unused parameters unless told not to; that takes no memory, and reentrant checkpoints break it.
+        gpus |= {"find_unused_parameters": bool(keys.flag("find_unused_parameters"))}
         gpus |= {"static_graph": bool(keys.flag("use_static_graph"))}
     else:
         gpus["strategy"] = "none"

@@ -105,6 +105,9 @@ class Keys:
         return self._sections[name]
 
     def need(self, name: str, example: str) -> NoReturn:
+        misspelt = difflib.get_close_matches(name, set(self._values) - self._asked, n=1, cutoff=_ALIKE)
+        if misspelt:
+            self.fail(misspelt[0], f"there is no such key; did you mean {name!r}?")
         self.fail(name, f"this key is needed, e.g. {example}")
 
     def fail(self, name: str, message: str) -> NoReturn:

@@ -94,7 +94,7 @@ def read_part(path: Path, request: Request) -> Part:
 
 
 def _training_step(where: str, data: dict[str, Any]) -> dict[str, Any]:
-    """Lightning calls training_step(batch, batch_idx), which returns the loss; the config does not say what a batch is."""
+    """Lightning calls training_step(batch, batch_idx), which returns the loss; what a batch is, no config says."""
     inputs, model = data.get("inputs"), data["components"]["model"]
     if not isinstance(inputs, dict) or not inputs:
         raise UsageError(
