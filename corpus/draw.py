@@ -42,7 +42,7 @@ def draw_timm(rng: random.Random) -> Drawn:
     }  # fmt: skip
     if args["layout"] == "channels_last":
         args["style"] = "function"
-    return {"factory": "corpus.workloads.vision:timm_model", "args": args, "needs": ["timm"]}
+    return {"factory": "corpus.workloads.vision:timm_model", "args": args, "needs": ["timm"], "family": "vision"}
 
 
 def draw_torchvision(rng: random.Random) -> Drawn:
@@ -54,12 +54,22 @@ def draw_torchvision(rng: random.Random) -> Drawn:
         "precision": rng.choice(PRECISIONS), "layout": rng.choice(("contiguous", "channels_last")),
         "optimizer": rng.choice(IMAGE_OPTIMIZERS),
     }  # fmt: skip
-    return {"factory": "corpus.workloads.vision:torchvision_model", "args": args, "needs": ["torchvision"]}
+    return {
+        "factory": "corpus.workloads.vision:torchvision_model",
+        "args": args,
+        "needs": ["torchvision"],
+        "family": "vision",
+    }
 
 
 def draw_segmentation(rng: random.Random) -> Drawn:
     args = {"batch": rng.randint(2, 12), "size": 32 * rng.randint(7, 16), "precision": rng.choice(PRECISIONS)}
-    return {"factory": "corpus.workloads.detection_segmentation:unet2d", "args": args, "needs": []}
+    return {
+        "factory": "corpus.workloads.detection_segmentation:unet2d",
+        "args": args,
+        "needs": [],
+        "family": "segmentation",
+    }
 
 
 def draw_language(rng: random.Random) -> Drawn:
@@ -77,10 +87,15 @@ def draw_language(rng: random.Random) -> Drawn:
         args |= {"layers": rng.randint(4, 24), "heads": heads, "width": heads * 64, "length": min(1024, args["length"])}
     elif factory == "llama":
         args |= {"layers": rng.randint(4, 20), "heads": heads, "kv_heads": rng.choice((heads, 4)), "width": heads * 64,
-                 "inner": 64 * rng.randint(20, 60), "checkpointing": rng.choice(("none", "none", "non-reentrant"))}  # fmt: skip
+                 "inner": 64 * rng.randint(20, 60), "checkpointing": rng.choice(("none", "non-reentrant"))}  # fmt: skip
     elif factory == "bert":
         args["layers"] = rng.randint(4, 24)
-    return {"factory": f"corpus.workloads.language:{factory}", "args": args, "needs": ["transformers"]}
+    return {
+        "factory": f"corpus.workloads.language:{factory}",
+        "args": args,
+        "needs": ["transformers"],
+        "family": "language",
+    }
 
 
 KINDS = (draw_timm, draw_timm, draw_timm, draw_torchvision, draw_language, draw_segmentation)
@@ -96,7 +111,7 @@ def predicted_gib(entry: Drawn) -> float | None:
 
 
 def _predict(entry: Drawn) -> float | None:
-    from vramcast.measure.factories import load_factory
+    from vramcast.factories import load_factory
     from vramcast.virtual_gpu import virtual_gpu
 
     try:
@@ -126,7 +141,8 @@ def draw(seed: int, count: int) -> list[Drawn]:
             if gib is None or not SMALLEST_GIB / 2 <= gib <= LARGEST_GIB:
                 continue
         label = entry["args"].get("name") or entry["factory"].rpartition(":")[2]
-        found.append({"name": f"d{seed}-{len(found):02d}-{label}", **entry, "gib": round(gib + 0.5), "tags": ["drawn"]})
+        tags = [entry.pop("family"), "drawn"]
+        found.append({"name": f"d{seed}-{len(found):02d}-{label}", **entry, "gib": round(gib + 0.5), "tags": tags})
         print(f"{found[-1]['name']}: {gib:.3f} GiB", file=sys.stderr, flush=True)
     return found
 

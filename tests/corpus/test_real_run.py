@@ -11,6 +11,7 @@ from torch import nn
 from vramcast.measure.factories import check_arguments, load_factory
 
 from vramcast.errors import UsageError
+from vramcast.factories import check_arguments, load_factory
 from vramcast.measure import real_run
 
 

@@ -282,6 +282,13 @@ def test_what_does_not_fit_is_known_in_full() -> None:
     assert result.peak_allocated_bytes == roomy.peak_allocated_bytes
 
 
+@pytest.mark.parametrize("batch", [512, 60_000, 130_000, 145_000])
+def test_the_verdict_is_the_same_in_the_list_of_cards(batch: int) -> None:
+    result = predict(JOB | {"sizes": {"batch": batch}}, "rtx-3070")
+    listed = next(card for card in result.cards if card.gpu.id == result.gpu.id)
+    assert (listed.fits, listed.device_bytes) == (result.fits, result.device_bytes)
+
+
 @pytest.mark.parametrize(
     "gpus",
     [
