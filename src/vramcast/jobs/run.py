@@ -68,7 +68,7 @@ def predict(
         parameters=parameter_tree(traced.parameters),
         stages=stages(traced.trace),
         output_shapes=traced.output_shapes,
-        cards=card_fits(traced.trace, all_gpus()),
+        cards=card_fits(traced.trace, all_gpus(), known=prediction),
     )
 
 
