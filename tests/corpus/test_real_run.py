@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from vramcast.measure.factories import check_arguments, load_factory
 
 from vramcast.errors import UsageError
 from vramcast.factories import check_arguments, load_factory
