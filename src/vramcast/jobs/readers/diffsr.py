@@ -29,8 +29,9 @@ _DIFFUSION = ("ddpm", "sr3", "diffusion")
 
 def recognises(path: Path) -> bool:
     keys = peek(path, ".yaml", ".yml")
-    sections = [name for name in _SECTIONS if isinstance(keys.get(name), dict)]
-    return len(sections) >= 3 and "name" in keys.get("model", {}) and "data" in sections
+    model = keys.get("model")
+    sections = [name for name in _SECTIONS if name in keys]
+    return len(sections) >= 3 and "data" in sections and isinstance(model, dict) and "name" in model
 
 
 def read(path: Path, request: Request) -> Reading:

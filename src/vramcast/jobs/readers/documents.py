@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable
@@ -42,8 +43,9 @@ def read_document(path: Path) -> Document:
 
 def beside(name: str, folder: Path) -> Path:
     """A path in a config: relative to the config's folder, or else to the one in which the training is started."""
-    path = folder / Path(name).expanduser()
-    return path if path.exists() else Path(name).expanduser()
+    here = os.path.expanduser(name)
+    path = folder / here
+    return path if path.exists() else Path(here)
 
 
 def read_text(path: Path) -> str:
@@ -55,6 +57,8 @@ def read_text(path: Path) -> str:
         raise UsageError(f"{path} is not a text file in UTF-8") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError as error:  # a name that no file can have
+        raise UsageError(f"cannot read {str(path)!r}: {error}") from None
 
 
 def peek(path: Path, *suffixes: str) -> dict[str, Any]:
