@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,7 @@ def test_training_arguments_as_json() -> None:
     job = loaded.job
     assert loaded.recognised_as == "transformers folder (LlamaForCausalLM) + Hugging Face TrainingArguments"
     assert job.components["model"].transformers == MODEL
+    assert job.components["model"].config == {"use_cache": False}, "as the Trainer sets it"
     assert job.sizes == {"batch": 4, "sequence": 128}
     assert job.accumulation == 8
     assert (job.precision.preset, job.precision.uses_tf32, job.precision.weights_dtype) == ("bf16", True, "fp32")
@@ -290,3 +293,27 @@ def test_every_argument_of_transformers_is_known(tmp_path: Path) -> None:
             assert "did you mean" not in str(error) or name == "optim"
         except CannotPredict:
             pass
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--per_device_train_batch_size 16 --bf16 --gradient_accumulation_steps 2",
+        "--per_device_train_batch_size 8 --gradient_checkpointing --optim adamw_torch --fp16",
+    ],
+)
+def test_flags_give_what_the_trainer_itself_takes(flags: str, tmp_path: Path) -> None:
+    """The script with the Trainer, run on the virtual GPU, against its flags read as a config."""
+    pytest.importorskip("accelerate")
+    config = json.loads((CONFIGS / "llama-tiny" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "hidden_size": 512, "intermediate_size": 1408}))
+    words = [*flags.split(), "--output_dir", str(tmp_path), "--report_to", "none", "--save_strategy", "no"]
+    script = str(Path(__file__).parent / "hf_trainer.py")
+    command = [sys.executable, "-m", "vramcast", "run", "--gpu", "rtx-4090", "--json", script, str(tmp_path), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    run = json.loads(done.stdout)
+    read = predict(load_job(str(tmp_path), {"sizes.sequence": 128}, Request(arguments=tuple(words))), gpu="rtx-4090")
+    # The Trainer has a few numbers more on the card: at most one more segment of 2 MiB for small tensors.
+    assert abs(read.prediction.peak_reserved_bytes - run["peak_reserved_bytes"]) <= 2**21
+    assert read.prediction.peak_allocated_bytes == pytest.approx(run["peak_allocated_bytes"], rel=0.002)

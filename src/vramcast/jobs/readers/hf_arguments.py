@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -76,6 +77,7 @@ def part_from(keys: Keys, folder: Path, request: Request, task: str | None = Non
     for name, text in _NOT_MODELLED.items():
         if keys.take(name):
             notes.append(Note("not modelled", text, keys.where))
+    keys.flag("use_cache")
     nested = _deepspeed(keys, folder, request)
     notes += unused_note(keys.unused(hf_names.WITHOUT_EFFECT), keys.where)
     if nested is not None:
@@ -85,8 +87,17 @@ def part_from(keys: Keys, folder: Path, request: Request, task: str | None = Non
         unsupported |= nested.unsupported
     return Part(
         data=data, recognised_as=NAME, where=keys.where, notes=tuple(notes), assumed=assumed, unsupported=unsupported,
-        model=model,
+        model=model, finish=functools.partial(_without_cache, bool(keys.flag("use_cache"))),
     )  # fmt: skip
+
+
+def _without_cache(use_cache: bool, data: dict[str, Any]) -> dict[str, Any]:
+    """The Trainer switches the cache of keys and values off, which a plain loop would fill."""
+    model = data["components"].get("model", {})
+    if not model.get("transformers"):
+        return data
+    model = {**model, "config": {"use_cache": use_cache, **model.get("config", {})}}
+    return {**data, "components": {**data["components"], "model": model}}
 
 
 def _model(keys: Keys, folder: Path) -> str | None:

@@ -59,7 +59,7 @@ WITHOUT_EFFECT = frozenset((
     "hub_model_id", "hub_strategy", "hub_token", "hub_private_repo", "hub_always_push", "hub_revision",
     "include_inputs_for_metrics", "include_for_metrics", "eval_do_concat_batches", "mp_parameters", "full_determinism",
     "torchdynamo", "ray_scope", "torch_compile_backend", "torch_compile_mode", "include_tokens_per_second",
-    "include_num_input_tokens_seen", "use_cache", "batch_eval_metrics", "eval_use_gather_object",
+    "include_num_input_tokens_seen", "batch_eval_metrics", "eval_use_gather_object",
     "average_tokens_across_devices", "skip_memory_metrics", "half_precision_backend", "fp16_backend", "fp16_opt_level",
     "prediction_loss_only", "fp16_full_eval", "bf16_full_eval", "sortish_sampler", "predict_with_generate",
     "generation_max_length", "generation_num_beams", "generation_config", "past_index", "liger_kernel_config",

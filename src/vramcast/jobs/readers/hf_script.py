@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +57,12 @@ def part_from_words(words: list[str], folder: Path, where: str, request: Request
     part = hf_arguments.part_from(keys, folder, request, hf_names.SCRIPT_TASKS.get(command.script))
     launched = _launcher(command, folder, where, request)
     if launched is None:
-        return Part(
-            data=part.data, recognised_as=NAME, where=where, notes=part.notes, assumed=part.assumed,
-            unsupported=part.unsupported, model=part.model,
-        )  # fmt: skip
-    # The script's own --bf16 wins over the launcher's mixed_precision, as in the Trainer.
+        return dataclasses.replace(part, recognised_as=NAME)
     data = combine.merge(dict(part.data), {name: launched.data[name] for name in _OF_LAUNCHER if name in launched.data})
-    if not (command.flags.get("bf16") or command.flags.get("fp16")):
+    if not (command.flags.get("bf16") or command.flags.get("fp16")):  # the script's own wins, as in the Trainer
         data = combine.merge(data, {"precision": launched.data.get("precision", {})})
-    return Part(
-        data=data, recognised_as=NAME, where=where, notes=(*part.notes, *launched.notes), model=part.model,
+    return dataclasses.replace(
+        part, data=data, recognised_as=NAME, notes=(*part.notes, *launched.notes),
         assumed={**part.assumed, **launched.assumed}, unsupported={**part.unsupported, **launched.unsupported},
     )  # fmt: skip
 
