@@ -137,6 +137,16 @@ def test_accelerate_divides_nothing_but_counts_gpus() -> None:
     assert (job.gpus.count, job.gpus.effective_strategy, job.precision.preset) == (2, "ddp", "bf16")
 
 
+def test_precision_is_said_by_either() -> None:
+    config = str(CONFIGS / "accelerate_ddp.yaml")
+    flags = ("--per_device_train_batch_size", "2")
+    assert load_job(MODEL, request=Request(arguments=flags)).job.precision.autocast_dtype == "none"
+    assert load_job(MODEL, request=Request(arguments=flags, parts=(config,))).job.precision.preset == "bf16"
+    assert (
+        load_job(MODEL, request=Request(arguments=(*flags, "--fp16"), parts=(config,))).job.precision.preset == "fp16"
+    )
+
+
 def test_accelerate_and_training_arguments() -> None:
     loaded = _load("training_args.json", "accelerate_ddp.yaml")
     assert loaded.job.gpus.count == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ def complete(parts: Sequence[Part], request: Request) -> Reading:
         raise UsageError(f"{whole[0].where} and {whole[1].where} each describe a model: leave one out")
     rest = [part for part in parts if not _has_model(part)]
     base = whole[0] if whole else model_part(_named_model(parts, request), request)
-    ordered = [base, *rest]
+    ordered = [_as_said(base) if rest else base, *rest]
     data: dict[str, Any] = {}
     for part in ordered:
         data = merge(data, part.data)
@@ -51,6 +52,17 @@ def complete(parts: Sequence[Part], request: Request) -> Reading:
             if not any(_says(later, key) for later in said[i + 1 :])
         },
         unsupported={key: text for part in ordered for key, text in part.unsupported.items()},
+    )
+
+
+def _as_said(folder: Part) -> Part:
+    """A model folder alone is assumed to be trained in bf16; a training config that says nothing of it means fp32."""
+    if "precision" not in folder.assumed:
+        return folder
+    return dataclasses.replace(
+        folder,
+        data={key: value for key, value in folder.data.items() if key != "precision"},
+        assumed={key: text for key, text in folder.assumed.items() if key != "precision"},
     )
 
 

@@ -125,7 +125,8 @@ def _precision(keys: Keys, model: str | None, assumed: dict[str, str]) -> dict[s
     bf16, fp16, tf32 = keys.flag("bf16"), keys.flag("fp16"), keys.flag("tf32")
     if bf16 and fp16:
         keys.fail("fp16", "bf16 and fp16 are both true: leave one out")
-    precision: dict[str, Any] = {"preset": "bf16" if bf16 else "fp16" if fp16 else "tf32" if tf32 else "fp32"}
+    # With neither, the Trainer leaves it to accelerate's own config.
+    precision: dict[str, Any] = {"preset": "bf16" if bf16 else "fp16"} if bf16 or fp16 else {}
     if tf32 is not None:
         precision["tf32"] = tf32
     name = next((name for name in ("torch_dtype", "dtype") if name in keys), "dtype")

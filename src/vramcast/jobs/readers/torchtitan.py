@@ -83,8 +83,9 @@ def read_part(path: Path, request: Request) -> Part:
         unsupported["components"] = f"model.converters: {converters} is not modelled; leave it out"
     keys.section("model").as_dict()
     notes += unused_note(keys.unused(), str(path))
+    kind = NAME if request.model else f"{NAME} (llama3 {keys.section('model').text('flavor') or 'debugmodel'})"
     return Part(
-        data=data, recognised_as=NAME, where=str(path), notes=tuple(notes), assumed=assumed, unsupported=unsupported
+        data=data, recognised_as=kind, where=str(path), notes=tuple(notes), assumed=assumed, unsupported=unsupported
     )
 
 
