@@ -36,6 +36,7 @@ def _notes(loaded: LoadedJob) -> str:
     [
         ("training_args.json", "Hugging Face TrainingArguments"),
         ("training_args.yaml", "Hugging Face TrainingArguments"),
+        ("llama_factory.yaml", "Hugging Face TrainingArguments"),
         ("run_clm.sh", "command of a Hugging Face training script"),
         ("accelerate_ddp.yaml", "accelerate config"),
         ("accelerate_fsdp.yaml", "accelerate config"),
@@ -87,6 +88,33 @@ def test_training_arguments_as_yaml_with_lora() -> None:
     assert loaded.job.gradient_clipping == hf_names.DEFAULT_LARGEST_NORM
     assert "adamw_torch_fused" in _notes(loaded)
     assert predict(loaded, gpu="rtx-4090", steps=2).fits
+
+
+def test_llama_factory() -> None:
+    loaded = _load("llama_factory.yaml")
+    job, model = loaded.job, loaded.job.components["model"]
+    assert model.mode == "lora"
+    assert model.lora is not None
+    assert (model.lora.rank, model.lora.targets) == (8, "all-linear")
+    assert (job.sizes, job.accumulation) == ({"batch": 2, "sequence": 128}, 8)
+    assert (job.precision.preset, job.precision.weights_dtype) == ("bf16", "bf16")
+    assert job.checkpointing.scope == "all", "its default"
+    assert predict(loaded, gpu="rtx-4090", steps=2).fits
+
+
+def test_llama_factory_of_another_kind(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text((CONFIGS / "llama_factory.yaml").read_text().replace("stage: sft", "stage: dpo"))
+    with pytest.raises(CannotPredict, match="stage: dpo"):
+        load_job(str(path), request=Request(model=MODEL))
+
+
+def test_deepspeed_with_another_batch(tmp_path: Path) -> None:
+    path = tmp_path / "args.json"
+    document = {"per_device_train_batch_size": 2, "deepspeed": str(CONFIGS / "ds_zero0.json")}
+    path.write_text(json.dumps(document))
+    with pytest.raises(UsageError, match="per_device_train_batch_size: 2, but train_micro_batch_size_per_gpu"):
+        load_job(str(path), request=Request(model=MODEL))
 
 
 def test_a_shell_script() -> None:

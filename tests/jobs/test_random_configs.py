@@ -21,6 +21,7 @@ MODEL = str(CONFIGS / "llama-tiny")
 REQUESTS = {
     "training_args.json": Request(model=MODEL),
     "training_args.yaml": Request(model=MODEL),
+    "llama_factory.yaml": Request(model=MODEL),
     "accelerate_ddp.yaml": Request(model=MODEL),
     "accelerate_fsdp.yaml": Request(model=MODEL),
     "accelerate_deepspeed.yaml": Request(model=MODEL),

@@ -10,7 +10,7 @@ from typing import Any
 
 from vramcast.errors import VramcastError
 from vramcast.jobs.folders import CONFIG, read_json
-from vramcast.jobs.readers import Part, Reading, Request, combine, deepspeed, hf_names
+from vramcast.jobs.readers import Part, Reading, Request, combine, deepspeed, hf_model, hf_names
 from vramcast.jobs.readers.documents import beside, peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
 from vramcast.trace import Note
@@ -61,6 +61,7 @@ def part_from(keys: Keys, folder: Path, request: Request, task: str | None = Non
         "zero_grad": "after-step",
         "outputs_live_until": "forward",
     }
+    data = hf_model.llama_factory(keys, data, unsupported)
     norm = keys.number("max_grad_norm")
     norm = hf_names.DEFAULT_LARGEST_NORM if norm is None else norm
     if norm:
@@ -68,7 +69,7 @@ def part_from(keys: Keys, folder: Path, request: Request, task: str | None = Non
     if keys.flag("torch_compile"):
         data["torch_compile"] = True
     data |= _evaluation(keys)
-    component = _component(keys, task, notes)
+    component = hf_model.component_from(keys, task, notes)
     if component:
         data["components"] = {"model": component}
     samples = keys.whole("max_train_samples", most=10**12)
@@ -81,6 +82,7 @@ def part_from(keys: Keys, folder: Path, request: Request, task: str | None = Non
     nested = _deepspeed(keys, folder, request)
     notes += unused_note(keys.unused(hf_names.WITHOUT_EFFECT), keys.where)
     if nested is not None:
+        _check_batches(keys, nested)
         data = combine.merge(data, nested.data)
         notes += nested.notes
         assumed |= nested.assumed
@@ -213,33 +215,16 @@ def _evaluation(keys: Keys) -> dict[str, Any]:
     return {"evaluation": {"when": "between", "batch": batch or hf_names.DEFAULT_BATCH, "batches": min(steps or 1, 2)}}
 
 
-def _component(keys: Keys, task: str | None, notes: list[Note]) -> dict[str, Any]:
-    """What TRL's ModelConfig says of the model: attention, LoRA, and weights in 4 or 8 bits."""
-    component: dict[str, Any] = {"task": task} if task else {}
-    attention = keys.text("attn_implementation")
-    if attention is not None:
-        if attention not in ("eager", "sdpa"):
-            notes.append(Note("attention", f"{attention} is predicted as sdpa, whose flash kernel keeps the same"))
-            attention = "sdpa"
-        component["arguments"] = {"attn_implementation": attention}
-    rank, alpha = keys.whole("lora_r"), keys.number("lora_alpha")
-    dropout, targets = keys.number("lora_dropout"), keys.names("lora_target_modules")
-    whole = keys.names("lora_modules_to_save")
-    if keys.flag("use_peft") or (rank is not None and "use_peft" not in keys):
-        lora: dict[str, Any] = {"rank": rank or 16, "alpha": alpha, "dropout": dropout, "trained_modules": whole}
-        lora["targets"] = "all-linear" if targets == ["all-linear"] else targets
-        component |= {"mode": "lora", "lora": {key: value for key, value in lora.items() if value is not None}}
-    if keys.flag("load_in_4bit"):
-        keys.ignore("bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage")
-        component["quantization"] = "nf4"
-    if keys.flag("load_in_8bit"):
-        component["quantization"] = "int8"
-    return component
-
-
 def _deepspeed(keys: Keys, folder: Path, request: Request) -> Part | None:
     config = keys.take("deepspeed")
     if isinstance(config, dict):
         return deepspeed.part_from(Keys(config, f"{keys.where}: deepspeed", absent=deepspeed.ABSENT))
     file = keys.text("deepspeed")
     return deepspeed.read_part(beside(file, folder), request) if file else None
+
+
+def _check_batches(keys: Keys, nested: Part) -> None:
+    """The Trainer refuses a DeepSpeed config that says another batch than its own argument."""
+    said, theirs = keys.whole("per_device_train_batch_size"), nested.data.get("sizes", {}).get("batch")
+    if said is not None and theirs is not None and said != theirs:
+        keys.fail("per_device_train_batch_size", f"{said}, but train_micro_batch_size_per_gpu of DeepSpeed is {theirs}")
