@@ -211,8 +211,7 @@ def _evaluation(keys: Keys) -> dict[str, Any]:
     when = [keys.take(name) for name in ("eval_strategy", "evaluation_strategy")]
     if all(one in (None, "no", False) for one in when):
         return {}
-    steps = keys.whole("eval_accumulation_steps")
-    return {"evaluation": {"when": "between", "batch": batch or hf_names.DEFAULT_BATCH, "batches": min(steps or 1, 2)}}
+    return {"evaluation": {"when": "between", "batch": batch or hf_names.DEFAULT_BATCH}}
 
 
 def _deepspeed(keys: Keys, folder: Path, request: Request) -> Part | None:
