@@ -36,7 +36,13 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes",
         help="any field of the job (docs/jobs.md), e.g. components.model.mode=frozen; may be given several times",
     )  # fmt: skip
-    settings.add_argument("--model", metavar="FOLDER", help="the model, for a config that does not name one")
+    settings.add_argument(
+        "--with", action="append", default=[], metavar="FILE", dest="parts",
+        help="a config that says a part of the job: accelerate, DeepSpeed, TrainingArguments; as often as needed",
+    )  # fmt: skip
+    settings.add_argument(
+        "--model", metavar="MODEL", help="a model folder or package.module:function, for a config that names none"
+    )
     settings.add_argument(
         "--trust-remote-code", action="store_true", help="run Python code that lies in the model folder"
     )
@@ -47,7 +53,12 @@ def load(args: argparse.Namespace, argument: str | None = None) -> LoadedJob:
     from vramcast.jobs.load import load_job
     from vramcast.jobs.readers import Request
 
-    request = Request(model=args.model, trust_remote_code=args.trust_remote_code)
+    request = Request(
+        model=args.model,
+        trust_remote_code=args.trust_remote_code,
+        parts=tuple(args.parts),
+        arguments=tuple(getattr(args, "script_flags", ())),
+    )
     return load_job(args.job if argument is None else argument, overrides(args), request)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
+from vramcast.factories import hush_torch
 from vramcast.gpus import GpuSpec, all_gpus, find_gpu
 from vramcast.gpus.detect import detect_gpu
 from vramcast.jobs.load import LoadedJob, load_job
@@ -48,7 +48,7 @@ def predict(
     conf = allocator_conf if allocator_conf is not None else job.allocator_conf
 
     progress("loading PyTorch")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns that it cannot time a card that is none
+    hush_torch()
     from vramcast.jobs.tracing import trace_job
 
     try:
