@@ -26,7 +26,7 @@ def add_job_argument(parser: argparse.ArgumentParser, **more: Any) -> None:
 def add_job_options(parser: argparse.ArgumentParser) -> None:
     sizes = parser.add_argument_group("sizes, of one GPU's batch")
     for option, size in _SIZES.items():
-        names = [f"--{option}"] + (["--sequence"] if option == "seq" else [])
+        names = [f"--{option}"] + (["--sequence", "--seq-len", "--seq_len"] if option == "seq" else [])
         sizes.add_argument(*names, dest=f"size_{size}", type=positive, metavar="N")
     settings = parser.add_argument_group("settings")
     for option, (_, help_text) in _SETTINGS.items():

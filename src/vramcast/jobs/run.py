@@ -41,7 +41,7 @@ def predict(
     """
     if steps < 1:
         raise UsageError(f"steps: at least 1 is needed, not {steps}")
-    loaded = _loaded(job)
+    loaded = as_loaded(job)
     job = loaded.job
     card, remark = _card(job, gpu)
     limit_bytes = _limit(job, memory)
@@ -68,11 +68,13 @@ def predict(
         parameters=parameter_tree(traced.parameters),
         stages=stages(traced.trace),
         output_shapes=traced.output_shapes,
+        input_shapes=traced.input_shapes,
+        parameter_rows=traced.parameters,
         cards=card_fits(traced.trace, all_gpus()),
     )
 
 
-def _loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path) -> LoadedJob:
+def as_loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path) -> LoadedJob:
     if isinstance(job, LoadedJob):
         return job
     if isinstance(job, (str, Path)):

@@ -37,8 +37,7 @@ class LargestBatch:
     traces: int
     """How many runs were traced for it."""
     worked_out: bool
-    """The trace of this batch was what two smaller ones said, so that one more sample was worked out too and not
-    traced."""
+    """The trace of this batch is as two others said, so that one more sample was worked out and not traced."""
 
 
 class Batches:
@@ -88,7 +87,7 @@ class Batches:
         context_bytes = context_on(trace, gpu)
         capacity_bytes = gpu.total_memory_bytes - context_bytes
         run = replay(trace, self._conf, capacity_bytes)
-        if not run.completed and highest_without_workspaces(trace) <= capacity_bytes:
+        if not run.completed and _convolves(trace) and highest_without_workspaces(trace) <= capacity_bytes:
             # Convolutions do with smaller workspaces when they must.
             limited = replay(self._run(batch, gpu, capacity_bytes), self._conf, capacity_bytes)
             run = limited if limited.completed else run
@@ -109,8 +108,8 @@ class Batches:
                 below = guess
                 continue
             fitting = guess
-            if scaled is not None and guess + 1 < below and same_sizes(scaled.at(guess), self.trace(guess, gpu)):
-                # The line holds here, so it says what one more sample would do.
+            if scaled is not None and guess + 1 < below and self._holds(scaled, guess, gpu):
+                # The line is right here, so it says what one more sample would do.
                 if not self._fits(scaled.at(guess + 1), gpu):
                     below, worked_out = guess + 1, True
         _, device_bytes = self.needs(max(1, fitting), gpu)
@@ -152,8 +151,21 @@ class Batches:
         guess = scaled.largest(lambda trace: self._fits(trace, gpu), capacity_bytes, below)
         return min(max(guess, fitting + 1), below - 1)
 
+    def _holds(self, scaled: ScaledTrace, batch: int, gpu: GpuSpec) -> bool:
+        """The trace is what the line says, or at least reserves the same."""
+        expected, traced = scaled.at(batch), self.trace(batch, gpu)
+        return same_sizes(expected, traced) or _peak(expected, self._conf) == _peak(traced, self._conf)
+
     def _fits(self, trace: StepTrace, gpu: GpuSpec) -> bool:
         return replay(trace, self._conf, gpu.total_memory_bytes - context_on(trace, gpu)).completed
+
+
+def _convolves(trace: StepTrace) -> bool:
+    return any("convolution" in op for op in trace.ops)
+
+
+def _peak(trace: StepTrace, conf: str | None) -> int:
+    return replay(trace, conf, None).peak_reserved.reserved_bytes
 
 
 def _kernels_of(gpu: GpuSpec) -> tuple[object, ...]:
