@@ -64,17 +64,18 @@ def overrides(args: argparse.Namespace) -> dict[str, Any]:
     if args.inference:
         changes["task"] = "inference"
     for change in args.changes:
-        key, value = _parse_change(change)
+        key, value = parse_change(change)
         changes[key] = value
     return changes
 
 
-def _parse_change(text: str) -> tuple[str, Any]:
+def parse_change(text: str, option: str = "--set") -> tuple[str, Any]:
+    """KEY=VALUE, the value being YAML."""
     from vramcast.errors import UsageError
     from vramcast.jobs.yaml_file import parse_yaml
 
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UsageError(f"--set {text}: write KEY=VALUE, e.g. --set components.model.mode=frozen")
-    parsed, _ = parse_yaml(value, f"--set {key}")
+        raise UsageError(f"{option} {text}: write KEY=VALUE, e.g. components.model.mode=frozen")
+    parsed, _ = parse_yaml(value, f"{option} {key}")
     return key.strip(), parsed

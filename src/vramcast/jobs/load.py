@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from vramcast.errors import UsageError
 from vramcast.jobs.readers import Request, factory, read
+from vramcast.jobs.scenarios import changes_of, split_scenario
 from vramcast.jobs.schema import Job
 from vramcast.jobs.validation import make_job
 from vramcast.trace import Note
@@ -31,6 +33,9 @@ class LoadedJob:
 def load_job(argument: str, overrides: Overrides | None = None, request: Request | None = None) -> LoadedJob:
     """Read `argument` and apply `overrides`; UsageError says which file and key is wrong, and what to write."""
     request = request or Request()
+    name, scenario = split_scenario(argument)
+    if scenario is not None and not Path(argument).exists():
+        return load_scenario(load_job(name, overrides, request), scenario)
     path = Path(argument)
     if not path.exists() and factory.is_factory(argument):
         reading = factory.read_factory(argument)
@@ -41,6 +46,19 @@ def load_job(argument: str, overrides: Overrides | None = None, request: Request
     kept = [text for key, text in reading.assumed.items() if not any(said.startswith(key) for said in overrides)]
     assumed = (Note("assumed", "; ".join(kept)),) if kept else ()
     return LoadedJob(job=job, recognised_as=reading.recognised_as, notes=(*assumed, *reading.notes), where=argument)
+
+
+def load_scenario(loaded: LoadedJob, name: str) -> LoadedJob:
+    """A variant of the job: one of its own, or `inference`, `training`, `offload`."""
+    changes = changes_of(loaded.job, name, loaded.where or loaded.job.name)
+    return variant(loaded, name, changes)
+
+
+def variant(loaded: LoadedJob, name: str, changes: Overrides) -> LoadedJob:
+    """The job with `changes`, called `name`, without scenarios of its own."""
+    job = with_overrides(loaded.job, {**changes, "scenarios": {}}, f"scenario {name}")
+    where = f"{loaded.where}#{name}"
+    return dataclasses.replace(loaded, job=job.model_copy(update={"name": f"{job.name}#{name}"}), where=where)
 
 
 def with_overrides(job: Job, overrides: Overrides, where: str = "the options") -> Job:

@@ -43,7 +43,7 @@ def predict(
         raise UsageError(f"steps: at least 1 is needed, not {steps}")
     loaded = as_loaded(job)
     job = loaded.job
-    card, remark = _card(job, gpu)
+    card, remark = choose_card(job, gpu)
     limit_bytes = _limit(job, memory)
     conf = allocator_conf if allocator_conf is not None else job.allocator_conf
 
@@ -82,7 +82,7 @@ def as_loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path) -> LoadedJo
     return LoadedJob(job=job if isinstance(job, Job) else make_job(job, "job"))
 
 
-def _card(job: Job, gpu: str | GpuSpec | None) -> tuple[GpuSpec, str | None]:
+def choose_card(job: Job, gpu: str | GpuSpec | None) -> tuple[GpuSpec, str | None]:
     """The card asked for, the job's, the one in this machine, or a stated default."""
     wanted = gpu if gpu is not None else job.target.gpu
     if wanted is not None:

@@ -32,7 +32,7 @@ def explanation_page(found: Explanation, job: str) -> Page:
         if what.items:
             page.append(_tensors(title, what))
     page.append(_at_peak(found))
-    page.append(Line(f"at the peak of the run: {place(found.peak)}", "aside"))
+    page.append(Line(f"the peak of the run is at {place(found.peak)}", "aside"))
     return page
 
 
@@ -101,7 +101,7 @@ def _tensors(title: str, what: Sum) -> Grid:
 
 
 def _item(item: Item) -> tuple[str, ...]:
-    return (item.module or "(itself)", item.op, _product(item.shape, item.each_bytes, item.count),
+    return (item.module or "(itself)", item.op.removeprefix("aten."), _product(item.shape, item.each_bytes, item.count),
             _size(item.total_bytes))  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def print_page(page: Page, console: Console) -> None:
         if isinstance(part, Line):
             console.print(Text(part.text, style=_TERMINAL.get(part.tone, "")))
             continue
-        if i and not (isinstance(page[i - 1], Line) and page[i - 1].tone == "heading"):  # type: ignore[union-attr]
+        if i and isinstance(page[i - 1], Line):
             console.print()
         grid = table(*part.headings, text_columns=part.text_columns)
         for row in part.rows:
