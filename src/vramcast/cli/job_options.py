@@ -23,9 +23,13 @@ def add_job_argument(parser: argparse.ArgumentParser, **more: Any) -> None:
     parser.add_argument("job", metavar="JOB", help=JOB_HELP, **more)
 
 
-def add_job_options(parser: argparse.ArgumentParser) -> None:
+def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:
+    """`without`: sizes that the verb has an option of its own for."""
     sizes = parser.add_argument_group("sizes, of one GPU's batch")
+    parser.set_defaults(**{f"size_{_SIZES[option]}": None for option in without})
     for option, size in _SIZES.items():
+        if option in without:
+            continue
         names = [f"--{option}"] + (["--sequence", "--seq-len", "--seq_len"] if option == "seq" else [])
         sizes.add_argument(*names, dest=f"size_{size}", type=positive, metavar="N")
     settings = parser.add_argument_group("settings")

@@ -119,7 +119,11 @@ def _smi() -> str:
     program = shutil.which("nvidia-smi")
     if program is None:
         return ""
-    query = [program, "--query-gpu=index,uuid,memory.total,memory.used,memory.free,name", "--format=csv,noheader,nounits"]
+    query = [
+        program,
+        "--query-gpu=index,uuid,memory.total,memory.used,memory.free,name",
+        "--format=csv,noheader,nounits",
+    ]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -49,9 +49,7 @@ def _row(
     )
 
 
-def _tensor(
-    name: str, parameter: nn.Parameter, updated: set[int], states: Mapping[int, _State]
-) -> ParameterTensor:
+def _tensor(name: str, parameter: nn.Parameter, updated: set[int], states: Mapping[int, _State]) -> ParameterTensor:
     trained = parameter.requires_grad and id(parameter) in updated
     state = states.get(id(parameter), _State()) if trained else _State()
     return ParameterTensor(

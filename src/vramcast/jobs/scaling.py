@@ -110,8 +110,8 @@ class Batches:
             fitting = guess
             if scaled is not None and guess + 1 < below and self._holds(scaled, guess, gpu):
                 # The line is right here, so it says what one more sample would do.
-                if not self._fits(scaled.at(guess + 1), gpu):
-                    below, worked_out = guess + 1, True
+                worked_out = not self._fits(scaled.at(guess + 1), gpu)
+                below = guess + 1 if worked_out else below
         _, device_bytes = self.needs(max(1, fitting), gpu)
         return LargestBatch(
             batch=fitting,

@@ -176,7 +176,9 @@ def _items(trace: StepTrace, blocks: Iterable[int], owned: Mapping[int, str]) ->
         masked.setdefault((_masked(key[0]), *key[1:]), []).append(key)
     items = []
     for folded, keys in masked.items():
-        lines = [(folded, sum(counts[key] for key in keys))] if len(keys) >= _FOLD_FROM else [(k, counts[k]) for k in keys]
+        lines = (
+            [(folded, sum(counts[key] for key in keys))] if len(keys) >= _FOLD_FROM else [(k, counts[k]) for k in keys]
+        )
         for (module, op, shape, size, kind), count in lines:
             items.append(Item(module, op, Shape.parse(shape), size, count, kind))
     return items

@@ -31,8 +31,12 @@ class Grid:
 Page = Sequence[Line | Grid]
 
 _TERMINAL = {"good": "bold green", "bad": "bold red", "heading": "bold", "aside": "dim"}
-_HTML = {"good": "color:#1a7f37;font-weight:bold", "bad": "color:#b00020;font-weight:bold", "heading": "font-weight:bold",
-         "aside": "opacity:0.7"}  # fmt: skip
+_HTML = {
+    "good": "color:#1a7f37;font-weight:bold",
+    "bad": "color:#b00020;font-weight:bold",
+    "heading": "font-weight:bold",
+    "aside": "opacity:0.7",
+}
 
 
 def print_page(page: Page, console: Console) -> None:
