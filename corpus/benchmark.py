@@ -12,7 +12,8 @@ import argparse
 import gc
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,8 +62,7 @@ def by_mem_tracker(workload: Measured) -> int:
 
     factory = load_factory(workload.factory)
     torch.manual_seed(workload.seed)
-    # Made on the card at once: a module of fake tensors cannot be moved there afterwards.
-    with FakeTensorMode(), torch.device("cuda"):
+    with FakeTensorMode(), torch.device("cuda"), fake_modules_convert():
         torch.optim.Optimizer.__init__ = remember  # type: ignore[method-assign]
         try:
             step = factory(**workload.args)
@@ -77,6 +77,51 @@ def by_mem_tracker(workload: Measured) -> int:
                     tracker.reset_mod_stats()
         peak = tracker.get_tracker_snapshot("peak")
     return int(max(sum_of["Total"] for device, sum_of in peak.items() if device.type == "cuda"))
+
+
+@contextmanager
+def fake_modules_convert() -> Iterator[None]:
+    """Lets `.cuda()`, `.to(...)` and the like convert modules of fake tensors, which PyTorch swaps and often refuses.
+
+    A tensor that already is what was asked for stays; any other is replaced by a new parameter, shared where the
+    old one was shared.
+    """
+    from torch import nn, no_grad
+
+    applied = nn.Module._apply
+    replaced: dict[nn.Parameter, nn.Parameter] = {}
+
+    def convert(self: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+        for child in self.children() if recurse else ():
+            child._apply(fn)
+        for key, parameter in self._parameters.items():
+            if parameter is None:
+                continue
+            if parameter not in replaced:
+                with no_grad():
+                    value = fn(parameter)
+                replaced[parameter] = (
+                    parameter if value is parameter else nn.Parameter(value, requires_grad=parameter.requires_grad)
+                )
+            self._parameters[key] = replaced[parameter]
+        for key, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[key] = fn(buffer)
+        return self
+
+    def outermost(self: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+        nn.Module._apply = convert  # type: ignore[assignment]
+        try:
+            return convert(self, fn, recurse)
+        finally:
+            nn.Module._apply = outermost  # type: ignore[assignment]
+            replaced.clear()
+
+    nn.Module._apply = outermost  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        nn.Module._apply = applied  # type: ignore[method-assign]
 
 
 def _root_modules() -> list[Any]:

@@ -26,6 +26,9 @@ def trim(record: dict[str, Any]) -> dict[str, Any]:
     kept |= {key: record[key] for key in _PEAKS}
     if record["num_alloc_retries"]:
         kept["num_alloc_retries"] = record["num_alloc_retries"]
+    optimizer_steps = record.get("extra", {}).get("optimizer_steps")
+    if optimizer_steps is not None and optimizer_steps < len(record["steps"]):
+        kept["optimizer_steps"] = optimizer_steps
     kept["driver"] = {key: value for key, value in record["driver"].items() if value is not None}
     kept["setup"] = {key: record["setup"][key] for key in _PEAKS}
     kept["setup_seconds"] = _seconds(record["setup_seconds"])

@@ -243,6 +243,8 @@ def line_for(result: dict[str, Any], expected_gib: float) -> str:
         text += f"  step {result['step_seconds'] * 1e3:7.1f} ms  setup {result['setup_seconds']:.1f} s"
         end = result["driver"].get("end_bytes")
         text += f"  driver {end / GIB:.3f}" if end else "  driver ?"
+        taken = result["extra"].get("optimizer_steps", 0)
+        text += f"  ONLY {taken} OPTIMIZER STEPS" if taken < len(result["steps"]) else ""
     for key in ("rows", "calls", "events", "gz_bytes", "consistent", "num_alloc_retries"):
         if key in result and (result[key] or key == "consistent"):
             text += f"  {key} {result[key]}"

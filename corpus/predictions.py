@@ -44,8 +44,13 @@ class Measured:
 
     @property
     def held_out(self) -> bool:
-        """Defined and measured after the rules were written; see FIRST_LOOK in corpus/page.py."""
+        """The second set; see FIRST_LOOK in corpus/page.py."""
         return "heldout" in self.tags
+
+    @property
+    def drawn(self) -> bool:
+        """Drawn at random (corpus/draw.py), predicted before it was measured."""
+        return "drawn" in self.tags
 
 
 @dataclass(frozen=True)

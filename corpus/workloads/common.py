@@ -11,6 +11,9 @@ from torch import nn
 
 Step = Callable[[], None]
 Batch = dict[str, torch.Tensor]
+# Random data and weights overflow at the usual first scale of 65536; the scaler would then skip the optimizer for
+# more steps than are measured, and a run without optimizer state is not the run that people want to know about.
+FIRST_SCALE = 1.0
 
 
 class SignMomentum(torch.optim.Optimizer):
@@ -105,7 +108,7 @@ def train(
     when the step returns; in the style "loop" batch, outputs and loss live until the next iteration replaces
     them, as in a loop at the top level of a script.
     """
-    scaler = torch.amp.GradScaler("cuda") if precision == "fp16" else None
+    scaler = torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE) if precision == "fp16" else None
     get_batch = batch if callable(batch) else lambda: to_cuda(batch)
 
     def update() -> None:

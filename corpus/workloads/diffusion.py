@@ -200,10 +200,16 @@ def sd3_transformer(
 
 def flux_transformer(
     *, batch: int = 2, tokens: int = 900, precision: str = "fp32", optimizer: str = "adafactor", double: int = 4,
-    single: int = 8, style: str = "loop",
+    single: int = 8, style: str = "loop", cudnn_attention: bool = True,
 ) -> Step:  # fmt: skip
-    """A shallow Flux: double-stream then single-stream blocks, rotary embedding, pure bf16."""
+    """A shallow Flux: double-stream then single-stream blocks, rotary embedding, pure bf16.
+
+    With torch 2.11, cuDNN 9.19 and an H200 its backward pass ended in an illegal memory access; the likely culprit,
+    cuDNN's attention, can be switched off as users do.
+    """
     from diffusers import FluxTransformer2DModel
+
+    torch.backends.cuda.enable_cudnn_sdp(cudnn_attention)
 
     with torch.device("cuda"):
         model = FluxTransformer2DModel(

@@ -257,7 +257,7 @@ def sample_sequence_unet(
     from diffusers import UNet1DModel
 
     model = UNet1DModel(
-        sample_size=length, in_channels=2, out_channels=2, extra_in_channels=16,
+        sample_size=length, in_channels=2, out_channels=2, extra_in_channels=16, time_embedding_dim=16,
         block_out_channels=(128, 128, 256, 256, 512, 512), use_timestep_embedding=False,
         down_block_types=("DownBlock1DNoSkip", "DownBlock1D", "DownBlock1D", "DownBlock1D", "AttnDownBlock1D",
                           "AttnDownBlock1D"),

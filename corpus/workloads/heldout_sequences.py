@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from corpus.workloads.common import Batch, Step, autocast_for, make_optimizer, train
+from corpus.workloads.common import FIRST_SCALE, Batch, Step, autocast_for, make_optimizer, train
 
 
 def wavenet(
@@ -242,7 +242,7 @@ def transformer_xl(
 
     model = Network().cuda().train()
     chosen = make_optimizer(optimizer, model.parameters())
-    scaler = torch.amp.GradScaler("cuda", enabled=precision == "fp16")
+    scaler = torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE, enabled=precision == "fp16")
     text = torch.randint(0, vocabulary, (batch, length + 1))
     inverse = 1 / 10000 ** (torch.arange(0, width, 2, device="cuda") / width)
 

@@ -416,19 +416,68 @@ def test_settings_can_change_on_the_way() -> None:
 # --- addresses ------------------------------------------------------------------------------------------------------
 
 
+CONTEXT_MIB = 512
+"""What the context holds above all segments, two free parts of it aside."""
+
+
+def full_context() -> AddressSpace:
+    space = AddressSpace((1 << 40) + CONTEXT_MIB * MIB)
+    assert space.reserve(2 * MIB) == (1 << 40) + 414 * MIB
+    assert space.reserve(24 * MIB) == (1 << 40) + 488 * MIB
+    return space
+
+
 def test_ranges_of_32_mib_grow_down_and_their_rests_are_used_first() -> None:
     """Read off a recording of an H200: 118, 24, 218, 20, 2, 70 and 12 MiB in this order."""
-    space = AddressSpace(1 << 40)
+    space = full_context()
     offsets = [space.reserve(size * MIB) - (1 << 40) for size in (118, 24, 218, 20, 2, 70, 12)]
     assert [offset // MIB for offset in offsets] == [-128, -160, -384, -416, -396, -512, -442]
 
 
 def test_a_hole_is_used_again_from_its_high_end_if_it_is_larger() -> None:
-    space = AddressSpace(1 << 40)
+    space = full_context()
     first, _ = space.reserve(96 * MIB), space.reserve(32 * MIB)
     space.release(first, 96 * MIB)
     assert space.reserve(64 * MIB) == first + 32 * MIB
     assert space.reserve(32 * MIB) < first  # a hole of just that size is passed over
+
+
+def _offsets_mib(space: AddressSpace, *sizes_mib: int) -> list[int]:
+    return [(space.reserve(size * MIB) - (1 << 40)) // MIB for size in sizes_mib]
+
+
+def test_what_the_context_lets_go_of_is_used_from_below_where_a_segment_lies_in_it() -> None:
+    """Read off a recording (a Kolmogorov-Arnold network): 104 MiB of the second step lie above 320 of the first."""
+    space = AddressSpace((1 << 40) + CONTEXT_MIB * MIB)
+    assert _offsets_mib(space, 2, 20, 86) == [414, 488, -96]
+    space.settle()
+    assert _offsets_mib(space, 86, 86, 344, 320, 104) == [0, 86, -448, -768, 172]
+    space.settle()
+    assert _offsets_mib(space, 320) == [-1088]
+
+
+def test_and_as_any_hole_where_none_does() -> None:
+    """Read off a recording (a language model whose embedding comes first): 44 MiB at +352, +288 and so on."""
+    space = AddressSpace((1 << 40) + CONTEXT_MIB * MIB)
+    assert _offsets_mib(space, 250, 16, 44) == [-256, 488, -320]
+    space.settle()
+    assert _offsets_mib(space, 44, 44, 44) == [352, 288, 224]
+
+
+def test_the_context_lets_go_when_much_has_been_taken_or_a_kernel_has_run() -> None:
+    def places(settle: bool, *sizes_mib: int) -> list[int]:
+        a = CachingAllocator()
+        a.malloc(100)
+        addresses = [a.malloc(size * MIB) for size in sizes_mib[:1]]
+        if settle:
+            a.settle_addresses()
+        addresses += [a.malloc(size * MIB) for size in sizes_mib[1:]]
+        return addresses
+
+    falling, rising = places(False, 50, 100), places(True, 50, 100)
+    assert falling[1] < falling[0] and rising[1] > rising[0]
+    much = places(False, 320, 100)
+    assert much[1] > much[0]
 
 
 def test_segment_addresses_can_be_given() -> None:

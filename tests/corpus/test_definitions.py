@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from corpus.measure_corpus import Workload, load_corpus
 
-from vramcast.measure.factories import check_arguments, load_factory
+from vramcast.factories import check_arguments, load_factory
 
 CORPUS = load_corpus()
 WORKLOADS = Path(__file__).parents[2] / "corpus" / "workloads"

@@ -20,6 +20,6 @@ def test_frees_name_their_allocation_and_segments_their_place() -> None:
     ]
     events, segments = compact_events(entries)
     assert events == [300, 40, -1, 7, -2, -3]
-    assert segments == [[0, 2097152], [6, -2097152]]
+    assert segments == [[0, 2097152, 1000], [6, -2097152, 1000]]
     sizes = [event for event in events if event >= 0]
     assert sum(sizes) - sum(sizes[-event - 1] for event in events if event < 0) == 0

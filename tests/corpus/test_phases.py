@@ -83,3 +83,17 @@ def test_data_time_counts_copies_from_the_cpu_inside_steps_only() -> None:
         torch.ones(4).to(torch.float64)
         assert watcher.data_seconds > 0.0
         assert watcher.current == FORWARD
+
+
+def test_skipped_optimizer_steps_are_not_counted() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    watcher = PhaseWatcher(lambda phase: None)
+    with watcher.watching():
+        for factor in (1.0, float("inf"), 1.0):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(1, 2)).sum() * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert watcher.optimizer_steps == 2

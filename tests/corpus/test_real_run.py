@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from vramcast.errors import UsageError
+from vramcast.factories import check_arguments, load_factory
 from vramcast.measure import real_run
-from vramcast.measure.factories import check_arguments, load_factory
 
 
 class FakeCard:

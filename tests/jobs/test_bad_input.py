@@ -100,6 +100,17 @@ def test_a_file_of_another_kind(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "notes.txt" in _fails(capsys, str(path))
 
 
+def test_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.py").write_text("print()")
+    assert "vramcast run" in _fails(capsys, str(tmp_path / "train.py"))
+
+
+def test_damaged_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 20)
+    assert "model.safetensors" in _fails(capsys, str(tmp_path))
+
+
 def test_a_folder_of_pickles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04N.")
     err = _fails(capsys, str(tmp_path))
@@ -136,6 +147,14 @@ def test_a_config_that_contradicts_itself(tmp_path: Path, capsys: pytest.Capture
     config = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 30, "num_attention_heads": 7}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert "cannot be built" in _fails(capsys, str(tmp_path), "--gpu", "rtx-4090")
+
+
+def test_a_config_with_an_absurd_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    config = {"model_type": "bert", "architectures": ["BertModel"], "num_hidden_layers": 10**9}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    err = _fails(capsys, str(tmp_path), "--gpu", "rtx-4090")
+    assert "config.json: num_hidden_layers: 1,000,000,000 is far too large" in err
 
 
 def test_an_unknown_diffusers_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

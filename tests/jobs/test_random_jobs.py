@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from vramcast.jobs.load import with_overrides
 from vramcast.jobs.run import predict
 from vramcast.jobs.schema import Component, Job, Section
 from vramcast.jobs.validation import make_job
+from vramcast.jobs.yaml_file import parse_yaml
 from vramcast.trace.schema import KINDS
 
 _WORDS = st.sampled_from(
@@ -108,6 +110,42 @@ def test_any_change_is_a_job_or_a_message(key: str, value: Any) -> None:
         with_overrides(make_job(JOB, "job"), {key: value})
     except VramcastError as error:
         assert error.exit_code == 2
+
+
+@settings(max_examples=300, **_RELAXED)
+@given(st.one_of(st.text(max_size=60), st.text("ab:{}[],&*!|>-# \n'\"\t%@`?", max_size=40)))
+def test_any_text_is_yaml_or_a_message(text: str) -> None:
+    try:
+        parse_yaml(text, "x.yaml")
+    except VramcastError as error:
+        assert str(error).startswith("x.yaml")
+
+
+_CONFIG_VALUES = st.one_of(_SCALARS, st.integers(1, 64), st.lists(st.integers(0, 8), max_size=2), st.just({}))
+
+
+def _model_config(config: dict[str, Any], folder: Any) -> None:
+    (folder / "config.json").write_text(json.dumps(config))
+    try:
+        predict(str(folder), "rtx-4090", steps=1)
+    except VramcastError as error:
+        assert error.exit_code in (2, 3)
+
+
+_BERT = {
+    "model_type": "bert", "architectures": ["BertForMaskedLM"], "vocab_size": 99, "hidden_size": 32,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 32,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@settings(max_examples=150, **_RELAXED)
+@given(
+    st.dictionaries(st.sampled_from([*_BERT, "hidden_act", "torch_dtype", "pad_token_id", "auto_map"]), _CONFIG_VALUES)
+)
+def test_any_config_of_a_model_is_built_or_a_message(tmp_path_factory: Any, changes: dict[str, Any]) -> None:
+    pytest.importorskip("transformers")
+    _model_config(_BERT | changes, tmp_path_factory.mktemp("model"))
 
 
 _SMALL_JOBS = st.fixed_dictionaries(

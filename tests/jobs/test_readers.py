@@ -35,6 +35,18 @@ def test_a_model_folder(name: str) -> None:
     assert any(note.topic == "assumed" for note in loaded.notes)
 
 
+def test_headers_of_weights_are_read(tmp_path: Path) -> None:
+    header = json.dumps({
+        "__metadata__": {"format": "pt"},
+        "a": {"dtype": "BF16", "shape": [3, 4], "data_offsets": [0, 24]},
+        "b": {"dtype": "F32", "shape": [], "data_offsets": [24, 28]},
+    }).encode()  # fmt: skip
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    notes = {note.topic: note.text for note in load_job(str(tmp_path)).notes}
+    assert notes["weights on disk"].startswith("13 parameters in safetensors files (BF16, F32)")
+
+
 def test_a_pipeline_folder() -> None:
     loaded = load_job(str(FOLDERS / "cogvideox-5b"))
     assert loaded.recognised_as == "diffusers folder (CogVideoXPipeline)"

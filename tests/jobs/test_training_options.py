@@ -282,6 +282,13 @@ def test_what_does_not_fit_is_known_in_full() -> None:
     assert result.peak_allocated_bytes == roomy.peak_allocated_bytes
 
 
+@pytest.mark.parametrize("batch", [512, 60_000, 130_000, 145_000])
+def test_the_verdict_is_the_same_in_the_list_of_cards(batch: int) -> None:
+    result = predict(JOB | {"sizes": {"batch": batch}}, "rtx-3070")
+    listed = next(card for card in result.cards if card.gpu.id == result.gpu.id)
+    assert (listed.fits, listed.device_bytes) == (result.fits, result.device_bytes)
+
+
 @pytest.mark.parametrize(
     "gpus",
     [
@@ -311,6 +318,23 @@ def test_lora_trains_only_the_adapters() -> None:
     lora = {"factory": "tests.jobs.tiny:mixer", "mode": "lora", "lora": {"rank": 4, "targets": ["up", "down"]}}
     result = predict(JOB | {"components": {"model": lora}}, CARD)
     assert result.parameters.trained_count == 3 * 2 * 4 * (256 + 1024)
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("nf4", 4), ("int8", 8)])
+def test_quantized_weights(kind: str, bits: int) -> None:
+    pytest.importorskip("peft")
+    pytest.importorskip("bitsandbytes")
+    model = {
+        "factory": "tests.jobs.tiny:mixer", "arguments": {"width": 512}, "mode": "lora", "quantization": kind,
+        "lora": {"rank": 4, "targets": ["up", "down"]}, "dtype": "bf16",
+    }  # fmt: skip
+    plain = {key: value for key, value in model.items() if key != "quantization"}
+    result, other = (predict(JOB | {"components": {"model": one}, "precision": "bf16"}, CARD) for one in (model, plain))
+    assert result.parameters.count == other.parameters.count
+    linear = 64 * 512 + 3 * 2 * 512 * 2048 + 512 * 10
+    saved = other.parameters.weights_bytes - result.parameters.weights_bytes
+    biases = 512 + 3 * (2048 + 512) + 10  # bitsandbytes turns them into the dtype of the input
+    assert 0 <= linear * (16 - bits) // 8 - saved <= 2 * biases
 
 
 def test_the_page_for_a_notebook() -> None:

@@ -232,11 +232,11 @@ def test_reads_in_a_backward_pass_and_in_a_module_are_placed(gpu: VirtualGpu) ->
             return y[y > 0]
 
     out = Reads().cuda()(torch.randn(64, 512, device="cuda"))
-    assert out.shape == (64 * 512,), "all elements, where nobody knows which"
+    assert 0.48 < out.numel() / (64 * 512) < 0.52, "a layer's results are random numbers around zero"
     texts = {text for text, _, _ in unknown(gpu)}
     assert texts == {
         "read as a Python number: assumed False",
-        f"indexing with a mask: assumed all {64 * 512} elements chosen",
+        "indexing with a mask: assumed as many as random activations give",
     }
     assert all(where.startswith(HERE) for _, where, _ in unknown(gpu))
 

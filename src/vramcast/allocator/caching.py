@@ -223,6 +223,10 @@ class CachingAllocator:
         free_list.blocks[key] = block
         insort(keys, key)
 
+    def settle_addresses(self) -> None:
+        """To be called once kernels have run: where later segments lie depends on it (see AddressSpace)."""
+        self._device.settle_addresses()
+
     def empty_cache(self) -> None:
         """Give back every segment, and every page of an expandable one, that nothing is allocated on."""
         self.num_sync_all_streams += 1

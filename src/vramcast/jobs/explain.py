@@ -14,6 +14,7 @@ from vramcast.jobs.run import predict
 from vramcast.jobs.schema import Job
 from vramcast.memory.explain import Explanation
 from vramcast.memory.explain import explain as explain_trace
+from vramcast.memory.longer import lengthened
 from vramcast.memory.module_names import find_modules
 from vramcast.memory.replay import replay
 
@@ -55,7 +56,7 @@ def explain(
     names = [*result.output_shapes, *(row.module for row in result.parameter_rows), *trace.modules]
     found = find_modules(module, names)
     # Under the limit where it fits, as in the account; without one where it does not.
-    run = replay(trace, prediction.allocator_conf, trace.capacity_bytes if prediction.fits else None)
+    run = replay(lengthened(trace), prediction.allocator_conf, trace.capacity_bytes if prediction.fits else None)
     explanation = explain_trace(
         run, found, result.parameter_rows, result.input_shapes, result.output_shapes, depth=depth
     )

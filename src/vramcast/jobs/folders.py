@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from vramcast.errors import UsageError
 CONFIG = "config.json"
 PIPELINE = "model_index.json"
 _LARGEST_JSON_BYTES = 20_000_000
+_MOST_LAYERS = 2_000
+_COUNTS_LAYERS = re.compile(r"layers|n_layer$|depth|num_\w*(block|expert)")
+_LARGEST_NUMBER = 2**40
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 
 
@@ -69,6 +73,20 @@ def why_no_model(folder: Path) -> str:
     if any(folder.glob("*.safetensors")):
         return f"{folder} has weights but no {CONFIG}, which says what they are of: put it beside them"
     return f"{folder} has neither {CONFIG} (transformers, one diffusers model) nor {PIPELINE} (a diffusers pipeline)"
+
+
+def check_sizes(config: Any, where: str, key: str = "") -> None:
+    """Refuse numbers that no model has: a slip of the pen would build layers for hours."""
+    if isinstance(config, dict):
+        for name, value in config.items():
+            check_sizes(value, where, f"{key}.{name}" if key else str(name))
+    elif isinstance(config, list):
+        for i, value in enumerate(config):
+            check_sizes(value, where, f"{key}.{i}")
+    elif isinstance(config, int):
+        most = _MOST_LAYERS if _COUNTS_LAYERS.search(key) else _LARGEST_NUMBER
+        if abs(config) > most:
+            raise UsageError(f"{where}: {key}: {config:,} is far too large: at most {most:,} is possible")
 
 
 def merged(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from vramcast.jobs.components.quantization import count_of
 from vramcast.memory.parameters import ModuleParameters, ParameterTensor
 
 
@@ -37,11 +38,10 @@ def _row(
     name: str, parameters: Mapping[str, nn.Parameter], updated: set[int], state: Mapping[int, _State]
 ) -> ModuleParameters:
     tensors = tuple(_tensor(own_name, one, updated, state) for own_name, one in parameters.items())
-    counts = [one.numel() for one in parameters.values()]
     return ModuleParameters(
         module=name,
-        count=sum(counts),
-        trained_count=sum(count for count, tensor in zip(counts, tensors, strict=True) if tensor.trained),
+        count=sum(tensor.count for tensor in tensors),
+        trained_count=sum(tensor.count for tensor in tensors if tensor.trained),
         weights_bytes=sum(tensor.weights_bytes for tensor in tensors),
         gradients_bytes=sum(tensor.gradients_bytes for tensor in tensors),
         optimizer_bytes=sum(tensor.optimizer_bytes for tensor in tensors),
@@ -54,6 +54,7 @@ def _tensor(name: str, parameter: nn.Parameter, updated: set[int], states: Mappi
     state = states.get(id(parameter), _State()) if trained else _State()
     return ParameterTensor(
         name=name,
+        count=count_of(parameter),
         shape=tuple(parameter.shape),
         dtype=str(parameter.dtype).removeprefix("torch."),
         trained=trained,

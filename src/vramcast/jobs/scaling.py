@@ -15,6 +15,7 @@ from vramcast.gpus import GpuSpec
 from vramcast.jobs.fields import LARGEST_SIZE
 from vramcast.jobs.load import with_overrides
 from vramcast.jobs.schema import Job
+from vramcast.memory.longer import lengthened
 from vramcast.memory.prediction import context_on
 from vramcast.memory.replay import highest_without_workspaces, replay
 from vramcast.memory.scaling import DifferentRuns, ScaledTrace, same_sizes
@@ -66,7 +67,7 @@ class Batches:
         return with_overrides(self.job, {"sizes.batch": batch}, self._where)
 
     def trace(self, batch: int, gpu: GpuSpec) -> StepTrace:
-        """Of this batch, without a limit."""
+        """Of this batch, without a limit, and as long as the verdict needs it."""
         known = self._traces.setdefault(_kernels_of(gpu), {})
         if batch not in known:
             known[batch] = self._run(batch, gpu, NO_LIMIT)
@@ -77,9 +78,8 @@ class Batches:
 
         self._progress(f"batch {batch:,} on {gpu.short_name}")
         self.n_traced += 1
-        return trace_job(
-            self.at(batch), gpu, steps=self._steps, allocator_conf=self._conf, limit_bytes=limit_bytes
-        ).trace
+        traced = trace_job(self.at(batch), gpu, steps=self._steps, allocator_conf=self._conf, limit_bytes=limit_bytes)
+        return lengthened(traced.trace)
 
     def needs(self, batch: int, gpu: GpuSpec) -> tuple[bool, int]:
         """Whether it fits, and the bytes it takes on the card, or would take."""

@@ -147,7 +147,8 @@ class Component(Section):
     dtype: FloatDtype | None = None
     """Of its weights. Left out: `precision.weights`."""
     quantization: Literal["none", "int8", "nf4"] = "none"
-    """bitsandbytes' 8-bit or 4-bit weights of linear layers, for frozen weights and LoRA."""
+    """bitsandbytes' 8-bit or 4-bit weights of all linear layers but the head, for a frozen component or LoRA. peft's
+    prepare_model_for_kbit_training, which turns the other weights into fp32, is not applied."""
     channels_last: bool = False
     """Weights in channels-last layout."""
     copies: Annotated[int, Field(ge=1, le=64)] = 1
@@ -203,6 +204,8 @@ class Component(Section):
             raise ValueError(f"a component has exactly one of {', '.join(SOURCES)}; this one has {said}")
         if self.lora is not None and self.mode != "lora":
             raise ValueError(f"`lora` is given but mode is {self.mode}: write mode: lora")
+        if self.quantization != "none" and self.mode == "trained":
+            raise ValueError("quantized weights cannot be trained: write mode: lora or frozen")
         if self.device == "cpu" and self.is_trained:
             raise ValueError("a component that stays on the CPU cannot be trained here: write mode: frozen")
         for name, needs in (("subfolder", ("diffusers", "transformers")), ("task", ("transformers",))):

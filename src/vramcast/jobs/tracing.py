@@ -26,6 +26,7 @@ from vramcast.jobs.training.averaging import Average
 from vramcast.jobs.training.loop import MOST_ACCUMULATED, TrainingLoop
 from vramcast.jobs.training.optimizers import make_optimizers
 from vramcast.jobs.training.plan import main_component, make_plan
+from vramcast.memory.longer import lengthened
 from vramcast.memory.parameters import ModuleParameters
 from vramcast.memory.replay import highest_without_workspaces, replay
 from vramcast.trace import Note, StepTrace
@@ -80,7 +81,8 @@ def trace_job(
     full = card.trace()
     capacity_bytes = gpu.total_memory_bytes - full.context_bytes if limit_bytes is None else limit_bytes
     trace = dataclasses.replace(full, capacity_bytes=capacity_bytes)
-    if highest_without_workspaces(trace) <= capacity_bytes and not replay(trace, None, capacity_bytes).completed:
+    might_fit = highest_without_workspaces(trace) <= capacity_bytes
+    if might_fit and not replay(lengthened(trace), None, capacity_bytes).completed:
         progress("trying smaller workspaces")
         limited_card, limited, refused = _run(job, gpu, steps, allocator_conf, limit_bytes, progress)
         if not refused:
@@ -230,7 +232,7 @@ def _quiet() -> Iterator[None]:
     """Advice that libraries print about a run which is none."""
     import logging
 
-    loggers = [logging.getLogger(name) for name in ("transformers", "diffusers", "peft")]
+    loggers = [logging.getLogger(name) for name in ("transformers", "diffusers", "peft", "bitsandbytes")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)

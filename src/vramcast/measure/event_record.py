@@ -69,7 +69,7 @@ def compact_events(entries: Sequence[Mapping[str, Any]]) -> tuple[list[int], lis
     """The history as small integers.
 
     An event is the size of an allocation (positive, or zero), or -(k + 1) for the free of the k-th allocation. A
-    segment is [events before it, +size when it is taken from the driver or -size when it is given back].
+    segment is [events before it, +size when it is taken from the driver or -size when it is given back, its address].
     """
     events: list[int] = []
     segments: list[list[int]] = []
@@ -85,5 +85,5 @@ def compact_events(entries: Sequence[Mapping[str, Any]]) -> tuple[list[int], lis
         elif action == "free_requested":
             events.append(-(live.pop(entry["addr"]) + 1))
         elif action in signs:
-            segments.append([len(events), signs[action] * int(entry["size"])])
+            segments.append([len(events), signs[action] * int(entry["size"]), int(entry["addr"])])
     return events, segments

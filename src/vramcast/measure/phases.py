@@ -33,6 +33,8 @@ class PhaseWatcher:
         self._gradients_pending = False
         self._in_step = False
         self.data_seconds = 0.0
+        self.optimizer_steps = 0
+        """Optimizer steps since the watching began; a gradient scaler that finds an overflow skips one."""
 
     @property
     def current(self) -> str:
@@ -101,6 +103,7 @@ class PhaseWatcher:
         def after_optimizer(*_: Any) -> None:
             self._optimizer_depth -= 1
             if self._optimizer_depth == 0:
+                self.optimizer_steps += 1
                 self._boundary(OPTIMIZER)
                 self._gradients_pending = False
 

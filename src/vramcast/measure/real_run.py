@@ -196,6 +196,7 @@ def measure_factory(
         driver=driver,
         environment=environment(),
         seed=seed,
+        extra={"optimizer_steps": watcher.optimizer_steps},
     )
 
 

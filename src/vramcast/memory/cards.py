@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vramcast.gpus import GpuSpec
+from vramcast.memory.longer import lengthened
 from vramcast.memory.prediction import context_on
 from vramcast.memory.replay import replay
 from vramcast.trace import StepTrace
@@ -36,7 +37,8 @@ def with_margin(device_bytes: int) -> int:
 
 def card_fits(trace: StepTrace, gpus: Iterable[GpuSpec], allocator_conf: str | None = None) -> tuple[CardFit, ...]:
     """Only cards whose limit lies between what is allocated and what would be reserved need a replay of their own."""
-    free = replay(trace, allocator_conf, None)
+    run = lengthened(trace)
+    free = replay(run, allocator_conf, None)
     needed_bytes = free.peak_reserved.reserved_bytes
     least_bytes = free.peak_allocated.allocated_bytes
     fits = []
@@ -49,7 +51,7 @@ def card_fits(trace: StepTrace, gpus: Iterable[GpuSpec], allocator_conf: str | N
         elif capacity < least_bytes:
             ok = False
         else:
-            limited = replay(trace, allocator_conf, capacity)
+            limited = replay(run, allocator_conf, capacity)
             ok = limited.completed
             reserved = limited.peak_reserved.reserved_bytes if ok else needed_bytes
         device_bytes = reserved + context_bytes

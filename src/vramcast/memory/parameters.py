@@ -11,6 +11,8 @@ class ParameterTensor:
     """One parameter."""
 
     name: str
+    count: int
+    """Of numbers; quantized ones are counted as they were."""
     shape: tuple[int, ...]
     dtype: str
     """As torch writes it: float32"""

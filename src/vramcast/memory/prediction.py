@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.gpus import GpuSpec
 from vramcast.memory.account import Account, account
+from vramcast.memory.longer import lengthened
 from vramcast.memory.replay import Refusal, Replay, replay
 from vramcast.trace import Note, StepTrace
 
@@ -31,7 +32,10 @@ class Prediction:
     retries: int
     """How often the allocator would give cached memory back and try again; each costs time."""
     steps: int
+    """Optimizer steps that were traced."""
     account: Account
+    replayed_steps: int = 0
+    """Steps that the figures are of: the last traced ones repeated, where they are alike."""
     notes: tuple[Note, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     allocator_conf: str = ""
@@ -77,9 +81,10 @@ def predict(
     if capacity <= 0:
         raise UsageError(f"{gpu.short_name}: the limit leaves nothing for PyTorch")
 
-    limited = replay(trace, allocator_conf, capacity)
+    run = lengthened(trace)
+    limited = replay(run, allocator_conf, capacity)
     fits = limited.completed
-    shown = limited if fits else replay(trace, allocator_conf, None)
+    shown = limited if fits else replay(run, allocator_conf, None)
     return Prediction(
         gpu=gpu,
         fits=fits,
@@ -92,6 +97,7 @@ def predict(
         retries=limited.retries,
         steps=trace.steps,
         account=account(shown, context_bytes=context_bytes),
+        replayed_steps=run.steps,
         notes=tuple(notes),
         versions={"torch": trace.torch_version, **trace.versions},
         allocator_conf=shown.conf,

@@ -6,6 +6,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
+from vramcast.trace.kernels import KernelWatch
 from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, KINDS, OOM, StepTrace
 
 _WORKSPACES = KINDS.index("workspaces")
@@ -94,9 +95,13 @@ def replay(trace: StepTrace, conf: str | None = None, capacity_bytes: int | None
     note_requested, note_allocated, note_reserved = (column.append for column in columns)
     refusals: list[Refusal] = []
     refused: set[int] = set()
+    watch: KernelWatch | None = KernelWatch()
 
     for event, (code, arg) in enumerate(zip(trace.event_kind, trace.event_arg, strict=True)):
         if code == ALLOC:
+            if watch is not None and watch.has_run_before(trace.ops[trace.op[arg]]):
+                allocator.settle_addresses()
+                watch = None
             try:
                 addresses[arg] = malloc(sizes[arg], streams[arg])
             except OutOfMemory as error:

@@ -38,6 +38,7 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
         "gpu": prediction.gpu.to_dict(),
         "source": prediction.source,
         "steps": prediction.steps,
+        "replayed_steps": prediction.replayed_steps,
         "allocator_conf": prediction.allocator_conf,
         "versions": dict(prediction.versions),
         "account": account_document(prediction.account),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 from vramcast.memory.explain import Explanation, Item, Sum
@@ -70,7 +69,7 @@ def _parameters(parameters: Sequence[ParameterTensor]) -> Grid:
     if rest:
         shown.append((f"and {len(rest)} more lines (--json lists all)", "", "", "", ""))
     totals = [sum(getattr(one, field) for one in parameters) for field in _FIELDS]
-    count = sum(prod(one.shape) for one in parameters)
+    count = sum(one.count for one in parameters)
     total = ("total", f"{count:,} numbers", *(_size(size) for size in totals))
     return Grid(("parameters", "", "weights", "gradients", "optimizer"), tuple(shown), 2, total)
 
@@ -140,8 +139,8 @@ def explanation_document(found: Explanation, job: str, gpu: str) -> dict[str, An
         "output_shape": None if found.output is None else list(found.output),
         "parameters": [
             {
-                "name": one.name, "shape": list(one.shape), "dtype": one.dtype, "trained": one.trained,
-                "weights_bytes": one.weights_bytes, "gradients_bytes": one.gradients_bytes,
+                "name": one.name, "count": one.count, "shape": list(one.shape), "dtype": one.dtype,
+                "trained": one.trained, "weights_bytes": one.weights_bytes, "gradients_bytes": one.gradients_bytes,
                 "optimizer_bytes": one.optimizer_bytes, "optimizer_state": list(one.state),
             }
             for one in found.parameters

@@ -137,7 +137,10 @@ def _where(prediction: Prediction) -> str:
 
 def footer(prediction: Prediction) -> str:
     parts = [prediction.source] if prediction.source else []
-    parts.append(f"{prediction.steps} step{'' if prediction.steps == 1 else 's'} traced")
+    traced = f"{prediction.steps} step{'' if prediction.steps == 1 else 's'} traced"
+    if prediction.replayed_steps > prediction.steps:
+        traced += f", the last repeated up to step {prediction.replayed_steps}"
+    parts.append(traced)
     parts.append(f"torch {prediction.versions.get('torch', '?')}")
     if prediction.allocator_conf:
         parts.append(prediction.allocator_conf)

@@ -84,7 +84,10 @@ class TraceBuilder:
         return self._rows[block * _ROW + 2]
 
     def op_of(self, block: int) -> str:
-        return tuple(self._ops.ids)[self._rows[block * _ROW + 1]]
+        return self.op_name(self._rows[block * _ROW + 1])
+
+    def op_name(self, op_id: int) -> str:
+        return tuple(self._ops.ids)[op_id]
 
     def alive_since(self, event: int) -> set[int]:
         """The blocks made at or after `event` that are alive now."""

@@ -44,12 +44,9 @@ def sole_counts() -> Counts:
     return watch.seen[-1]
 
 
-def reusable(*candidates: torch.Tensor) -> torch.Tensor | None:
-    """The first tensor that nobody else holds, so that a result may be written over it."""
-    for candidate in candidates:
-        if counts(candidate) == sole_counts() and _dense(candidate):
-            return candidate
-    return None
+def reusable(tensor: torch.Tensor) -> bool:
+    """Whether nobody else holds the tensor, so that a result may be written over it."""
+    return counts(tensor) == sole_counts() and _dense(tensor)
 
 
 def _dense(tensor: torch.Tensor) -> bool:

@@ -1,7 +1,12 @@
 """Which attention kernel PyTorch picks on a given card, and how it is called.
 
 Follows the checks of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and the calls of
-aten/src/ATen/native/transformers/attention.cpp.
+aten/src/ATen/native/transformers/attention.cpp, as they are in the torch that is installed. torch 2.11 was measured;
+what changed since was read off sources, and for 2.14 off the messages in its libraries:
+
+2.12  cuDNN is passed over where the dropout probability is not a multiple of 1/16
+2.14  one head of keys and values serves all queries in each fused kernel; the memory-efficient kernel takes grouped
+      heads, and inputs that start at a multiple of 16 bytes only; cuDNN takes heads of 256, no more than 65535 of them
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
+_INSTALLED = tuple(int(part) for part in torch.__version__.split(".")[:2])
+_MOST_CUDNN_HEADS = 65535
 
 
 def attention_for(gpu: GpuSpec) -> Callable[..., Tensor]:
@@ -68,8 +75,9 @@ def choose(
     dropout: float,
     causal: bool,
     gqa: bool,
+    version: tuple[int, ...] = _INSTALLED,
 ) -> str:
-    """ "cudnn", "flash", "efficient" or "math"."""
+    """ "cudnn", "flash", "efficient" or "math"; `version`: of torch."""
     if not all(t.dim() == 4 for t in (q, k, v)):
         return "math"
     order = ["flash", "efficient", "math", "cudnn"]
@@ -79,7 +87,7 @@ def choose(
     for backend in order:
         if backend == "math":
             return "math"
-        if checks[backend](capability, q, k, v, mask, dropout, causal, gqa):
+        if checks[backend](capability, q, k, v, mask, dropout, causal, gqa, version):
             return backend
     return "math"
 
@@ -88,10 +96,12 @@ def _same_dtype(dtypes: tuple[torch.dtype, ...], *tensors: Tensor) -> bool:
     return all(t.dtype == tensors[0].dtype for t in tensors) and tensors[0].dtype in dtypes
 
 
-def _heads_fit(q: Tensor, k: Tensor, v: Tensor, gqa: bool, same_kv: bool) -> bool:
+def _heads_fit(q: Tensor, k: Tensor, v: Tensor, gqa: bool, same_kv: bool, version: tuple[int, ...]) -> bool:
     if not q.size(0) == k.size(0) == v.size(0):
         return False
     heads, k_heads, v_heads = q.size(1), k.size(1), v.size(1)
+    if version >= (2, 14) and k_heads == v_heads == 1:
+        return True
     if gqa:
         if same_kv and k_heads != v_heads:
             return False
@@ -110,8 +120,9 @@ def _nonempty(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _can_cudnn(
-    cc: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, gqa: bool
-) -> bool:
+    cc: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, gqa: bool,
+    version: tuple[int, ...],
+) -> bool:  # fmt: skip
     if not torch.backends.cuda.cudnn_sdp_enabled() or cc < (8, 0) or not _same_dtype(_HALF, q, k, v):
         return False
     if torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled():
@@ -120,18 +131,30 @@ def _can_cudnn(
         return False
     if not _nonempty(q, k, v) or not _dense_last(q, k, v, mask, ignore_single=True):
         return False
-    if not _heads_fit(q, k, v, gqa, same_kv=False):
+    if not _heads_fit(q, k, v, gqa, False, version):
+        return False
+    if version >= (2, 12) and (16 * dropout) % 1:
+        return False
+    if version >= (2, 14) and max(q.size(0), q.size(1)) > _MOST_CUDNN_HEADS:
         return False
     d_qk, d_v = q.size(3), v.size(3)
-    limit = 256 if cc == (9, 0) else 192 if cc[0] == 10 and (d_qk, d_v) == (192, 128) else 128
-    if max(d_qk, d_v) > limit or d_qk % 8 or d_v % 8:
+    if not _head_fits_cudnn(cc, d_qk, d_v, any(t.requires_grad for t in (q, k, v)), version) or d_qk % 8 or d_v % 8:
         return False
     return k.size(2) != 1 and not (dropout and q.size(2) == 1)
 
 
+def _head_fits_cudnn(cc: tuple[int, int], d_qk: int, d_v: int, trains: bool, version: tuple[int, ...]) -> bool:
+    if version >= (2, 14) and (cc == (9, 0) or cc[0] == 10):
+        backward = max(d_qk, d_v) <= 128 or (d_qk, d_v) in ((192, 128), (256, 256))
+        return max(d_qk, d_v) <= 256 and (backward or not trains)
+    limit = 256 if cc == (9, 0) else 192 if cc[0] == 10 and (d_qk, d_v) == (192, 128) else 128
+    return max(d_qk, d_v) <= limit
+
+
 def _can_flash(
-    cc: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, gqa: bool
-) -> bool:
+    cc: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, gqa: bool,
+    version: tuple[int, ...],
+) -> bool:  # fmt: skip
     if not torch.backends.cuda.flash_sdp_enabled() or cc < (8, 0) or mask is not None:
         return False
     if not _same_dtype(_HALF, q, k, v):
@@ -145,13 +168,16 @@ def _can_flash(
     if causal and q.size(-2) != k.size(-2):
         return False
     return (
-        _heads_fit(q, k, v, gqa, same_kv=True) and _nonempty(q, k, v) and _dense_last(q, k, v, mask, ignore_single=True)
+        _heads_fit(q, k, v, gqa, True, version)
+        and _nonempty(q, k, v)
+        and _dense_last(q, k, v, mask, ignore_single=True)
     )
 
 
 def _can_efficient(
-    cc: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, gqa: bool
-) -> bool:
+    cc: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, gqa: bool,
+    version: tuple[int, ...],
+) -> bool:  # fmt: skip
     if not torch.backends.cuda.mem_efficient_sdp_enabled() or cc < (5, 0):
         return False
     dtypes = (*_HALF, torch.float32) if cc >= (8, 0) else (torch.float16, torch.float32)
@@ -164,7 +190,13 @@ def _can_efficient(
     d_qk, d_v = q.size(-1), v.size(-1)
     if d_qk != k.size(-1) or d_qk % alignment or d_v % alignment or not d_qk or not d_v:
         return False
-    if not q.size(1) == k.size(1) == v.size(1):  # grouped heads go to the math path (measured, torch 2.11)
+    if version >= (2, 14):
+        if not _heads_fit(q, k, v, gqa, True, version):
+            return False
+        nbytes = alignment * q.element_size()
+        if cc >= (8, 0) and any(t.storage_offset() * t.element_size() % nbytes for t in (q, k, v) if t.numel()):
+            return False
+    elif not q.size(1) == k.size(1) == v.size(1):  # grouped heads go to the math path (measured, torch 2.11)
         return False
     return _nonempty(q, k, v) and _dense_last(q, k, v, mask, ignore_single=False) and q.size(0) == k.size(0)
 

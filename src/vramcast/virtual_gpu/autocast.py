@@ -76,11 +76,13 @@ class AutocastKernels:
         for name, redirected in FLOAT32_APPENDED.items():
             self._register(library, name, self._float32_appended, redirected)
         self._library = library
-        self._install_torchvision()
+        self.install_torchvision()
         self.enter_thread()
 
-    def _install_torchvision(self) -> None:
-        """torchvision's own operators run in fp32 and give back the input's dtype."""
+    def install_torchvision(self) -> None:
+        """torchvision's own operators run in fp32 and give back the input's dtype. Again once it has been imported."""
+        if self._torchvision is not None or self._library is None:
+            return
         if "torchvision" not in sys.modules or not hasattr(torch.ops.torchvision, "roi_align"):
             return
         library: Any = torch._C._dispatch_library("IMPL", "torchvision", "", "vramcast/autocast.py", 0)

@@ -27,6 +27,7 @@ from vramcast.virtual_gpu import (
     recurrent,
 )
 from vramcast.virtual_gpu.autocast import AutocastKernels
+from vramcast.virtual_gpu.autograd_thread import AutogradThread
 from vramcast.virtual_gpu.composites import Composites
 from vramcast.virtual_gpu.device_memory import context_bytes
 from vramcast.virtual_gpu.functions import device_context_function
@@ -68,6 +69,7 @@ class VirtualGpu:
         self._autocast = AutocastKernels(self._mark_autocast_copy)
         self._composites = Composites(self._machine)
         self._checkpoints = checkpoints.Checkpoints(self._machine)
+        self._autograd_thread = AutogradThread(self._in_autograd_thread)
         self._patches = patches.Patches()
         self._exits = ExitStack()
         self._compiled: set[str] = set()
@@ -109,6 +111,7 @@ class VirtualGpu:
         with ExitStack() as exits:
             _active = self
             exits.callback(self._finish)
+            exits.callback(self._autograd_thread.close)
             exits.callback(self._patches.undo)
             self._install()
             exits.enter_context(torch.compiler.set_stance("force_eager"))
@@ -152,12 +155,19 @@ class VirtualGpu:
             patches.groups_on_the_card(torch._C._group_tensors_by_device_and_dtype),
         )
         put(torch, "clear_autocast_cache", self._autocast.clear)
+        put(
+            torch.ops,
+            "load_library",
+            patches.followed_by(torch.ops.load_library, self._autocast.install_torchvision),
+        )
         for name, method in stand_ins(self._ledger).items():
             put(torch.UntypedStorage, name, method)
         host_parameters.install(self._patches, self._ledger, self._position)
         optimizer = torch.optim.Optimizer
         put(optimizer, "__init__", self._position.optimizer_init(optimizer.__init__))
-        run = patches.backward_runner(torch.autograd.graph._engine_run_backward, self._in_backward)
+        run = patches.backward_runner(
+            torch.autograd.graph._engine_run_backward, self._in_backward, self._autograd_thread.run
+        )
         put(torch.autograd, "_engine_run_backward", run)
         put(torch.autograd.graph, "_engine_run_backward", run)
         hooks = torch.autograd.graph.saved_tensors_hooks
@@ -195,6 +205,15 @@ class VirtualGpu:
         self._autocast.enter_thread()
         try:
             with self._modes.current():
+                yield
+        finally:
+            self._autocast.leave_thread()
+
+    @contextmanager
+    def _in_autograd_thread(self) -> Iterator[None]:
+        self._autocast.enter_thread()
+        try:
+            with self._modes.dispatch:
                 yield
         finally:
             self._autocast.leave_thread()

@@ -40,6 +40,8 @@ class DispatchMode(TorchDispatchMode):
         self.outputs = OutputCache()
         self._handlers: dict[Any, Handler] = {}
         self._op_ids: dict[Any, int] = {}
+        self._note_recipe = machine.guesses.note
+        self._note_written = machine.guesses.note_written
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handler = self._handlers.get(func)
@@ -96,6 +98,7 @@ class DispatchMode(TorchDispatchMode):
             raise self.machine.report_unknown(no_rule(func, args)) from None
         self.adopt(out, device)
         values.propagate(self, func, args, kwargs, out)
+        self._note_recipe(func, args, kwargs, out)
         return out
 
     def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -118,6 +121,7 @@ class DispatchMode(TorchDispatchMode):
             out = args[0]
         self.adopt(out, device)
         values.update_in_place(self, func, args, kwargs)
+        self._note_written(func, args, kwargs)
         return out
 
     def _foreach_in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -138,7 +142,12 @@ class DispatchMode(TorchDispatchMode):
             if device == HOST and not for_host:
                 return plain(func, args, kwargs)
             self.enter(func)
-            return kernel(Call(self, func, args, kwargs, device))
+            out = kernel(Call(self, func, args, kwargs, device))
+            if func._schema.is_mutable:
+                self._note_written(func, args, kwargs)
+            else:
+                self._note_recipe(func, args, kwargs, out)
+            return out
 
         return run
 

@@ -11,6 +11,7 @@ import torch
 from vramcast.allocator import CachingAllocator, OutOfMemory
 from vramcast.trace import TraceBuilder
 from vramcast.trace.builder import KIND_ID
+from vramcast.trace.kernels import KernelWatch
 from vramcast.virtual_gpu.storages import GPU, HOST, Block, attach
 
 WEIGHTS = KIND_ID["weights"]
@@ -34,6 +35,7 @@ class Ledger:
         self.phase = self.builder.intern_phase("setup")
         self.stream = 0
         self._shape_ids: dict[tuple[torch.dtype, torch.Size], int] = {}
+        self._watch: KernelWatch | None = KernelWatch()
         self.describe_out_of_memory: Callable[[OutOfMemory], str] = str
         # A free can come at any moment, from the garbage collector or another thread, also while the allocator is
         # at work; it then waits until that is done.
@@ -46,6 +48,9 @@ class Ledger:
         if nbytes <= 0 or not self.open:
             return -1, 0
         builder = self.builder
+        if self._watch is not None and self._watch.has_run_before(builder.op_name(self.op)):
+            self.allocator.settle_addresses()
+            self._watch = None
         with self._lock:
             self._busy = True
             try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.virtual_gpu.guesses import Guesses
 from vramcast.virtual_gpu.ledger import INPUTS, Ledger
 from vramcast.virtual_gpu.position import Position
 from vramcast.virtual_gpu.storages import block_of
@@ -42,6 +43,7 @@ class Machine:
         self._convolutions: set[Any] = set()
         self._dropout_state: torch.Tensor | None = None
         self.libraries = Libraries()
+        self.guesses = Guesses(position)
         self.unknown_kernels: list[UnknownKernel] = []
         """Errors raised so far: the program may have swallowed one."""
         self.as_program: Callable[[], AbstractContextManager[None]] = nullcontext

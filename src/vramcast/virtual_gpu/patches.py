@@ -59,14 +59,33 @@ def without_warning(message: str) -> Iterator[None]:
             warnings.filters.remove(ours)  # type: ignore[attr-defined]
 
 
-def backward_runner(original: Callable[..., Any], enter: Callable[[], Any]) -> Callable[..., Any]:
-    """The autograd engine, with our modes on again: they are off inside the handler that called it."""
+def backward_runner(
+    original: Callable[..., Any], enter: Callable[[], Any], in_its_thread: Callable[[Callable[[], Any]], Any]
+) -> Callable[..., Any]:
+    """The autograd engine, with our modes on again: they are off inside the handler that called it.
 
-    def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:
-        with enter():
-            return original(*args, **kwargs)
+    A pass that makes a graph of its own runs in the engine's thread (see autograd_thread).
+    """
+
+    def _engine_run_backward(
+        outputs: Any, gradients: Any, keep_graph: bool, create_graph: bool, *args: Any, **kwargs: Any
+    ) -> Any:
+        def run() -> Any:
+            with enter():
+                return original(outputs, gradients, keep_graph, create_graph, *args, **kwargs)
+
+        return in_its_thread(run) if create_graph else run()
 
     return _engine_run_backward
+
+
+def followed_by(original: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        then()
+        return result
+
+    return call
 
 
 def hooks_with_modes(original: Callable[..., None], mode: Callable[[], Any]) -> Callable[..., None]:

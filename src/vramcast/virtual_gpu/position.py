@@ -49,6 +49,8 @@ class Position:
         self.backward_depth = 0
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._steps: dict[int, int] = {}
+        self.steps_done = 0
+        """Of all optimizers together."""
         self.on_step: Callable[[list[int]], None] = lambda steps: None
         self._handles: list[Any] = []
 
@@ -176,6 +178,7 @@ class Position:
         self._classify_state(optimizer)
         self.ledger.phase = self._forward
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+        self.steps_done += 1
         self.ledger.builder.mark("step")
         self.on_step([self._steps.get(i, 0) for i, one in self._optimizers.items() if one() is not None])
 

@@ -24,9 +24,12 @@ UNKNOWN_CONTENT = "_vramcast_unknown_content"
 
 
 class Block:
-    """One storage without data. `values` is a real CPU storage of the same size where the content is known."""
+    """One storage without data. `values` is a real CPU storage of the same size where the content is known.
 
-    __slots__ = ("address", "block_id", "device", "ledger", "nbytes", "values")
+    `recipe`: how the content came about (see guesses.py), where it is not known but can be made up.
+    """
+
+    __slots__ = ("address", "block_id", "device", "ledger", "nbytes", "recipe", "values")
 
     def __init__(self, ledger: Ledger | None, device: int, nbytes: int, block_id: int, address: int) -> None:
         self.ledger = ledger
@@ -35,6 +38,7 @@ class Block:
         self.block_id = block_id
         self.address = address
         self.values: torch.UntypedStorage | None = None
+        self.recipe: Any = None
 
     def __del__(self) -> None:
         if self.ledger is not None and self.block_id >= 0:

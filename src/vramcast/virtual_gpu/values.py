@@ -36,7 +36,7 @@ def small(tensor: torch.Tensor) -> bool:
 def forget(tensor: torch.Tensor) -> None:
     block = block_of(tensor)
     if block is not None:
-        block.values = None
+        block.values = block.recipe = None
 
 
 def learn(tensor: torch.Tensor, content: torch.Tensor) -> None:
@@ -132,9 +132,13 @@ def update_in_place(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
         block.values = torch.zeros(block.nbytes, dtype=torch.uint8).untyped_storage()
     real = real_arguments(args, kwargs)
     if real is None:
+        mode.machine.guesses.keep(block)
         block.values = None
         return
+    if block.recipe is not None:  # a recipe reads the values as they were
+        block.values, block.recipe = block.values.clone(), None
+        real = real_arguments(args, kwargs)
     try:
-        func(*real[0], **real[1])
+        func(*real[0], **real[1])  # type: ignore[index]
     except (RuntimeError, NotImplementedError, TypeError):
         block.values = None

@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.virtual_gpu.workspaces.batch_norm import batch_norm_workspace_bytes
-from vramcast.virtual_gpu.workspaces.convolution import (
-    L2_BYTES_UNKNOWN,
-    SM_COUNT_UNKNOWN,
-    Card,
-    convolution_workspace_bytes,
-)
+from vramcast.virtual_gpu.workspaces.convolution import convolution_workspace_bytes
+from vramcast.virtual_gpu.workspaces.problem import L2_BYTES_UNKNOWN, SM_COUNT_UNKNOWN, Card
 from vramcast.virtual_gpu.workspaces.recurrent import (
     RecurrentShape,
     dropout_state_bytes,
@@ -63,9 +59,6 @@ class WorkspaceRules:
             benchmark=torch.backends.cudnn.benchmark,
         )  # fmt: skip
 
-    def attention_backward(self, name: str, args: tuple[Any, ...]) -> list[int]:
-        return []
-
     def rnn(
         self,
         *,
@@ -81,13 +74,15 @@ class WorkspaceRules:
         dropout: float,
         packed: bool,
         dtype: torch.dtype,
+        backward: bool = False,
     ) -> tuple[int, int]:
         """Workspace of a call, and the reserve a training forward keeps."""
         shape = RecurrentShape(
             mode=mode, steps=steps, batch=batch, rows=rows, input_size=input_size, hidden=hidden, projection=proj,
             layers=layers, directions=directions, dropout=dropout > 0, packed=packed, item_bytes=dtype.itemsize,
+            bfloat16=dtype is torch.bfloat16,
         )  # fmt: skip
-        return workspace_bytes(shape), reserve_bytes(shape)
+        return workspace_bytes(shape, backward=backward), reserve_bytes(shape)
 
     def batch_norm(self, x: Any, *, backward: bool) -> int:
         channels_last = x.dim() > 3 and not x.is_contiguous()

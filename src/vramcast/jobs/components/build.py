@@ -9,11 +9,12 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from vramcast.errors import CannotPredict, UsageError, VramcastError
+from vramcast.errors import UsageError, VramcastError
 from vramcast.jobs.components import diffusers_folder, python_factory, timm, torchvision, transformers_folder
 from vramcast.jobs.components.built import Built
 from vramcast.jobs.components.checkpointing import enable_checkpointing
 from vramcast.jobs.components.lora import add_adapters
+from vramcast.jobs.components.quantization import quantize
 from vramcast.jobs.components.trained_parameters import choose_trained
 from vramcast.jobs.schema import SOURCES, Component, Job
 from vramcast.jobs.training.dtypes import DTYPES
@@ -35,10 +36,7 @@ def build_component(name: str, job: Job) -> Built:
         raise UsageError(f"components.{name}: {source} cannot be built: {what}") from error
     module = built.module
     if component.quantization != "none":
-        raise CannotPredict(
-            f"components.{name}.quantization: {component.quantization} is not modelled in a job; run the script itself "
-            "with `vramcast run`, where bitsandbytes' layers are followed"
-        )
+        quantize(f"components.{name}", module, component.quantization)
     if component.channels_last:
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     copies = [copy.deepcopy(module).requires_grad_(False) for _ in range(component.copies - 1)]

@@ -10,7 +10,7 @@ from vramcast.errors import UsageError
 from vramcast.jobs.components import transformers_folder
 from vramcast.jobs.components.built import Built
 from vramcast.jobs.components.libraries import library
-from vramcast.jobs.folders import CONFIG, PIPELINE, merged, pipeline_parts, read_json, why_no_model
+from vramcast.jobs.folders import CONFIG, PIPELINE, check_sizes, merged, pipeline_parts, read_json, why_no_model
 from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Component
 
@@ -18,6 +18,7 @@ from vramcast.jobs.schema import Component
 def build(component: Component, dtype: torch.dtype) -> Built:
     folder = _folder(component)
     raw = merged(read_json(folder / CONFIG), component.config)
+    check_sizes(raw, str(folder / CONFIG))
     name = component.class_name or raw.get("_class_name")
     if name is None:  # text encoders in a pipeline are transformers models
         return transformers_folder.build(component, dtype)

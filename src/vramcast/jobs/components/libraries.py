@@ -8,10 +8,14 @@ from typing import Any
 
 from vramcast.errors import UsageError
 
+_SETTINGS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "DIFFUSERS_VERBOSITY": "error"}
+"""Read by the libraries when they are imported: no network, and no advice about a run which is none."""
+
 
 def library(name: str, wanted_for: object) -> Any:
     """Import `name`; nothing is ever fetched from the network by it."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    for variable, value in _SETTINGS.items():
+        os.environ.setdefault(variable, value)
     try:
         return importlib.import_module(name)
     except ImportError as error:

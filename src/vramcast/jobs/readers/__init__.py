@@ -72,6 +72,11 @@ def read(path: Path, request: Request | None = None) -> Reading:
     if not path.exists():
         raise UsageError(f"no such file or folder: {path}")
     reader = recognise(path)
+    if reader is None and path.suffix == ".py":
+        raise UsageError(
+            f"{path} is a script: `vramcast run {path}` predicts it as it is; or name a function in it that returns a "
+            f"job ({path}:job)"
+        )
     if reader is None:
         names = ", ".join(reader.NAME for reader in readers())
         raise UsageError(

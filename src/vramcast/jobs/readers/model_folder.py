@@ -11,6 +11,7 @@ from typing import Any
 from vramcast.errors import UsageError
 from vramcast.jobs.folders import CONFIG, PIPELINE, folder_kind, pipeline_parts, read_json, why_no_model
 from vramcast.jobs.readers import Reading, Request
+from vramcast.jobs.safetensors_headers import stored_weights
 from vramcast.jobs.validation import make_job
 from vramcast.trace import Note
 
@@ -44,6 +45,12 @@ def read(path: Path, request: Request) -> Reading:
         if request.trust_remote_code:
             source["trust_remote_code"] = True
         components = {"model": source}
+        stored = stored_weights(folder)
+        if stored is not None:
+            text = (
+                f"{stored.count:,} parameters in safetensors files ({', '.join(stored.dtypes)}); only headers were read"
+            )
+            notes.append(Note("weights on disk", text))
         recognised = f"{kind} folder ({_class_of(folder)})"
     job = make_job({"name": name, "components": components, "precision": "bf16"}, str(folder))
     return Reading(job=job, recognised_as=recognised, notes=tuple(notes), assumed=_ASSUMED)

@@ -10,6 +10,7 @@ from vramcast.virtual_gpu.kernels import (  # noqa: F401  (importing registers t
     deform_conv,
     embedding,
     fft,
+    foreach,
     indexing,
     losses,
     matmul,

@@ -21,10 +21,9 @@ def add(call: Call) -> Any:
         and old.is_meta
         and new.is_meta
         and not torch.is_grad_enabled()
+        and accumulation.reusable(old)
     ):
-        kept = accumulation.reusable(old, new)
-        if kept is not None:
-            return kept.detach()
+        return old.detach()  # the engine adds to the gradient that came first, or not in place
     return call.run()
 
 
@@ -48,5 +47,4 @@ def written_over(call: Call) -> Any:
     """The op's first argument as its result, where autograd would have run the op in place; else None."""
     if not call.mode.machine.engine_is_running() or torch.is_grad_enabled() or not call.args[0].is_meta:
         return None
-    kept = accumulation.reusable(call.args[0])
-    return None if kept is None else kept.detach()
+    return call.args[0].detach() if accumulation.reusable(call.args[0]) else None

@@ -142,6 +142,8 @@ def convolution_backward(call: Call) -> Any:
     grad, x, w, bias_sizes = call.args[:4]
     geometry = _Geometry.of(call, x.dim() - 2)
     mask = call.argument("output_mask")
+    if x.dim() == 3:
+        x = _copy(call, x, CONTIGUOUS)  # lives until the bias is done
     memory_format = output_format(x, w)
     backend = geometry.backend(x, w, memory_format)
     if backend == "cudnn":
@@ -165,9 +167,10 @@ def _cudnn_backward(
     grad_x = grad_w = None
     if mask[1]:
         x = _copy(call, x, memory_format)
-    # `grad.to(x's format)` copies only a tensor of the other format, not one that is merely strided.
+    # `grad.to(x's format)` copies only a tensor of the other format, not one that is merely strided. One dimension is
+    # two to cuDNN: a transposed gradient then looks channels-last.
     wanted = output_format(x)
-    if output_format(grad) is not wanted:
+    if output_format(grad if grad.dim() > 3 else grad.unsqueeze(2)) is not wanted:
         grad = _copy(call, grad, wanted)
     if mask[0]:
         layout = output_format(grad, w)

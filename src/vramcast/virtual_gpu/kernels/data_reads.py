@@ -10,16 +10,34 @@ from vramcast.virtual_gpu import values
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 from vramcast.virtual_gpu.storages import known_values
 
+GUESSED = "as many as random activations give"
+
 
 def real_result(call: Call) -> Any:
-    """The op run on known contents, wrapped as tensors of the card; None if something is unknown."""
+    """The op run on known contents, or plausible ones, wrapped as tensors of the card; None if they are unknown."""
     real = values.real_arguments(call.args, call.kwargs)
+    guessed = real is None
+    if real is None:
+        real = call.mode.machine.guesses.arguments(call.args, call.kwargs)
     if real is None:
         return None
     try:
-        return wrap(call, call.func(*real[0], **real[1]))
+        out = wrap(call, call.func(*real[0], **real[1]))
     except NotImplementedError:  # a dtype the CPU's kernel does not take
         return None
+    if guessed:
+        call.unknown_read(call.func._schema.name.rpartition("::")[2], GUESSED)
+    return out
+
+
+def mask_contents(call: Call, mask: torch.Tensor, what: str) -> torch.Tensor | None:
+    """Which elements a mask chooses: as known, or plausible; None if nothing is known of it."""
+    content = known_values(mask) if mask.is_meta else mask
+    if content is None:
+        content = call.mode.machine.guesses.contents(mask)
+        if content is not None:
+            call.unknown_read(what, GUESSED)
+    return content
 
 
 def wrap(call: Call, content: Any) -> Any:
@@ -88,7 +106,7 @@ def nonzero(call: Call) -> Any:
 @kernel("aten::masked_select")
 def masked_select(call: Call) -> Any:
     tensor, mask = call.args
-    content = known_values(mask) if mask.is_meta else mask
+    content = mask_contents(call, mask, "masked_select")
     shape = torch.broadcast_shapes(tensor.shape, mask.shape)
     if content is None:
         count = torch.Size(shape).numel()
@@ -115,7 +133,7 @@ def expand_masks(call: Call, indices: Any) -> list[Any]:
         if one is None or not isinstance(one, torch.Tensor):
             expanded.append(one)
         elif one.dtype in (torch.bool, torch.uint8):
-            content = known_values(one) if one.is_meta else one
+            content = mask_contents(call, one, "indexing with a mask")
             if content is None:
                 call.unknown_read("indexing with a mask", f"all {one.numel()} elements chosen")
                 content = torch.ones(one.shape, dtype=torch.bool)
@@ -179,6 +197,8 @@ def ranking(call: Call) -> Any:
         return out
     index = out[1] if isinstance(out, (list, tuple)) else out
     if values.small(index):
+        if _chosen_plausibly(call, index):
+            return out
         dim = call.argument("dim", -1)
         length = tensor.size(dim) if tensor.dim() else 1
         _draw(call, index, length, dim)
@@ -193,6 +213,8 @@ def choice(call: Call) -> Any:
         return out
     index = out[1] if isinstance(out, (list, tuple)) else out
     if values.small(index):
+        if _chosen_plausibly(call, index):
+            return out
         if call.func._schema.name == "aten::multinomial":
             dim: Any = -1
         else:
@@ -200,6 +222,17 @@ def choice(call: Call) -> Any:
         length = tensor.numel() if dim is None else (tensor.size(dim) if tensor.dim() else 1)
         _draw(call, index, length, None)
     return out
+
+
+def _chosen_plausibly(call: Call, index: torch.Tensor) -> bool:
+    real = call.mode.machine.guesses.arguments(call.args, call.kwargs)
+    if real is None:
+        return False
+    out = call.func(*real[0], **real[1])
+    content = out[1] if isinstance(out, (list, tuple)) else out
+    values.learn(index, torch.empty_strided(index.size(), index.stride(), dtype=index.dtype).copy_(content))
+    call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices of random activations")
+    return True
 
 
 def _draw(call: Call, index: torch.Tensor, length: int, dim: int | None) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from vramcast.virtual_gpu import values
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 
 MAX_PARALLEL_IMAGES = 32  # kMaxParallelImgs in torchvision's deform_conv2d_kernel.cu
@@ -57,6 +58,25 @@ def deform_conv2d_backward(call: Call) -> Any:
 
 @kernel("torchvision::nms")
 def nms(call: Call) -> Any:
-    boxes = call.args[0]
-    call.unknown_read("torchvision.ops.nms", f"all {boxes.size(0)} boxes kept")
-    return call.empty((boxes.size(0),), torch.int64)
+    """Boxes are sorted by score; each then looks at 64 others at a time (nms_kernel.cu)."""
+    n = call.args[0].size(0)
+    real = values.real_arguments(call.args, call.kwargs) or call.mode.machine.guesses.arguments(call.args, call.kwargs)
+    if real is None or n > _MOST_BOXES:
+        kept = None
+        call.unknown_read("torchvision.ops.nms", f"all {n} boxes kept")
+    else:
+        kept = call.func(*[a.float() if isinstance(a, torch.Tensor) else a for a in real[0]])
+        call.unknown_read("torchvision.ops.nms", "as many boxes kept as random activations give")
+    order = call.empty((n,), torch.int64)
+    call.scratch(4 * n, 8 * n, 13 * n)
+    held = [call.empty((16 * n,), torch.uint8), call.empty((8 * n * -(-n // 64),), torch.uint8)]
+    held.append(call.empty((n,), torch.bool))
+    out = call.empty((n if kept is None else kept.numel(),), torch.int64)
+    if kept is not None:
+        values.learn(out, kept.clone())
+    del held, order
+    return out
+
+
+_MOST_BOXES = 20_000
+"""Suppressed for real on the CPU; it takes a fraction of a second."""

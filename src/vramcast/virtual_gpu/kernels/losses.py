@@ -78,18 +78,47 @@ def uses_cudnn_ctc(call: Call) -> bool:
 def ctc_loss(call: Call) -> Any:
     log_probs, targets = call.args[:2]
     batch, longest = log_probs.size(1), _longest_target(call, targets, log_probs.size(1))
+    lengths = _lengths_on_the_device(call, batch)
     alpha = call.empty((batch, log_probs.size(0), 2 * longest + 1), log_probs.dtype)
-    return call.empty((batch,), log_probs.dtype), alpha
+    loss = call.empty((batch,), log_probs.dtype)
+    del lengths
+    return loss, alpha
 
 
 @kernel("aten::_ctc_loss_backward")
 def ctc_loss_backward(call: Call) -> Any:
+    """Like at::native::ctc_loss_backward_gpu_template: long sequences take the reduction over blanks in whole-tensor
+    steps; with `zero_infinity` the gradient is made a second time."""
     log_probs, alpha = call.args[1], call.argument("log_alpha")
+    steps, batch, labels = log_probs.size()
+    lengths = _lengths_on_the_device(call, batch)
     beta = call.empty(alpha.size(), alpha.dtype)
     grad = call.empty(log_probs.size(), log_probs.dtype)
-    call.scratch(grad.numel() * grad.element_size())
-    del beta
+    if 2 * steps + 24 * batch // 10 + 2 * labels // 10 > CTC_LONG:
+        _blanks(call, batch, steps, alpha.size(2) // 2 + 1, log_probs.dtype)
+    if call.argument("zero_infinity", False):
+        infinite = [call.empty((), log_probs.dtype), call.empty((batch,), torch.bool)]
+        grad = call.empty(log_probs.size(), log_probs.dtype)
+        del infinite
+    del beta, lengths
     return grad
+
+
+CTC_LONG = 450
+
+
+def _lengths_on_the_device(call: Call, batch: int) -> list[torch.Tensor]:
+    return [call.empty((batch,), torch.int64) for _ in range(3)]
+
+
+def _blanks(call: Call, batch: int, steps: int, blanks: int, dtype: torch.dtype) -> None:
+    """logsumexp over the blanks of alpha + beta."""
+    total = call.empty((batch, steps, blanks), dtype)
+    result, largest = (call.empty((batch, steps, 1), dtype) for _ in range(2))
+    call.scratch(batch * steps)
+    del result
+    shifted, result = call.empty((batch, steps, blanks), dtype), call.empty((batch, steps, 1), dtype)
+    del shifted, largest, result, total
 
 
 def _longest_target(call: Call, targets: torch.Tensor, batch: int) -> int:

@@ -103,8 +103,8 @@ def softmax(call: Call) -> Any:
 
 @kernel("aten::_softmax_backward_data")
 def softmax_backward(call: Call) -> Any:
-    out = call.run()
     grad, output = call.args[0], call.args[1]
+    out = call.empty(grad.size(), call.argument("input_dtype"))
     nbytes = output.numel() * max(grad.element_size(), output.element_size())
     # grad * output, and a contiguous copy of it where the operands are not
     call.scratch(nbytes, 0 if grad.is_contiguous() else nbytes)
@@ -113,7 +113,7 @@ def softmax_backward(call: Call) -> Any:
 
 @kernel("aten::_log_softmax_backward_data")
 def log_softmax_backward(call: Call) -> Any:
-    out = call.run()
+    out = call.empty(call.args[0].size(), call.argument("input_dtype"))  # contiguous, whatever the gradient is
     call.scratch(*(t.numel() * t.element_size() for t in call.args[:2] if not t.is_contiguous()))
     return out
 

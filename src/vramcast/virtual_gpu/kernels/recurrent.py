@@ -50,7 +50,7 @@ def rnn_backward(call: Call) -> Any:
     """First the gradients of data and states, then those of the weights; each has the workspace for itself."""
     x, weights = call.args[0], call.args[1]
     hx, cx, mask = call.argument("hx"), call.argument("cx"), call.argument("output_mask")
-    workspace_bytes, _ = _sizes(call, x)
+    workspace_bytes, _ = _sizes(call, x, backward=True)
     states = [state for state in (hx, cx) if state is not None]
     # Gradients that autograd did not pass for the final states are zeros made here.
     given = [call.argument("grad_hy"), call.argument("grad_cy")]
@@ -85,7 +85,7 @@ def _batch(call: Call, x: torch.Tensor) -> int:
     return int(batch_sizes[0]) if batch_sizes else x.size(1)
 
 
-def _sizes(call: Call, x: torch.Tensor) -> tuple[int, int]:
+def _sizes(call: Call, x: torch.Tensor, *, backward: bool = False) -> tuple[int, int]:
     """Workspace and reserve."""
     batch_sizes = call.argument("batch_sizes")
     steps = len(batch_sizes) if batch_sizes else x.size(0)
@@ -94,7 +94,7 @@ def _sizes(call: Call, x: torch.Tensor) -> tuple[int, int]:
         rows=sum(batch_sizes) if batch_sizes else steps * x.size(1), input_size=x.size(-1),
         hidden=call.argument("hidden_size"), proj=call.argument("proj_size"), layers=call.argument("num_layers"),
         directions=2 if call.argument("bidirectional") else 1, dropout=call.argument("dropout"),
-        packed=bool(batch_sizes), dtype=x.dtype,
+        packed=bool(batch_sizes), dtype=x.dtype, backward=backward,
     )  # fmt: skip
 
 

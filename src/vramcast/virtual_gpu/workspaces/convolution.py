@@ -7,25 +7,16 @@ booked by the kernel rule, which knows the strides), and cuDNN takes a workspace
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
-from vramcast.virtual_gpu.workspaces.cudnn_fit import explains, fitted_workspace, is_pointwise
-from vramcast.virtual_gpu.workspaces.cudnn_query import CudnnDevice, CudnnError, open_cudnn
-from vramcast.virtual_gpu.workspaces.problem import ConvolutionProblem, as_cudnn
+from vramcast.virtual_gpu.workspaces.cudnn_device_only import device_only_workspace
+from vramcast.virtual_gpu.workspaces.cudnn_fit import fitted_workspace
+from vramcast.virtual_gpu.workspaces.cudnn_query import CudnnDevice, CudnnError, CudnnLibrary, open_cudnn
+from vramcast.virtual_gpu.workspaces.problem import Card, ConvolutionProblem, as_cudnn
+from vramcast.virtual_gpu.workspaces.stream_k import ASKED_MULTIPROCESSORS, CLUSTER_M, CLUSTER_N, partial_sums
 
 DIRECTIONS = ("forward", "backward_data", "backward_weight")
-SM_COUNT_UNKNOWN, L2_BYTES_UNKNOWN, MEMORY_BYTES_UNKNOWN = 80, 32 << 20, 24 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """What the choice of a plan depends on."""
-
-    compute_capability: tuple[int, int]
-    sm_count: int = SM_COUNT_UNKNOWN
-    l2_bytes: int = L2_BYTES_UNKNOWN
-    memory_bytes: int = MEMORY_BYTES_UNKNOWN
+STREAM_K_ARCHITECTURE = 9
 
 
 def convolution_workspace_bytes(
@@ -65,27 +56,39 @@ def convolution_workspace_bytes(
 
 @lru_cache(maxsize=50_000)
 def cudnn_workspace_bytes(problem: ConvolutionProblem, card: Card) -> int:
-    """The workspace of the plan that PyTorch takes: cuDNN's own answer where there is one, else the fitted one.
-
-    Without its card cuDNN leaves some things out: the batched product it uses for 1x1 convolutions, its depthwise
-    kernels, and on sm_90 the partial sums of kernels that split their work by what the card can hold at once. Those
-    come from the fit.
-    """
+    """The workspace of the plan that PyTorch takes: cuDNN's own answer where there is one, else the fitted one."""
+    library = open_cudnn()
+    answer = None if library is None else _asked_workspace(library, problem, card)
+    if answer is not None:
+        return answer
     fitted = fitted_workspace(problem, card.compute_capability, card.sm_count)
-    total = fitted.copies_bytes + fitted.partials_bytes
-    depthwise = problem.w[1] == 1 and problem.groups > 1
-    library = None if depthwise or is_pointwise(problem) else open_cudnn()
-    if library is None:
-        return total
+    return fitted.copies_bytes + fitted.partials_bytes
+
+
+def _asked_workspace(library: CudnnLibrary, problem: ConvolutionProblem, card: Card) -> int | None:
     device = CudnnDevice(card.compute_capability, card.sm_count, card.l2_bytes, card.memory_bytes)
     try:
-        asked = library.workspaces(problem, device)
+        choice = library.choice(problem, device)
     except CudnnError:
-        return total
-    if not asked:
-        return total
-    splits = card.compute_capability[0] == 9 and explains(problem, asked[0])
-    return asked[0] + (fitted.partials_bytes if splits else 0)
+        return None
+    if choice is None:
+        return None
+    if problem.dtype != "float32" or problem.tf32:
+        for refusal in choice.refused:
+            workspace = device_only_workspace(problem, refusal, card)
+            if workspace is not None:
+                return workspace
+    if card.compute_capability[0] != STREAM_K_ARCHITECTURE:
+        return choice.workspace_bytes
+    knobs = dict(choice.knobs)
+    alone = {**knobs, CLUSTER_M: 1, CLUSTER_N: 1}
+
+    def ask(like: ConvolutionProblem, sm_count: int) -> int | None:
+        limit = sm_count if sm_count < ASKED_MULTIPROCESSORS else 0
+        return library.forced_workspace(like, device, choice.engine, alone, limit)
+
+    more = partial_sums(problem, knobs, card.sm_count, ask)
+    return max(0, choice.workspace_bytes + (more or 0))
 
 
 def convolution_backend(

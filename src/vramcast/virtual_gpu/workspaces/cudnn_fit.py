@@ -177,11 +177,6 @@ def _file() -> tuple[dict[str, Any], bytes]:
     return json.loads(data[4 : 4 + length]), data[4 + length :]
 
 
-def fitted_on() -> dict[str, Any]:
-    """The versions and cards that the forests were fitted on."""
-    return dict(_file()[0]["fitted_on"])
-
-
 @cache
 def _model(architecture: str, group: str) -> _Model:
     header, body = _file()
@@ -212,18 +207,13 @@ def architecture_of(compute_capability: tuple[int, int], problem: ConvolutionPro
     when it prefers that, so all others are taken to decide as sm_90 does.
     """
     models = _file()[0]["models"]
-    if is_pointwise(problem):
+    if problem.is_pointwise:
         return MEASURED_ARCHITECTURE
     known = sorted(models, key=lambda name: int(name.removeprefix("sm_")))
     version = compute_capability[0] * 10 + compute_capability[1]
     older = [name for name in known if int(name.removeprefix("sm_")) <= version]
     nearest = older[-1] if older else known[0]
     return nearest if group_name(problem) in models[nearest] else MEASURED_ARCHITECTURE
-
-
-def is_pointwise(problem: ConvolutionProblem) -> bool:
-    """A matrix product: one tap, stride one, no padding."""
-    return max(problem.w[2:]) == 1 and max(problem.stride) == 1 and max(problem.padding) == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,13 +238,3 @@ def fitted_workspace(
     logs = model.partials.leaves(values)
     partials = int(2 ** (sum(logs) / len(logs))) - PARTIALS_FLOOR_BYTES
     return FittedWorkspace(copies_bytes(problem, recipe), partials if partials > PARTIALS_NOISE_BYTES else 0)
-
-
-def explains(problem: ConvolutionProblem, workspace_bytes: int) -> bool:
-    """Whether copies alone make up a workspace, without partial sums."""
-    tolerance = max(1024, problem.tensor_bytes // 1000)
-    choices = (0, 1, 2, 3)
-    return any(
-        abs(copies_bytes(problem, Recipe(x, w, y, 0)) - workspace_bytes) <= tolerance
-        for x in choices for w in choices for y in choices
-    )  # fmt: skip

@@ -2,9 +2,9 @@
 
 Since version 9.8 cuDNN answers heuristics queries for a device that is only described to it ("deviceless
 ahead-of-time compilation"). PyTorch runs the first plan of these heuristics that its filter lets pass
-(aten/src/ATen/native/cudnn/Conv_v8.cpp). Engines that need a present device are missing from the answer: see
-`convolution.cudnn_workspace_bytes`. The library comes with the CUDA builds of PyTorch; where it is missing,
-`cudnn_fit` stands in.
+(aten/src/ATen/native/cudnn/Conv_v8.cpp). Engines that need a present device are dropped from the answer, but cuDNN
+logs each one that it drops, in order and with the reason: `Choice.refused` holds those that ranked higher. The
+library comes with the CUDA builds of PyTorch; where it is missing, `cudnn_fit` stands in.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import glob
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -27,14 +28,17 @@ DISABLE_VARIABLE = "VRAMCAST_NO_CUDNN"  # set: use the fitted model even where t
 
 # cudnn_graph.h: descriptor kinds, attribute names, attribute types, enumerators.
 _CONVOLUTION, _ENGINE, _ENGINE_CONFIG, _HEURISTICS, _PLAN = 1, 2, 3, 4, 5
-_GRAPH, _TENSOR, _DEVICE = 15, 17, 38
+_KNOB_CHOICE, _GRAPH, _TENSOR, _DEVICE = 7, 15, 17, 38
 _TYPE_DATA, _TYPE_INT64, _TYPE_FLOAT, _TYPE_MODE, _TYPE_HEURISTIC_MODE = 1, 3, 4, 7, 8
-_TYPE_NOTE, _TYPE_DESCRIPTOR, _TYPE_CHAR = 11, 15, 24
+_TYPE_KNOB, _TYPE_NOTE, _TYPE_DESCRIPTOR, _TYPE_INT32, _TYPE_CHAR = 9, 11, 15, 23, 24
 _FLOAT, _CROSS_CORRELATION = 0, 1
 _DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 9}
 _HEURISTIC_MODES = (0, 2)  # CUDNN_HEUR_MODE_INSTANT, then CUDNN_HEUR_MODE_FALLBACK
 _NOTE_TENSOR_CORE, _NOTE_DOWN_CONVERT, _NOTE_NONDETERMINISTIC, _NOTE_COUNT = 0, 1, 4, 10
 _POINTER_ALIGNMENT = 16  # what PyTorch declares for any block of its allocator
+_MOST_KNOBS = 40
+_LOG_EVERYTHING, _LOG_NOTHING = 0xF, 0
+_LOG_OF_REFUSALS, _LOG_OF_ENGINE = b"engine_config_support_checks", b"engineConfig: type=json; val="
 
 # Kind of the operation, and its attributes: (kind, w, x, y, convolution, alpha, beta).
 _OPERATIONS = {
@@ -90,6 +94,24 @@ class CudnnError(Exception):
     """cuDNN answered with an error status."""
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An engine that ranked higher than the chosen one but was dropped, and cuDNN's reasons."""
+
+    engine: int
+    reasons: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The plan that PyTorch would run: its engine, the engine's knobs (by cudnnBackendKnobType_t), its workspace."""
+
+    engine: int
+    knobs: tuple[tuple[int, int], ...]
+    workspace_bytes: int
+    refused: tuple[Refusal, ...]
+
+
 class CudnnLibrary:
     """A loaded libcudnn that can be asked about devices that are not here."""
 
@@ -99,22 +121,51 @@ class CudnnLibrary:
         self._devices: dict[CudnnDevice, ctypes.c_void_p] = {}
 
     @lru_cache(maxsize=20_000)  # noqa: B019  (one library for the life of the process)
-    def workspaces(self, problem: ConvolutionProblem, device: CudnnDevice, limit: int = 1) -> tuple[int, ...]:
-        """Workspace bytes of the first `limit` plans in the order PyTorch tries them; empty: no plan."""
-        device_descriptor = self._device(device)
-        found: list[int] = []
+    def choice(self, problem: ConvolutionProblem, device: CudnnDevice) -> Choice | None:
+        """The first plan in the order PyTorch tries them; None: cuDNN has none."""
+        described = self._device(device)
+        refused: list[Refusal] = []
         with self._descriptors() as make:
             graph = self._graph(problem, make)
             for mode in _HEURISTIC_MODES:
-                for config in self._configs(graph, device_descriptor, mode, make):
-                    if self._is_filtered(config, problem, make):
-                        continue
-                    workspace = self._plan_workspace(config, device_descriptor, make)
+                heuristics = self._heuristics(graph, described, mode, make)
+                if heuristics is None:
+                    continue
+                with self._refusals(refused):
+                    configs = self._results(heuristics, 1, make)
+                if not configs:
+                    continue
+                if self._is_filtered(configs[0], problem, make):
+                    configs = [c for c in self._configs(graph, described, mode, make)
+                               if not self._is_filtered(c, problem, make)]  # fmt: skip
+                for config in configs:
+                    workspace = self._plan_workspace(config, described, make)
                     if workspace is not None:
-                        found.append(workspace)
-                    if len(found) == limit:
-                        return tuple(found)
-        return tuple(found)
+                        engine = self._engine(config, make)
+                        return Choice(engine, self._knobs(config, make), workspace, tuple(dict.fromkeys(refused)))
+        return None
+
+    def forced_workspace(
+        self, problem: ConvolutionProblem, device: CudnnDevice, engine: int, knobs: Mapping[int, int], sm_count: int
+    ) -> int | None:
+        """The workspace of a given engine with given knobs, told to use `sm_count` multiprocessors (0: all)."""
+        described = self._device(device)
+        with self._descriptors() as make:
+            chosen = make(_ENGINE)
+            self._set(chosen, 1300, _TYPE_DESCRIPTOR, 1, ctypes.byref(self._graph(problem, make)))
+            self._set(chosen, 1301, _TYPE_INT64, 1, _int64s([engine]))
+            self._set(chosen, 1307, _TYPE_DESCRIPTOR, 1, ctypes.byref(described))
+            if sm_count:
+                self._set(chosen, 1306, _TYPE_INT32, 1, ctypes.byref(ctypes.c_int32(sm_count)))
+            if self._library.cudnnBackendFinalize(chosen) != 0:
+                return None
+            config = make(_ENGINE_CONFIG)
+            self._set(config, 300, _TYPE_DESCRIPTOR, 1, ctypes.byref(chosen))
+            settings = [self._knob(kind, value, make).value for kind, value in knobs.items()]
+            self._set(config, 302, _TYPE_DESCRIPTOR, len(settings), (ctypes.c_void_p * len(settings))(*settings))
+            if self._library.cudnnBackendFinalize(config) != 0:
+                return None
+            return self._plan_workspace(config, described, make)
 
     def _device(self, device: CudnnDevice) -> ctypes.c_void_p:
         if device not in self._devices:
@@ -167,20 +218,67 @@ class CudnnLibrary:
 
     def _configs(
         self, graph: ctypes.c_void_p, device: ctypes.c_void_p, mode: int, make: _Maker
-    ) -> Iterator[ctypes.c_void_p]:
+    ) -> list[ctypes.c_void_p]:
+        """Every plan of one mode, best first."""
+        heuristics = self._heuristics(graph, device, mode, make)
+        if heuristics is None:
+            return []
+        return self._results(heuristics, self._get(heuristics, 202, _TYPE_DESCRIPTOR, 0, None), make)
+
+    def _heuristics(
+        self, graph: ctypes.c_void_p, device: ctypes.c_void_p, mode: int, make: _Maker
+    ) -> ctypes.c_void_p | None:
         heuristics = make(_HEURISTICS)
         self._set(heuristics, 201, _TYPE_DESCRIPTOR, 1, ctypes.byref(graph))
         self._set(heuristics, 200, _TYPE_HEURISTIC_MODE, 1, ctypes.byref(ctypes.c_int(mode)))
         self._set_heuristics_device(heuristics, device)
-        if self._library.cudnnBackendFinalize(heuristics) != 0:
-            return  # nothing in this mode supports the problem
-        count = self._get(heuristics, 202, _TYPE_DESCRIPTOR, 0, None)
-        if not count:
-            return
-        configs = (ctypes.c_void_p * count)(*(make(_ENGINE_CONFIG).value for _ in range(count)))
-        count = self._get(heuristics, 202, _TYPE_DESCRIPTOR, count, configs)
-        for index in range(count):
-            yield ctypes.c_void_p(configs[index])
+        # A failure says that nothing in this mode supports the problem.
+        return heuristics if self._library.cudnnBackendFinalize(heuristics) == 0 else None
+
+    def _results(self, heuristics: ctypes.c_void_p, limit: int, make: _Maker) -> list[ctypes.c_void_p]:
+        if not limit:
+            return []
+        configs = (ctypes.c_void_p * limit)(*(make(_ENGINE_CONFIG).value for _ in range(limit)))
+        count = self._get(heuristics, 202, _TYPE_DESCRIPTOR, limit, configs)
+        return [ctypes.c_void_p(configs[index]) for index in range(count)]
+
+    @contextmanager
+    def _refusals(self, found: list[Refusal]) -> Iterator[None]:
+        """Collect what cuDNN logs about engines it drops meanwhile."""
+
+        def log(_severity: int, _data: object, _debug: object, message: int) -> None:
+            found.extend(_refusals_in(_lines(message)))
+
+        callback = _LOG_CALLBACK(log)
+        with _LOG_LOCK:
+            self._library.cudnnSetCallback(ctypes.c_uint(_LOG_EVERYTHING), None, callback)
+            try:
+                yield
+            finally:
+                self._library.cudnnSetCallback(ctypes.c_uint(_LOG_NOTHING), None, _LOG_CALLBACK())
+
+    def _engine(self, config: ctypes.c_void_p, make: _Maker) -> int:
+        engine, index = make(_ENGINE), ctypes.c_int64()
+        self._get(config, 300, _TYPE_DESCRIPTOR, 1, ctypes.byref(engine))
+        self._get(engine, 1301, _TYPE_INT64, 1, ctypes.byref(index))
+        return index.value
+
+    def _knobs(self, config: ctypes.c_void_p, make: _Maker) -> tuple[tuple[int, int], ...]:
+        choices = (ctypes.c_void_p * _MOST_KNOBS)(*(make(_KNOB_CHOICE).value for _ in range(_MOST_KNOBS)))
+        found = []
+        for index in range(self._get(config, 302, _TYPE_DESCRIPTOR, _MOST_KNOBS, choices)):
+            choice, kind, value = ctypes.c_void_p(choices[index]), ctypes.c_int(), ctypes.c_int64()
+            self._get(choice, 600, _TYPE_KNOB, 1, ctypes.byref(kind))
+            self._get(choice, 601, _TYPE_INT64, 1, ctypes.byref(value))
+            found.append((kind.value, value.value))
+        return tuple(found)
+
+    def _knob(self, kind: int, value: int, make: _Maker) -> ctypes.c_void_p:
+        choice = make(_KNOB_CHOICE)
+        self._set(choice, 600, _TYPE_KNOB, 1, ctypes.byref(ctypes.c_int(kind)))
+        self._set(choice, 601, _TYPE_INT64, 1, _int64s([value]))
+        self._finalize(choice)
+        return choice
 
     def _set_heuristics_device(self, heuristics: ctypes.c_void_p, device: ctypes.c_void_p) -> None:
         self._set(heuristics, 204, _TYPE_DESCRIPTOR, 1, ctypes.byref(device))
@@ -255,6 +353,27 @@ def strides(shape: Sequence[int], channels_last: bool) -> list[int]:
         result[dim] = step
         step *= shape[dim]
     return result
+
+
+_LOG_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_LOG_LOCK = threading.Lock()
+
+
+def _lines(address: int) -> bytes:
+    """A log message: strings one after the other, ended by an empty one."""
+    lines = []
+    while line := ctypes.string_at(address):
+        lines.append(line)
+        address += len(line) + 1
+    return b"\n".join(lines)
+
+
+def _refusals_in(message: bytes) -> Iterator[Refusal]:
+    if _LOG_OF_REFUSALS not in message:
+        return
+    for part in message.split(_LOG_OF_ENGINE)[1:]:
+        config, _, reasons = part.partition(b";\n")
+        yield Refusal(int(json.loads(config)["engineId"]), reasons.decode(errors="replace"))
 
 
 def _int64s(values: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:

@@ -1,4 +1,4 @@
-"""A convolution as cuDNN sees it."""
+"""A convolution as cuDNN sees it, and what it knows of the card."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+SM_COUNT_UNKNOWN, L2_BYTES_UNKNOWN, MEMORY_BYTES_UNKNOWN = 80, 32 << 20, 24 << 30
 ITEM_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What the choice of a plan depends on."""
+
+    compute_capability: tuple[int, int]
+    sm_count: int = SM_COUNT_UNKNOWN
+    l2_bytes: int = L2_BYTES_UNKNOWN
+    memory_bytes: int = MEMORY_BYTES_UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +43,11 @@ class ConvolutionProblem:
     @property
     def groups(self) -> int:
         return self.x[1] // self.w[1]
+
+    @property
+    def is_pointwise(self) -> bool:
+        """A matrix product: one tap, stride one, no padding."""
+        return max(self.w[2:]) == 1 and max(self.stride) == 1 and max(self.padding) == 0
 
     @property
     def item_bytes(self) -> int:

@@ -1,0 +1,102 @@
+"""A trace continued: its last step again and again, for what only shows after a few more.
+
+Reserved memory can go on growing for several steps after the allocations have become the same from step to step,
+because freed blocks come to lie differently each time. Running those steps would find nothing new; replaying them
+costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, fields
+
+from vramcast.trace.schema import ALLOC, FREE, OOM, STEP, StepTrace
+
+SETTLED_STEPS = 6
+"""As many as a measurement takes."""
+_LONGEST_PERIOD = 4
+"""Optimizer steps in one round of a training loop, e.g. two in a GAN's."""
+
+_BLOCK_COLUMNS = ("requested_bytes", "op", "module", "phase", "kind", "stream", "shape")
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """The events of one round of the loop, from the end of an optimizer step to that of a later one."""
+
+    first_event: int
+    end_event: int
+    first_block: int
+    end_block: int
+
+
+def lengthened(trace: StepTrace, steps: int = SETTLED_STEPS) -> StepTrace:
+    """The trace as it would be after `steps` optimizer steps; itself where its last rounds differ."""
+    if not 0 < trace.steps < steps or OOM in trace.event_kind:
+        return trace
+    ends = [event + 1 for event, code in enumerate(trace.event_kind) if code == STEP]
+    for period in range(1, _LONGEST_PERIOD + 1):
+        if len(ends) <= 2 * period:
+            break
+        before, last = (_round(trace, ends[-1 - (back + 1) * period], ends[-1 - back * period]) for back in (1, 0))
+        if _same(trace, before, last):
+            return _repeated(trace, last, -(-(steps - trace.steps) // period))
+    return trace
+
+
+def _round(trace: StepTrace, first_event: int, end_event: int) -> _Round:
+    born = [trace.event_arg[e] for e in range(first_event, end_event) if trace.event_kind[e] == ALLOC]
+    first_block = born[0] if born else trace.n_blocks
+    return _Round(first_event, end_event, first_block, first_block + len(born))
+
+
+def _same(trace: StepTrace, before: _Round, last: _Round) -> bool:
+    """Whether both rounds allocate and free the same: blocks of their own, or of the round before."""
+    events = last.end_event - last.first_event
+    blocks = last.end_block - last.first_block
+    if events != before.end_event - before.first_event or blocks != before.end_block - before.first_block:
+        return False
+    kinds, args, sizes, streams = trace.event_kind, trace.event_arg, trace.requested_bytes, trace.stream
+    if kinds[last.first_event : last.end_event] != kinds[before.first_event : before.end_event]:
+        return False
+    for column in (sizes, streams):
+        if column[last.first_block : last.end_block] != column[before.first_block : before.end_block]:
+            return False
+    for event in range(events):
+        if kinds[last.first_event + event] == FREE:
+            now, then = args[last.first_event + event], args[before.first_event + event]
+            if now >= last.first_block:
+                if now - then != blocks:
+                    return False
+            elif not then < before.first_block <= now:
+                return False
+    return True
+
+
+def _repeated(trace: StepTrace, last: _Round, times: int) -> StepTrace:
+    """`last` is repeated right after itself; what followed it in the trace follows the last repetition."""
+    blocks = last.end_block - last.first_block
+    kinds, args = trace.event_kind[: last.end_event], trace.event_arg[: last.end_event]
+    for number in range(1, times + 1):
+        kinds += trace.event_kind[last.first_event : last.end_event]
+        args += _shifted(trace, last.first_event, last.end_event, last.first_block - blocks, number * blocks)
+    kinds += trace.event_kind[last.end_event :]
+    args += _shifted(trace, last.end_event, trace.n_events, last.first_block, times * blocks)
+    columns = {}
+    for name in _BLOCK_COLUMNS:
+        column: array[int] = getattr(trace, name)
+        again = column[last.first_block : last.end_block]
+        columns[name] = column[: last.end_block] + again * times + column[last.end_block :]
+    rest = {f.name: getattr(trace, f.name) for f in fields(trace) if f.init} | columns
+    return StepTrace(**{**rest, "event_kind": kinds, "event_arg": args})
+
+
+def _shifted(trace: StepTrace, first: int, end: int, from_block: int, by: int) -> array[int]:
+    """The arguments of some events, blocks from `from_block` on renumbered."""
+    return array(
+        "q",
+        (
+            arg + by if code in (ALLOC, FREE) and arg >= from_block else arg
+            for code, arg in zip(trace.event_kind[first:end], trace.event_arg[first:end], strict=True)
+        ),
+    )

@@ -1,0 +1,53 @@
+"""Where the autograd engine adds gradients in place: seen on the CPU with no mode active, then on the virtual card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tests.virtual_gpu.reading import ops
+from vramcast.virtual_gpu.context import VirtualGpu
+
+ELEMENTS = 1000
+
+
+def both_alone(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    return x.cos() * x.sin() + z
+
+
+def first_is_shared(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """The sum hands one gradient to both of its inputs; that of the cosine is its own, but comes second."""
+    other = z.sin()
+    return x.cos() + (x + other)
+
+
+def second_is_shared(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    other = z.sin()
+    total = x + other
+    return x.cos().mul(2.0) + total
+
+
+def _additions_on_cpu(graph: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> int:
+    """New tensors made by additions, as torch's profiler sees them."""
+    x, z = (torch.randn(ELEMENTS, requires_grad=True) for _ in range(2))
+    y = graph(x * 1.0, z)
+    with torch.autograd.profiler.profile() as profile:
+        y.backward(torch.ones(ELEMENTS))
+    return sum(event.name == "aten::add" for event in profile.function_events)
+
+
+@pytest.mark.parametrize("graph", [both_alone, first_is_shared, second_is_shared])
+def test_only_the_gradient_that_came_first_is_added_to(
+    gpu: VirtualGpu, graph: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> None:
+    x, z = (torch.empty(ELEMENTS, device="cuda", requires_grad=True) for _ in range(2))
+    y = graph(x * 1.0, z)
+    gradient = torch.ones(ELEMENTS, device="cuda")
+    first = gpu.trace().n_blocks
+    y.backward(gradient)
+    made = ops(gpu.trace())[first:].count("aten.add.Tensor")
+    with torch.utils._python_dispatch._disable_current_modes():
+        expected = _additions_on_cpu(graph)
+    assert made == expected
