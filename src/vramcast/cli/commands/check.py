@@ -14,7 +14,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from vramcast.cli.job_options import JOB_HELP, add_job_options
-from vramcast.cli.options import EXIT_DOES_NOT_FIT, EXIT_FITS, add_json_option, positive, print_json
+from vramcast.cli.options import (
+    EXIT_DOES_NOT_FIT,
+    EXIT_FITS,
+    add_json_option,
+    add_room_options,
+    positive,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from vramcast.quick import QuickQuestion
@@ -25,9 +32,7 @@ _QUICK_ONLY = ("hidden_dim", "num_layers", "gpu_memory", "bytes", "dtype", "thre
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", nargs="?", help=f"{JOB_HELP}; left out: the quick formula")
     parser.add_argument("--config", metavar="FILE", help="the same as JOB")
-    parser.add_argument("--gpu", metavar="NAME", help='a card instead of the one here: "rtx-4090", or a size, "24GiB"')
-    parser.add_argument("--memory", metavar="SIZE", help="what is there for the job (24GiB), CUDA context included")
-    parser.add_argument("--device", type=_whole, metavar="N", help="the card here, as CUDA counts them (0)")
+    add_room_options(parser)
     add_json_option(parser)
     quick = parser.add_argument_group("the quick formula (no JOB)")
     quick.add_argument("--hidden-dim", "--hidden_dim", type=positive, metavar="N", help="channels of a layer's output")
@@ -170,8 +175,3 @@ def _gib(text: str, option: str) -> int:
         raise UsageError(f"{option} {text}: no card has that much or that little; a bare number is GiB, e.g. 24")
     return size
 
-
-def _whole(text: str) -> int:
-    if not text.isdecimal() or len(text) > 4:
-        raise argparse.ArgumentTypeError(f"the number of a card is needed, e.g. 0, not {text!r}")
-    return int(text)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramcast.cli.job_options import add_job_options, load, parse_change
-from vramcast.cli.options import EXIT_FITS, add_json_option, print_json
+from vramcast.cli.options import EXIT_FITS, add_json_option, add_room_options, print_json
 
 if TYPE_CHECKING:
     from vramcast.jobs.compare import JobComparison
@@ -32,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scenario", action="append", default=[], metavar="NAME:CHANGES", dest="scenarios",
         help='a scenario of the first job, e.g. "lora: components.model.mode=lora sizes.batch=8"; may be repeated',
     )  # fmt: skip
-    jobs.add_argument("--gpu", metavar="NAME", help='a card instead of the one here: "rtx-4090", or a size, "24GiB"')
-    jobs.add_argument("--memory", metavar="SIZE", help="what is there for a job (24GiB), CUDA context included")
-    jobs.add_argument("--device", type=int, metavar="N", help="the card here, as CUDA counts them (0)")
+    add_room_options(jobs)
     jobs.add_argument("--lines", action="store_true", help="line by line, as for saved results")
     add_job_options(parser)
 
