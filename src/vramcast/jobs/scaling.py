@@ -24,6 +24,8 @@ from vramcast.trace import StepTrace
 Progress = Callable[[str], None]
 
 NO_LIMIT = 2**60
+_TRIES = 4
+"""Guesses that may be wrong by a little before real traces are bisected: workspaces do not lie on a line."""
 _FIRST = (2, 3)
 """A batch of one is often a case of its own: dimensions of size one are dropped, contiguous by chance, broadcast."""
 
@@ -100,9 +102,14 @@ class Batches:
         before = self.n_traced
         fitting, below = 0, most + 1  # traced: this one fits, that one does not
         worked_out = False
+        tries = 0
         while below - fitting > 1:
-            scaled = self._line(gpu, fitting, below)
-            guess = self._guess(scaled, gpu, fitting, below)
+            scaled = self._line(gpu, fitting, below) if tries < _TRIES else None
+            if scaled is not None:
+                guess = self._guess(scaled, gpu, fitting, below)
+            else:
+                guess = (fitting + below) // 2 if below <= most else min(most, 2 * fitting or 1)
+            tries += 1
             fits, _ = self.needs(guess, gpu)
             if not fits:
                 below = guess
@@ -143,10 +150,8 @@ class Batches:
                         continue
         return None
 
-    def _guess(self, scaled: ScaledTrace | None, gpu: GpuSpec, fitting: int, below: int) -> int:
+    def _guess(self, scaled: ScaledTrace, gpu: GpuSpec, fitting: int, below: int) -> int:
         """The next batch to trace: strictly between the one that fits and the one that does not."""
-        if scaled is None:
-            return min(fitting * 2 or 1, (fitting + below) // 2)
         capacity_bytes = gpu.total_memory_bytes - context_on(scaled.low, gpu)
         guess = scaled.largest(lambda trace: self._fits(trace, gpu), capacity_bytes, below)
         return min(max(guess, fitting + 1), below - 1)
