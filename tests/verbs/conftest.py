@@ -11,4 +11,4 @@ from vramcast.gpus import state
 def same_everywhere(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     if "test_gpu_state" not in str(request.path):
-        monkeypatch.setattr(state, "_by_nvml", lambda: [])
+        monkeypatch.setattr(state, "_by_nvml", list)

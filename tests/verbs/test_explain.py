@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import vramcast
-from tests.samples import transformer
 from tests.jobs.tiny import JOB
+from tests.samples import transformer
 from vramcast.cli.main import main
 from vramcast.errors import UsageError
 from vramcast.jobs.prediction import JobPrediction
@@ -106,7 +106,7 @@ def test_names() -> None:
     assert find_modules("*.blocks.*.up", known) == ("model.blocks.0.up", "model.blocks.1.up")
     with pytest.raises(UsageError, match=r"there is no module 'model.block.0'; did you mean model.blocks.0"):
         find_modules("model.block.0", known)
-    with pytest.raises(UsageError, match="there is model, model.blocks, model.head"):
+    with pytest.raises(UsageError, match=r"there is model, model\.blocks, model\.head"):
         find_modules("zzz", known)
 
 

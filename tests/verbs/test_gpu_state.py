@@ -105,6 +105,6 @@ def test_the_verb(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_no_card(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(state, "_by_nvml", lambda: [])
+    monkeypatch.setattr(state, "_by_nvml", list)
     assert main(["gpus", "--here"]) == 0
     assert "no NVIDIA GPU here" in capsys.readouterr().out

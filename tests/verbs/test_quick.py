@@ -120,7 +120,7 @@ def test_the_card_here_is_asked(capsys: pytest.CaptureFixture[str], monkeypatch:
     code, out, _ = run(capsys, *SEED)
     assert code == 0
     assert "2.00 GiB (NVIDIA Thing) × 0.7" in out
-    monkeypatch.setattr(state, "_by_nvml", lambda: [])
+    monkeypatch.setattr(state, "_by_nvml", list)
     code, _, err = run(capsys, *SEED)
     assert code == 2 and "no GPU here to ask" in err
     code, _, err = run(capsys, *SEED, "--device", "3")
@@ -156,7 +156,9 @@ def test_nothing_heavy_is_loaded_and_it_is_quick() -> None:
 _words = st.one_of(
     st.integers(-(10**12), 10**12).map(str),
     st.floats(allow_nan=True).map(str),
-    st.sampled_from(["24GB", "24 GiB", "1e3", "", "x", "²", "0x10", "١٢", "24gib", "inf", "0.7", "fp32", "rtx-4090", "t4"]),
+    st.sampled_from(
+        ["24GB", "24 GiB", "1e3", "", "x", "²", "0x10", "١٢", "24gib", "inf", "0.7", "fp32", "rtx-4090", "t4"]
+    ),
     st.text(max_size=6),
 )
 _options = st.sampled_from(

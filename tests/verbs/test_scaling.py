@@ -29,7 +29,10 @@ FOLDERS = Path(__file__).parents[1] / "jobs" / "folders"
 CARD = find_gpu("rtx-4090")
 CONV: dict[str, Any] = {
     "components": {"model": {"factory": "tests.jobs.tiny:conv_net"}},
-    "inputs": {"image": {"shape": ["batch", 3, "height", "width"]}, "target": {"shape": ["batch", 3, "height", "width"]}},
+    "inputs": {
+        "image": {"shape": ["batch", 3, "height", "width"]},
+        "target": {"shape": ["batch", 3, "height", "width"]},
+    },
     "sizes": {"batch": 4, "height": 64, "width": 64},
     "loss": "mse",
 }
@@ -73,7 +76,7 @@ def test_the_two_traces_themselves_come_back() -> None:
 
 def test_other_events_are_named() -> None:
     plain, checkpointed = trace("mixer", 2), trace("mixer, checkpointed", 3)
-    with pytest.raises(DifferentRuns, match="sizes 2 and 3 run differently: event .* differs"):
+    with pytest.raises(DifferentRuns, match=r"sizes 2 and 3 run differently: event .* differs"):
         ScaledTrace(plain, checkpointed, 2, 3)
     assert not same_sizes(plain, checkpointed)
 
@@ -129,7 +132,9 @@ def _bytes(text: str) -> int:
 
 
 def test_nothing_fits_and_everything_fits() -> None:
-    job = make_job(JOB | {"components": {"model": {"factory": "tests.jobs.tiny:mixer", "arguments": {"width": 4096}}}}, "j")
+    job = make_job(
+        JOB | {"components": {"model": {"factory": "tests.jobs.tiny:mixer", "arguments": {"width": 4096}}}}, "j"
+    )
     small = dataclasses.replace(CARD, total_memory_bytes=CARD.context_bytes + 600 * 2**20)
     found = Batches(job, steps=2).largest(small)
     assert found.batch == 0 and found.device_bytes > found.limit_bytes

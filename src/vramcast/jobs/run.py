@@ -70,7 +70,7 @@ def predict(
         output_shapes=traced.output_shapes,
         input_shapes=traced.input_shapes,
         parameter_rows=traced.parameters,
-        cards=card_fits(traced.trace, all_gpus()),
+        cards=card_fits(traced.trace, all_gpus(), known=prediction),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vramcast.gpus import GpuSpec
 from vramcast.memory.longer import lengthened
-from vramcast.memory.prediction import context_on
+from vramcast.memory.prediction import Prediction, context_on
 from vramcast.memory.replay import replay
 from vramcast.trace import StepTrace
 
@@ -35,12 +35,18 @@ def with_margin(device_bytes: int) -> int:
     return round(device_bytes * (1 + MARGIN))
 
 
-def card_fits(trace: StepTrace, gpus: Iterable[GpuSpec], allocator_conf: str | None = None) -> tuple[CardFit, ...]:
-    """Only cards whose limit lies between what is allocated and what would be reserved need a replay of their own."""
+def card_fits(
+    trace: StepTrace, gpus: Iterable[GpuSpec], allocator_conf: str | None = None, known: Prediction | None = None
+) -> tuple[CardFit, ...]:
+    """Only cards whose limit lies between what is allocated and what would be reserved need a replay of their own.
+
+    `known`, a prediction of the same trace, saves the replay without a limit."""
     run = lengthened(trace)
-    free = replay(run, allocator_conf, None)
-    needed_bytes = free.peak_reserved.reserved_bytes
-    least_bytes = free.peak_allocated.allocated_bytes
+    if known is not None and not (known.fits and known.retries):  # its figures are those without a limit
+        needed_bytes, least_bytes = known.peak_reserved_bytes, known.peak_allocated_bytes
+    else:
+        free = replay(run, allocator_conf, None)
+        needed_bytes, least_bytes = free.peak_reserved.reserved_bytes, free.peak_allocated.allocated_bytes
     fits = []
     for gpu in gpus:
         context_bytes = context_on(trace, gpu)

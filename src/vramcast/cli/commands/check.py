@@ -174,4 +174,3 @@ def _gib(text: str, option: str) -> int:
     if not GIB // 8 <= size <= 16 * TIB:
         raise UsageError(f"{option} {text}: no card has that much or that little; a bare number is GiB, e.g. 24")
     return size
-

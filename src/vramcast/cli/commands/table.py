@@ -35,7 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resolutions", metavar="A,B", type=_list_of(str.strip), help="256, or 480x832 (height x width)"
     )
     sizes.add_argument(
-        "--sequence", "--sequences", "--seq", metavar="A,B", type=_list_of(positive), dest="sequences", help="lengths: 512,1024"
+        "--sequence",
+        "--sequences",
+        "--seq",
+        metavar="A,B",
+        type=_list_of(positive),
+        dest="sequences",
+        help="lengths: 512,1024",
     )
     parser.add_argument(
         "--batch",
