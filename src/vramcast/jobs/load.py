@@ -56,7 +56,8 @@ def load_scenario(loaded: LoadedJob, name: str) -> LoadedJob:
 
 def variant(loaded: LoadedJob, name: str, changes: Overrides) -> LoadedJob:
     """The job with `changes`, called `name`, without scenarios of its own."""
-    job = with_overrides(loaded.job, {**changes, "scenarios": {}}, f"scenario {name}")
+    place = f"{loaded.where}: scenario {name}" if loaded.where else f"scenario {name}"
+    job = with_overrides(loaded.job, {**changes, "scenarios": {}}, place)
     where = f"{loaded.where}#{name}"
     return dataclasses.replace(loaded, job=job.model_copy(update={"name": f"{job.name}#{name}"}), where=where)
 

@@ -63,6 +63,7 @@ class Batches:
         self._progress = progress
         self._where = where
         self._traces: dict[tuple[object, ...], dict[int, StepTrace]] = {}
+        self._known: dict[tuple[int, str, int], tuple[bool, int]] = {}
         self.n_traced = 0
 
     def at(self, batch: int) -> Job:
@@ -85,6 +86,12 @@ class Batches:
 
     def needs(self, batch: int, gpu: GpuSpec) -> tuple[bool, int]:
         """Whether it fits, and the bytes it takes on the card, or would take."""
+        key = (batch, gpu.id, gpu.total_memory_bytes)
+        if key not in self._known:
+            self._known[key] = self._work_out(batch, gpu)
+        return self._known[key]
+
+    def _work_out(self, batch: int, gpu: GpuSpec) -> tuple[bool, int]:
         trace = self.trace(batch, gpu)
         context_bytes = context_on(trace, gpu)
         capacity_bytes = gpu.total_memory_bytes - context_bytes

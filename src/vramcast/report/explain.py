@@ -19,7 +19,9 @@ _MOST_NAMES = 3
 
 
 def explanation_page(found: Explanation, job: str) -> Page:
-    page: list[Line | Grid] = [Line(f"{_names(found.modules)} in {job}", "heading"), Line(_shapes(found))]
+    page: list[Line | Grid] = [Line(f"{_names(found.modules)} in {job}", "heading")]
+    if found.inputs or found.output is not None:
+        page.append(Line(_shapes(found)))
     if found.parameters:
         page += [_parameters(found.parameters), *_state_line(found.parameters)]
     for title, what in (
