@@ -97,7 +97,7 @@ def _jobs(args: argparse.Namespace) -> dict[str, LoadedJob]:
     from vramcast.jobs.load import variant
 
     loaded = [load(args, _whole(argument, args.files[0])) for argument in args.files]
-    jobs = named_jobs(loaded) if len(loaded) > 1 or args.scenarios else with_scenarios(loaded[0])
+    jobs = named_jobs(loaded) if len(loaded) > 1 else with_scenarios(loaded[0])
     for text in args.scenarios:
         name, changes = _parse_scenario(text)
         jobs[name] = variant(loaded[0], name, changes)
