@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.jobs.readers import Request, combine, factory, read
+from vramcast.jobs.scenarios import changes_of, split_scenario
 from vramcast.jobs.schema import Job
 from vramcast.jobs.validation import make_job
 from vramcast.trace import Note
@@ -36,6 +38,10 @@ def load_job(argument: str | None, overrides: Overrides | None = None, request: 
     wrong, and what to write. `argument` may be None when the request has a script's arguments."""
     request = request or Request()
     overrides = overrides or {}
+    if argument is not None and not Path(argument).exists():
+        name, scenario = split_scenario(argument)
+        if scenario is not None:
+            return load_scenario(load_job(name, overrides, request), scenario)
     if argument is None or request.parts or request.arguments:
         reading = combine.read_together(argument, request)
         argument = argument or "the flags"
@@ -50,6 +56,20 @@ def load_job(argument: str | None, overrides: Overrides | None = None, request: 
     kept = [text for key, text in reading.assumed.items() if not any(said.startswith(key) for said in overrides)]
     assumed = (Note("assumed", "; ".join(kept)),) if kept else ()
     return LoadedJob(job=job, recognised_as=reading.recognised_as, notes=(*assumed, *reading.notes), where=argument)
+
+
+def load_scenario(loaded: LoadedJob, name: str) -> LoadedJob:
+    """A variant of the job: one of its own, or `inference`, `training`, `offload`."""
+    changes = changes_of(loaded.job, name, loaded.where or loaded.job.name)
+    return variant(loaded, name, changes)
+
+
+def variant(loaded: LoadedJob, name: str, changes: Overrides) -> LoadedJob:
+    """The job with `changes`, called `name`, without scenarios of its own."""
+    place = f"{loaded.where}: scenario {name}" if loaded.where else f"scenario {name}"
+    job = with_overrides(loaded.job, {**changes, "scenarios": {}}, place)
+    where = f"{loaded.where}#{name}"
+    return dataclasses.replace(loaded, job=job.model_copy(update={"name": f"{job.name}#{name}"}), where=where)
 
 
 def with_overrides(job: Job, overrides: Overrides, where: str = "the options") -> Job:

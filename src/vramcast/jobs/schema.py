@@ -482,6 +482,9 @@ class Job(Section):
     Lightning), until the end of the step, or until the next step replaces it, as variables of a plain loop do."""
     step: Step | None = None
     """A training step of your own instead of components, inputs and loss."""
+    scenarios: dict[Name, dict[str, Any]] = {}
+    """Variants of this job for `vramcast compare`: name → the fields that differ, by dotted names or nested, e.g.
+    {frozen: {components.encoder.mode: frozen}, small: {sizes: {batch: 1}}}. The job itself is not changed by them."""
 
     @property
     def effective_sizes(self) -> dict[str, int]:
