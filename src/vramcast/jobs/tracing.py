@@ -125,7 +125,8 @@ def _run(
 
 def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) -> None:
     main_component(job)  # before anything is built, for its message
-    for name in job.components:
+    own = {name: one for name, one in job.components.items() if one.same_as is None}
+    for name in own:
         progress(f"building {name}")
         built = build_component(name, job)
         session.built[name] = built
@@ -137,7 +138,7 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
         if frozen_steps:
             text = f"{name}: predicted for after its first {frozen_steps:,} steps, when all is trained"
             session.notes.append(Note("frozen at first", text))
-    trained = {name: session.modules[name] for name, one in job.components.items() if one.is_trained}
+    trained = {name: session.modules[name] for name, one in own.items() if one.is_trained}
     if job.task == "training":
         if job.ema is not None and job.ema.enabled:
             for name in job.ema.components or trained:
@@ -145,6 +146,9 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
                 card.name_module(average.module, f"{name} (EMA)")
                 session.averages.append(average)
         session.optimizers = make_optimizers(job.optimizer, trained)
+    shared = {name: one.same_as for name, one in job.components.items() if one.same_as is not None}
+    for name, other in shared.items():
+        session.built[name] = session.built[other]
     plan = make_plan(job, session.built)
     session.sizes = dict(plan.sizes)
     if plan.assumed_sizes:
@@ -153,6 +157,8 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
     callable_modules = dict(session.modules)
     if job.task == "training":
         callable_modules = data_parallel(job, callable_modules, session.notes)
+    for name, other in shared.items():
+        callable_modules[name] = callable_modules[other]
     if job.torch_compile:
         session.notes.append(Note("torch.compile", f"{plan.model} is predicted as eager code"))
     if job.accumulation > MOST_ACCUMULATED:

@@ -66,10 +66,10 @@ class TrainingLoop:
             for i in range(self._passes):
                 batch = self._data.to_card()
                 with self._autocast():
-                    self._forward(batch, live)
-                    loss = self._loss(batch, live)
-                if job.outputs_live_until == "forward":
+                    loss = self._in_function(batch, live) if job.forward_function else self._in_loop(batch, live)
+                if job.effective_batch_life == "forward":
                     batch = None
+                if job.outputs_live_until == "forward":
                     live.clear()
                 if job.accumulation > 1:
                     loss = loss / job.accumulation
@@ -80,9 +80,12 @@ class TrainingLoop:
             self._update()
             if job.zero_grad == "after-step":
                 self._zero_grad()
+            if job.effective_batch_life != "next-step":
+                batch = None
             if job.outputs_live_until != "next-step":
-                batch = loss = None
                 live.clear()
+            if "next-step" not in (job.effective_batch_life, job.outputs_live_until):
+                loss = None
             yield
 
     def _infer(self) -> Iterator[None]:
@@ -120,6 +123,17 @@ class TrainingLoop:
         model.train(was_training)
 
     # -- one pass -------------------------------------------------------------------------------------------
+
+    def _in_loop(self, batch: Batch, live: dict[str, Any]) -> torch.Tensor:
+        self._forward(batch, live)
+        return self._loss(batch, live)
+
+    def _in_function(self, batch: Batch, live: dict[str, Any]) -> torch.Tensor:
+        """`live` gets what such a function returns beside the loss; what it had from the step before lived on."""
+        made: dict[str, Any] = {}
+        loss = self._in_loop(batch, made)
+        live[self._plan.model] = made[self._plan.model]
+        return loss
 
     def _forward(self, batch: Batch, live: dict[str, Any]) -> None:
         """Each result takes the place of the one before it, as an assignment in a script does."""
