@@ -1,6 +1,6 @@
 """Corpus workloads written as job files (corpus/jobs), predicted as `vramcast predict` does and compared.
 
-    python -m corpus.job_accuracy                     # all, and the section of docs/accuracy.md
+    python -m corpus.job_accuracy                     # all, and rewrite the section of docs/accuracy.md
     python -m corpus.job_accuracy --only unet         # some; writes nothing
     python -m corpus.job_accuracy --only unet --code  # and what the workload's own code is predicted to take
 
@@ -14,14 +14,23 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
+import yaml
+
+from corpus import job_page
 from corpus.errors import signed_percent
 from corpus.import_measurements import FOLDER
 from corpus.predictions import STEPS, Comparison, Measured, compare_each, missing_by_name, recordings
 
 JOBS = Path(__file__).parent / "jobs"
+REASONS = Path(__file__).parent / "job_differences.yaml"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
+
+
+def reasons() -> dict[str, str]:
+    """Why the prediction of a job file is not that of the workload's own code, by name."""
+    return dict(yaml.safe_load(REASONS.read_text(encoding="utf-8"))["differences"])
 
 
 def job_files(folder: Path = JOBS) -> dict[str, Path]:
@@ -61,9 +70,8 @@ def line(comparison: Comparison, code: Comparison | None = None) -> str:
         return text
     if code.error:
         return f"{text}  its code was not predicted: {code.error[:100]}"
-    reserved = comparison.reserved_bytes - code.reserved_bytes
-    allocated = comparison.allocated_bytes - code.allocated_bytes
-    same = "as its code" if not (reserved or allocated) else f"code {reserved:+,d} reserved, {allocated:+,d} allocated"
+    reserved, allocated = job_page.difference(comparison, code)
+    same = "as its code" if not (reserved or allocated) else f"{reserved:+,d} reserved, {allocated:+,d} allocated"
     return f"{text}  {same}"
 
 
@@ -80,12 +88,18 @@ def main(arguments: list[str] | None = None) -> int:
         for workload in workloads_with_jobs()
         if not missing.get(workload.name) and any(re.search(options.only, t) for t in (workload.name, *workload.tags))
     ]
-    code = {c.measured.name: c for c in compare_each(chosen, jobs=options.jobs)} if options.code else {}
+    write = not options.only
+    beside_code = options.code or write
+    code = {c.measured.name: c for c in compare_each(chosen, jobs=options.jobs)} if beside_code else {}
     found = []
     for comparison in compare_jobs(chosen, options.jobs):
         found.append(comparison)
         print(line(comparison, code.get(comparison.measured.name)), flush=True)
-    print(f"{time.monotonic() - started:.0f} s")
+    print("\n".join(["", *job_page.terminal_summary(found), f"{time.monotonic() - started:.0f} s"]))
+    if write:
+        section = job_page.section(found, code, reasons())
+        PAGE.write_text(job_page.rewritten(PAGE.read_text(encoding="utf-8"), section), encoding="utf-8")
+        print(f"wrote {PAGE.name}")
     return 1 if any(comparison.error for comparison in found) else 0
 
 

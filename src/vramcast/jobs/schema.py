@@ -215,8 +215,10 @@ class Component(Section):
         if len(given) != 1:
             said = " and ".join(given) if given else "none of them"
             raise ValueError(f"a component has exactly one of {', '.join(SOURCES)}; this one has {said}")
-        if self.same_as is not None and (extra := sorted(self.model_fields_set - _FIELDS_OF_A_CALL)):
-            raise ValueError(f"`{extra[0]}` is said where the component itself stands ({self.same_as}), not beside same_as")
+        if self.same_as is not None and (extra := sorted(set(self.changed_fields) - _FIELDS_OF_A_CALL)):
+            raise ValueError(
+                f"`{extra[0]}` is said where the component itself stands ({self.same_as}), not beside same_as"
+            )
         if self.lora is not None and self.mode != "lora":
             raise ValueError(f"`lora` is given but mode is {self.mode}: write mode: lora")
         if self.quantization != "none" and self.mode == "trained":
@@ -267,7 +269,16 @@ class Loss(Section):
     """One term of the loss."""
 
     kind: Literal[
-        "model", "mse", "l1", "smooth-l1", "charbonnier", "cross-entropy", "bce", "distillation", "mean", "network",
+        "model",
+        "mse",
+        "l1",
+        "smooth-l1",
+        "charbonnier",
+        "cross-entropy",
+        "bce",
+        "distillation",
+        "mean",
+        "network",
         "factory",
     ] = "model"
     """model: the loss that the model itself returns (transformers with labels). mean: of the output, for when the loss
@@ -299,7 +310,7 @@ class Loss(Section):
         if (self.kind == "factory") != (self.factory is not None):
             raise ValueError('kind: factory and `factory: "package.module:function"` belong together')
         for name, needs in (("label_smoothing", "cross-entropy"), ("temperature", "distillation")):
-            if name in self.model_fields_set and self.kind != needs:
+            if name in self.changed_fields and self.kind != needs:
                 raise ValueError(f"`{name}` is only for kind: {needs}, not {self.kind}")
         return self
 
@@ -455,6 +466,18 @@ class Step(Section):
     """Its keyword arguments. The sizes it takes by name are handed to it too."""
 
 
+class Script(Section):
+    """A training script that is run as it is, as `vramcast run` does. `script: train.py` alone is enough."""
+
+    path: str
+    """The script."""
+    arguments: list[str | int | float] = []
+    """Its own arguments, as on the command line."""
+
+
+_FIELDS_BESIDE_A_SCRIPT = {"name", "script", "target", "allocator_conf"}
+
+
 class Job(Section):
     """A training job, or one forward pass of it."""
 
@@ -512,6 +535,9 @@ class Job(Section):
     that of the step before only then. false: they stand in the loop itself."""
     step: Step | None = None
     """A training step of your own instead of components, inputs and loss."""
+    script: Annotated[Script, _short("path", str, Script)] | None = None
+    """A training script instead of all else: what it does is what is predicted, and it is stopped after a few optimizer
+    steps. Beside it only name, target and allocator_conf can be said."""
 
     @property
     def effective_batch_life(self) -> str:
@@ -531,8 +557,10 @@ class Job(Section):
     def _agree(self) -> Self:
         from vramcast.jobs.references import check_references
 
-        if bool(self.components) == (self.step is not None):
-            raise ValueError("a job has components, or a `step` of its own; this one has both or neither")
+        if self.script is not None and (extra := sorted(set(self.changed_fields) - _FIELDS_BESIDE_A_SCRIPT)):
+            raise ValueError(f"`{extra[0]}` is for the script to say: give it to the script (script.arguments)")
+        if self.script is None and bool(self.components) == (self.step is not None):
+            raise ValueError("a job has components, a `step` of its own or a `script`; this one has both or neither")
         if self.gpus.global_batch is not None and "batch" in self.sizes:
             raise ValueError("sizes.batch (of one GPU) and gpus.global_batch (of all) are both given: leave one out")
         check_references(self)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +23,7 @@ from vramcast.jobs.components.build import build_component
 from vramcast.jobs.components.built import Built
 from vramcast.jobs.parallel import check_supported, data_parallel
 from vramcast.jobs.parameters import count_parameters
-from vramcast.jobs.schema import Job
+from vramcast.jobs.schema import Job, Script
 from vramcast.jobs.shapes import OutputShapes
 from vramcast.jobs.training.averaging import Average
 from vramcast.jobs.training.loop import MOST_ACCUMULATED, TrainingLoop
@@ -31,6 +34,7 @@ from vramcast.memory.parameters import ModuleParameters
 from vramcast.memory.replay import highest_without_workspaces, replay
 from vramcast.trace import Note, StepTrace
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
+from vramcast.virtual_gpu.runner import run_script_on
 
 Progress = Callable[[str], None]
 
@@ -76,6 +80,8 @@ def trace_job(
     replaying it under the card's limit. Only where convolutions might do with smaller workspaces is it traced again
     under the limit."""
     check_supported(job)
+    if job.script is not None and not os.path.isfile(job.script.path):
+        raise UsageError(f"script.path: no such script: {job.script.path}")
     card, session, _ = _run(job, gpu, steps, allocator_conf, _NO_LIMIT, progress)
     full = card.trace()
     capacity_bytes = gpu.total_memory_bytes - full.context_bytes if limit_bytes is None else limit_bytes
@@ -102,6 +108,8 @@ def _run(
 ) -> tuple[VirtualGpu, _Session, bool]:
     card = virtual_gpu(gpu, allocator_conf=conf, limit_bytes=limit_bytes, source=job.name)
     session = _Session()
+    if job.script is not None:
+        return card, session, _script(job.script, card, steps, progress)
     refused = False
     with card, _settings(job), _quiet():
         try:
@@ -121,6 +129,13 @@ def _run(
     if refused:
         card.end_at_last_refusal()
     return card, session, refused
+
+
+def _script(script: Script, card: VirtualGpu, steps: int, progress: Progress) -> bool:
+    """Whether it was refused memory. What it prints is not the report."""
+    progress(f"running {script.path}")
+    with contextlib.redirect_stdout(sys.stderr):
+        return run_script_on(card, script.path, [str(word) for word in script.arguments], steps=steps)
 
 
 def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) -> None:

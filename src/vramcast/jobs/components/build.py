@@ -11,7 +11,7 @@ from torch import nn
 
 from vramcast.errors import UsageError, VramcastError
 from vramcast.jobs.components import diffusers_folder, python_factory, timm, torchvision, transformers_folder
-from vramcast.jobs.components.built import Built
+from vramcast.jobs.components.built import Built, in_dtype
 from vramcast.jobs.components.checkpointing import enable_checkpointing
 from vramcast.jobs.components.lora import add_adapters
 from vramcast.jobs.components.quantization import quantize
@@ -62,7 +62,7 @@ def _on_the_card(component: Component, job: Job) -> Built:
     with torch.device("cuda"):
         built = _from_source(as_fp32, job)
     dtype = DTYPES[component.dtype or job.precision.weights_dtype]
-    return dataclasses.replace(built, module=built.module.to(dtype))
+    return dataclasses.replace(built, module=in_dtype(built.module, dtype))
 
 
 def _in_channels_last(module: nn.Module) -> nn.Module:

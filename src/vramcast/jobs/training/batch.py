@@ -60,7 +60,7 @@ class Data:
         if one.fill != "random":
             tensor = (torch.zeros if one.fill == "zeros" else torch.ones)(shape, dtype=dtype, device=device)
             if one.fill == "padded" and shape:
-                tensor[..., shape[-1] - math.ceil(shape[-1] / _PADDED_PART) :] = 0
+                tensor[..., shape[-1] - max(1, shape[-1] // _PADDED_PART) :] = 0
             return tensor
         if dtype.is_floating_point:
             return torch.randn(shape, dtype=dtype, device=device)

@@ -19,7 +19,7 @@ from vramcast.jobs.training.diffusion import Noise
 from vramcast.jobs.training.dtypes import DTYPES
 from vramcast.jobs.training.losses import TARGETS, Criterion, has_own_loss
 from vramcast.jobs.training.plan import Call, Plan
-from vramcast.jobs.training.references import first_tensor, look_up
+from vramcast.jobs.training.references import CHANNELS_LAST, first_tensor, look_up
 
 MOST_ACCUMULATED = 3
 """Forward and backward passes of one step that are really traced: those after the second repeat it."""
@@ -142,7 +142,14 @@ class TrainingLoop:
             if waiting and any(root(reference) in DIFFUSION_NAMES for _, reference in call.arguments):
                 self._add_noise(batch, live)
                 waiting = False
+            self._convert(call, batch, live)
             live[call.component] = self._call(call, batch, live)
+
+    def _convert(self, call: Call, batch: Batch, live: dict[str, Any]) -> None:
+        """What is brought into another layout has a name of its own in a script, and lives as long."""
+        for _, reference in call.arguments:
+            if reference.endswith(f".{CHANNELS_LAST}"):
+                live[reference] = look_up(reference, {**live, **batch}, f"components.{call.component}.inputs")
 
     def _add_noise(self, batch: Batch, live: dict[str, Any]) -> None:
         assert self._noise is not None
@@ -229,7 +236,7 @@ def _arguments(call: Call, values: Mapping[str, Any], key: str) -> tuple[list[An
     positional: list[Any] = []
     named: dict[str, Any] = dict(call.options)
     for argument, reference in call.arguments:
-        value = look_up(reference, values, key)
+        value = values[reference] if reference in values else look_up(reference, values, key)
         if not argument:
             positional.append(value)
             continue

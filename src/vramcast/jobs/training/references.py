@@ -9,8 +9,7 @@ import torch
 
 from vramcast.errors import UsageError
 
-
-_CHANNELS_LAST = "channels_last()"
+CHANNELS_LAST = "channels_last()"
 """The one conversion that is no method of a tensor."""
 
 
@@ -28,7 +27,7 @@ def look_up(reference: str, values: Mapping[str, Any], key: str) -> Any:
     value = values[name]
     for part in path:
         try:
-            if part == _CHANNELS_LAST and isinstance(value, torch.Tensor):
+            if part == CHANNELS_LAST and isinstance(value, torch.Tensor):
                 value = channels_last(value)
             elif part.endswith("()"):
                 value = getattr(value, part[:-2])()
