@@ -124,7 +124,7 @@ def _run(
             error.__traceback__ = None  # it holds what the failed step had made
         except (VramcastError, KeyboardInterrupt):
             raise
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:  # a GradScaler refuses fp16 gradients with the latter
             raise CannotPredict(f"{job.name}: the step failed: {_first_line(error)}") from error
     if refused:
         card.end_at_last_refusal()
