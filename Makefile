@@ -29,8 +29,9 @@ setup: $(TEST_READY) $(LATEST_READY) ## Make both environments: the recorded tor
 .PHONY: test
 test: $(TEST_READY) $(LATEST_READY) ## Lint, type-check, and run every test in both environments
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -q
-	$(LATEST)/bin/python -m pytest -q -m "not accuracy and not slow" --ignore=tests/corpus
+	$(BIN)/python -m pytest -q -n 2 -m "not accuracy"
+	$(BIN)/python -m pytest -q -m accuracy
+	$(LATEST)/bin/python -m pytest -q -n 2 -m "not accuracy and not slow" --ignore=tests/corpus
 
 .PHONY: lint
 lint: $(TEST_READY) ## ruff and mypy, no changes
@@ -58,7 +59,7 @@ job-docs: $(TEST_READY) ## Rewrite vramcast.schema.json and the fields in docs/j
 
 .PHONY: golden
 golden: $(TEST_READY) ## Rewrite the golden outputs in tests/golden after a change that was meant
-	$(BIN)/python -m pytest -q tests/test_report.py tests/test_cli.py tests/jobs/test_commands.py --overwrite-golden
+	$(BIN)/python -m pytest -q tests/test_report.py tests/test_cli.py tests/jobs/test_commands.py tests/verbs --overwrite-golden
 
 .PHONY: clean
 clean: ## Remove the environments and everything generated

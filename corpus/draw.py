@@ -1,6 +1,6 @@
 """Draw workloads at random, for an error on models and settings that nobody chose.
 
-    python -m corpus.draw --seed 3 --count 60 --out corpus/drawn-3.yaml
+    python -m corpus.draw --seed 4 --count 60 --out corpus/drawn-4.yaml
 
 Names come from timm's and torchvision's own lists, shapes and settings from ranges; what does not train is drawn
 again. Each entry carries the reserved memory predicted when it was drawn (`gib` schedules its measurement).
@@ -15,6 +15,7 @@ import multiprocessing
 import random
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,77 @@ def draw_language(rng: random.Random) -> Drawn:
     }
 
 
-KINDS = (draw_timm, draw_timm, draw_timm, draw_torchvision, draw_language, draw_segmentation)
+def draw_torchvision_other(rng: random.Random) -> Drawn:
+    """Video, segmentation and detection networks of torchvision."""
+    import torchvision
+
+    kind = rng.choice(("video", "segmentation", "detection"))
+    names = torchvision.models.list_models(module=getattr(torchvision.models, kind))
+    args: dict[str, Any] = {"name": rng.choice(names), "precision": rng.choice(PRECISIONS)}
+    if kind == "video":
+        args |= {
+            "batch": rng.randint(2, 16),
+            "frames": rng.choice((8, 16)),
+            "size": 112 if "r" in args["name"][:3] else 224,
+        }
+        return {
+            "factory": "corpus.workloads.video:torchvision_video",
+            "args": args,
+            "needs": ["torchvision"],
+            "family": kind,
+        }
+    args |= {"batch": rng.randint(2, 10), "size": 32 * rng.randint(8, 18)}
+    factory = f"corpus.workloads.detection_segmentation:torchvision_{kind}"
+    return {"factory": factory, "args": args, "needs": ["torchvision"], "family": kind}
+
+
+def draw_diffusion(rng: random.Random) -> Drawn:
+    kind = rng.choice(("ddpm_unet", "vae", "dit_xl", "sd15_unet"))
+    args: dict[str, Any] = {"batch": rng.randint(1, 16), "precision": rng.choice(PRECISIONS)}
+    if kind == "ddpm_unet":
+        width = rng.choice((32, 64, 96))
+        args |= {"size": 32 * rng.randint(1, 5), "channels": [width, width, 2 * width, 2 * width, 4 * width, 4 * width]}
+    elif kind == "vae":
+        args["size"] = 8 * rng.randint(16, 40)
+    elif kind == "dit_xl":
+        args["layers"] = rng.randint(4, 28)
+    factory = f"corpus.workloads.diffusion:{kind}"
+    return {"factory": factory, "args": args, "needs": ["diffusers"], "family": "diffusion"}
+
+
+def draw_sequence(rng: random.Random) -> Drawn:
+    kind = rng.choice(
+        ("recurrent:rnn_lm", "recurrent:deepspeech", "speech:wav2vec2", "speech:whisper", "speech:conformer")
+    )
+    args: dict[str, Any] = {"batch": rng.randint(2, 48), "precision": rng.choice(PRECISIONS)}
+    if kind.endswith("rnn_lm"):
+        args |= {
+            "kind": rng.choice(("lstm", "gru")),
+            "length": rng.randint(30, 300),
+            "width": 8 * rng.randint(16, 200),
+            "layers": rng.randint(1, 4),
+            "dropout": rng.choice((0.0, 0.2)),
+            "two_way": rng.random() < 0.3,
+        }
+    elif kind.endswith("deepspeech"):
+        args |= {"frames": rng.randint(300, 1200), "width": 16 * rng.randint(16, 64), "layers": rng.randint(2, 6)}
+    elif kind.endswith("wav2vec2"):
+        args |= {
+            "seconds": round(rng.uniform(2, 14), 1),
+            "layers": rng.randint(4, 14),
+            "freeze_features": rng.random() < 0.5,
+        }
+    elif kind.endswith("whisper"):
+        args |= {"target": rng.randint(20, 300), "layers": rng.randint(2, 12)}
+    else:
+        args |= {"frames": rng.randint(200, 1200), "width": 32 * rng.randint(4, 12), "layers": rng.randint(4, 16)}
+    return {"factory": f"corpus.workloads.{kind}", "args": args, "needs": ["transformers"], "family": "sequences"}
+
+
+KINDS = {
+    "first": (draw_timm, draw_timm, draw_timm, draw_torchvision, draw_language, draw_segmentation),
+    "wider": (draw_timm, draw_torchvision, draw_torchvision_other, draw_language, draw_diffusion, draw_sequence),
+}
 
 
 def predicted_gib(entry: Drawn) -> float | None:
@@ -125,12 +196,11 @@ def _predict(entry: Drawn) -> float | None:
         return None
 
 
-def draw(seed: int, count: int) -> list[Drawn]:
+def draw(seed: int, count: int, kinds: Sequence[Callable[[random.Random], Drawn]]) -> list[Drawn]:
     rng = random.Random(seed)
     found: list[Drawn] = []
     while len(found) < count:
-        kind = KINDS[len(found) % len(KINDS)]
-        entry = kind(rng)
+        entry = kinds[len(found) % len(kinds)](rng)
         gib = predicted_gib(entry)
         if gib is None:
             continue
@@ -151,12 +221,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--kinds", choices=KINDS, default="wider")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)  # forked children cannot use this process's threads
-    workloads = draw(options.seed, options.count)
+    workloads = draw(options.seed, options.count, KINDS[options.kinds])
     note = f"# Drawn by corpus/draw.py, seed {options.seed}.\n"
     options.out.write_text(note + yaml.safe_dump({"workloads": workloads}, sort_keys=False, width=120))
     return 0

@@ -64,6 +64,12 @@ def load_corpus(path: Path = HERE / "corpus.yaml") -> list[Workload]:
     return [Workload(**entry) for entry in yaml.safe_load(path.read_text())["workloads"]]
 
 
+def load_everything() -> list[Workload]:
+    """The corpus and the workloads drawn at random."""
+    paths = (HERE / "corpus.yaml", *sorted(HERE.glob("drawn-*.yaml")))
+    return [workload for path in paths for workload in load_corpus(path)]
+
+
 def preload(workloads: list[Workload]) -> None:
     """Import in the parent what the factories import, with CUDA out of reach."""
     import torch

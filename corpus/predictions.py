@@ -11,7 +11,7 @@ from typing import Any
 from corpus.children import Outcome, run_each
 from corpus.errors import relative_error
 from corpus.import_measurements import FOLDER, load
-from corpus.measure_corpus import load_corpus, preload
+from corpus.measure_corpus import load_everything, preload
 
 STEPS = 3
 """Optimizer state exists from the second step on, and the third shows that the allocator has settled."""
@@ -118,7 +118,7 @@ def _recording(path: Path) -> Recording:
 
 def missing_by_name() -> dict[str, list[str]]:
     """What each workload of the corpus needs and this machine has not."""
-    return {workload.name: workload.missing for workload in load_corpus()}
+    return {workload.name: workload.missing for workload in load_everything()}
 
 
 def run_virtually(workload: Measured, steps: int = STEPS) -> Any:
@@ -146,7 +146,7 @@ def import_heavy(workloads: Iterable[Measured]) -> None:
     """In the parent, once: the libraries of the workloads and the virtual card."""
     import importlib
 
-    preload([w for w in load_corpus() if w.factory in {measured.factory for measured in workloads}])
+    preload([w for w in load_everything() if w.factory in {measured.factory for measured in workloads}])
     for name in ("torch._dynamo", "vramcast.virtual_gpu", "vramcast.memory", "vramcast.factories"):
         importlib.import_module(name)
 

@@ -17,12 +17,13 @@ LAYERS: dict[str, set[str]] = {
     "gpus": set(),
     "trace": set(),
     "allocator": set(),
+    "quick": set(),
     "memory": {"gpus", "trace", "allocator"},
     "virtual_gpu": {"gpus", "trace", "allocator", "memory"},
     "measure": {"gpus", "trace", "allocator", "memory"},
     "report": {"gpus", "trace", "memory"},
     "jobs": {"gpus", "trace", "memory", "report", "virtual_gpu"},
-    "cli": {"gpus", "trace", "memory", "report", "jobs", "virtual_gpu", "measure"},
+    "cli": {"gpus", "trace", "memory", "quick", "report", "jobs", "virtual_gpu", "measure"},
 }
 MAY_IMPORT_TORCH = {"virtual_gpu", "measure"}
 # The recorder's own files would be the only ones of trace/ that do.
@@ -84,6 +85,10 @@ def test_only_some_layers_import_torch(layer: str) -> None:
         "import vramcast.allocator, vramcast.trace, vramcast.gpus",
         "import vramcast.jobs.run, vramcast.jobs.load, vramcast.jobs.validation, vramcast.jobs.template; "
         "from vramcast.jobs.readers import readers; list(readers())",
+        "import vramcast.jobs.check, vramcast.jobs.explain, vramcast.jobs.compare, vramcast.jobs.table",
+        "import vramcast.report.check, vramcast.report.explain, vramcast.report.scenarios, vramcast.report.batch_table",
+        "import vramcast; vramcast.check, vramcast.explain, vramcast.compare, vramcast.table",
+        "import vramcast.quick.words, vramcast.gpus.state; vramcast.gpus.state.local_gpus()",
     ],
 )
 def test_importing_leaves_torch_alone(code: str) -> None:

@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec, all_gpus, find_gpu
+    from vramcast.jobs.check import check
+    from vramcast.jobs.compare import compare
+    from vramcast.jobs.explain import explain
     from vramcast.jobs.prediction import JobPrediction
     from vramcast.jobs.run import predict
     from vramcast.jobs.schema import Job
+    from vramcast.jobs.table import table
     from vramcast.memory import Prediction
     from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
     from vramcast.virtual_gpu.rules import rule
@@ -31,9 +35,13 @@ __all__ = [
     "VirtualGpu",
     "__version__",
     "all_gpus",
+    "check",
+    "compare",
+    "explain",
     "find_gpu",
     "predict",
     "rule",
+    "table",
     "virtual_gpu",
 ]
 
@@ -42,6 +50,10 @@ _HOMES = {
     "all_gpus": "vramcast.gpus",
     "find_gpu": "vramcast.gpus",
     "Job": "vramcast.jobs.schema",
+    "check": "vramcast.jobs.check",
+    "compare": "vramcast.jobs.compare",
+    "explain": "vramcast.jobs.explain",
+    "table": "vramcast.jobs.table",
     "JobPrediction": "vramcast.jobs.prediction",
     "predict": "vramcast.jobs.run",
     "Prediction": "vramcast.memory",

@@ -38,6 +38,11 @@ def load_factory(spec: str) -> Factory:
     return factory  # type: ignore[no-any-return]
 
 
+def hush_torch() -> None:
+    """DDP warns that it cannot time a card that is none. torch looks at this once, when it is first imported."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
 def check_arguments(factory: Factory, arguments: Mapping[str, Any]) -> None:
     """Name the first argument that the factory does not take."""
     try:

@@ -8,7 +8,7 @@ import pytest
 from corpus.errors import percent, signed_percent, summarize
 from corpus.predictions import Comparison, Measured
 
-from tests.accuracy.conftest import known_misses, reason_to_skip, recorded
+from tests.accuracy.conftest import reason_to_skip, recorded
 
 pytestmark = pytest.mark.accuracy
 
@@ -22,10 +22,6 @@ DEVICE_MEDIAN = 0.02
 
 WORKLOADS = recorded()
 
-MISSES = known_misses()
-"""Workloads that are further off than the tolerance, with today's error and its cause: they must not get worse."""
-SLACK = 0.01
-
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 def test_prediction_is_within_tolerance(workload: Measured, comparisons: dict[str, Comparison]) -> None:
@@ -34,11 +30,8 @@ def test_prediction_is_within_tolerance(workload: Measured, comparisons: dict[st
     comparison = comparisons[workload.name]
     assert not comparison.error, comparison.error
     reserved, allocated = comparison.reserved_error, comparison.allocated_error
-    miss = MISSES.get(workload.name, {})
-    most_reserved = max(RESERVED_TOLERANCE, miss.get("reserved", 0.0) + SLACK)
-    most_allocated = max(ALLOCATED_TOLERANCE, miss.get("allocated", 0.0) + SLACK)
-    assert abs(reserved) <= most_reserved, f"reserved is off by {signed_percent(reserved)}"
-    assert abs(allocated) <= most_allocated, f"allocated is off by {signed_percent(allocated)}"
+    assert abs(reserved) <= RESERVED_TOLERANCE, f"reserved is off by {signed_percent(reserved)}"
+    assert abs(allocated) <= ALLOCATED_TOLERANCE, f"allocated is off by {signed_percent(allocated)}"
 
 
 @pytest.mark.parametrize(
@@ -63,12 +56,11 @@ def test_errors_over_all_workloads(
     summary = summarize(errors)
     assert summary.median <= median, f"{measure}: median {percent(summary.median)}"
     if p95 is not None:
-        most = max(p95, MISSES.get("95th percentile", {}).get(measure, 0.0) + SLACK)
-        assert summary.p95 <= most, f"{measure}: 95th percentile {percent(summary.p95)}"
+        assert summary.p95 <= p95, f"{measure}: 95th percentile {percent(summary.p95)}"
 
 
 def test_measurements_are_of_workloads_that_exist() -> None:
-    from corpus.measure_corpus import load_corpus
+    from corpus.measure_corpus import load_everything
 
-    defined = {workload.name for workload in load_corpus()}
+    defined = {workload.name for workload in load_everything()}
     assert {workload.name for workload in WORKLOADS} <= defined

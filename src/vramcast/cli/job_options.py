@@ -23,10 +23,14 @@ def add_job_argument(parser: argparse.ArgumentParser, **more: Any) -> None:
     parser.add_argument("job", metavar="JOB", help=JOB_HELP, **more)
 
 
-def add_job_options(parser: argparse.ArgumentParser) -> None:
+def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:
+    """`without`: sizes that the verb has an option of its own for."""
     sizes = parser.add_argument_group("sizes, of one GPU's batch")
+    parser.set_defaults(**{f"size_{_SIZES[option]}": None for option in without})
     for option, size in _SIZES.items():
-        names = [f"--{option}"] + (["--sequence"] if option == "seq" else [])
+        if option in without:
+            continue
+        names = [f"--{option}"] + (["--sequence", "--seq-len", "--seq_len"] if option == "seq" else [])
         sizes.add_argument(*names, dest=f"size_{size}", type=positive, metavar="N")
     settings = parser.add_argument_group("settings")
     for option, (_, help_text) in _SETTINGS.items():
@@ -36,7 +40,13 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes",
         help="any field of the job (docs/jobs.md), e.g. components.model.mode=frozen; may be given several times",
     )  # fmt: skip
-    settings.add_argument("--model", metavar="FOLDER", help="the model, for a config that does not name one")
+    settings.add_argument(
+        "--with", action="append", default=[], metavar="FILE", dest="parts",
+        help="a config that says a part of the job: accelerate, DeepSpeed, TrainingArguments; as often as needed",
+    )  # fmt: skip
+    settings.add_argument(
+        "--model", metavar="MODEL", help="a model folder or package.module:function, for a config that names none"
+    )
     settings.add_argument(
         "--trust-remote-code", action="store_true", help="run Python code that lies in the model folder"
     )
@@ -47,7 +57,12 @@ def load(args: argparse.Namespace, argument: str | None = None) -> LoadedJob:
     from vramcast.jobs.load import load_job
     from vramcast.jobs.readers import Request
 
-    request = Request(model=args.model, trust_remote_code=args.trust_remote_code)
+    request = Request(
+        model=args.model,
+        trust_remote_code=args.trust_remote_code,
+        parts=tuple(args.parts),
+        arguments=tuple(getattr(args, "script_flags", ())),
+    )
     return load_job(args.job if argument is None else argument, overrides(args), request)
 
 
@@ -64,17 +79,18 @@ def overrides(args: argparse.Namespace) -> dict[str, Any]:
     if args.inference:
         changes["task"] = "inference"
     for change in args.changes:
-        key, value = _parse_change(change)
+        key, value = parse_change(change)
         changes[key] = value
     return changes
 
 
-def _parse_change(text: str) -> tuple[str, Any]:
+def parse_change(text: str, option: str = "--set") -> tuple[str, Any]:
+    """KEY=VALUE, the value being YAML."""
     from vramcast.errors import UsageError
     from vramcast.jobs.yaml_file import parse_yaml
 
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UsageError(f"--set {text}: write KEY=VALUE, e.g. --set components.model.mode=frozen")
-    parsed, _ = parse_yaml(value, f"--set {key}")
+        raise UsageError(f"{option} {text}: write KEY=VALUE, e.g. components.model.mode=frozen")
+    parsed, _ = parse_yaml(value, f"{option} {key}")
     return key.strip(), parsed

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from vramcast import __version__
-from vramcast.cli.commands import compare, gpus, init, measure, predict, run, show
+from vramcast.cli.commands import check, compare, explain, gpus, init, measure, predict, run, show, table
 from vramcast.errors import VramcastError
 
-COMMANDS: tuple[ModuleType, ...] = (predict, run, init, show, measure, compare, gpus)
+COMMANDS: tuple[ModuleType, ...] = (predict, check, explain, table, run, init, show, measure, compare, gpus)
 
 _DESCRIPTION = "Know before you train whether a PyTorch run fits the GPU, where every byte goes, and why."
 _EPILOG = """\
@@ -27,7 +27,9 @@ exit codes:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The only place where errors end: a user's mistake is one line, never a traceback."""
-    args = make_parser().parse_args(argv)
+    own, flags = split_flags(sys.argv[1:] if argv is None else list(argv))
+    args = make_parser().parse_args(own)
+    args.script_flags = flags
     try:
         code = args.execute(args)
         sys.stdout.flush()
@@ -51,6 +53,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             "vramcast: this is a defect of vramcast, not of your code; please report the lines above", file=sys.stderr
         )
         return 3
+
+
+def split_flags(argv: list[str]) -> tuple[list[str], list[str]]:
+    """What stands after `--` is a training script's, for the verbs that read it."""
+    verb = next((module for module in COMMANDS if argv and module.__name__.endswith(f".{argv[0]}")), None)
+    if "--" not in argv or not getattr(verb, "READS_SCRIPT_FLAGS", False):
+        return argv, []
+    at = argv.index("--")
+    return argv[:at], argv[at + 1 :]
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import UsageError
-from vramcast.jobs.readers import Request, factory, read
+from vramcast.errors import CannotPredict, UsageError
+from vramcast.jobs.readers import Request, combine, factory, read
+from vramcast.jobs.scenarios import changes_of, split_scenario
 from vramcast.jobs.schema import Job
 from vramcast.jobs.validation import make_job
 from vramcast.trace import Note
 
 Overrides = Mapping[str, Any]
 """Dotted key → value: {"sizes.batch": 4, "components.model.mode": "frozen"}."""
+
+
+_OF_A_STRATEGY = ("zero_stage", "offload_optimizer", "offload_parameters", "wrap", "reshard_after_forward")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +33,43 @@ class LoadedJob:
     """What the user named; messages begin with it."""
 
 
-def load_job(argument: str, overrides: Overrides | None = None, request: Request | None = None) -> LoadedJob:
-    """Read `argument` and apply `overrides`; UsageError says which file and key is wrong, and what to write."""
+def load_job(argument: str | None, overrides: Overrides | None = None, request: Request | None = None) -> LoadedJob:
+    """Read `argument` and what the request adds to it, and apply `overrides`; UsageError says which file and key is
+    wrong, and what to write. `argument` may be None when the request has a script's arguments."""
     request = request or Request()
-    path = Path(argument)
-    if not path.exists() and factory.is_factory(argument):
+    overrides = overrides or {}
+    if argument is not None and not Path(argument).exists():
+        name, scenario = split_scenario(argument)
+        if scenario is not None:
+            return load_scenario(load_job(name, overrides, request), scenario)
+    if argument is None or request.parts or request.arguments:
+        reading = combine.read_together(argument, request)
+        argument = argument or "the flags"
+    elif not Path(argument).exists() and factory.is_factory(argument):
         reading = factory.read_factory(argument)
     else:
-        reading = read(path, request)
-    overrides = overrides or {}
+        reading = read(Path(argument), request)
+    for key, text in reading.unsupported.items():
+        if not any(said.startswith(key) for said in overrides):
+            raise CannotPredict(f"{argument}: {text}")
     job = with_overrides(reading.job, overrides)
     kept = [text for key, text in reading.assumed.items() if not any(said.startswith(key) for said in overrides)]
     assumed = (Note("assumed", "; ".join(kept)),) if kept else ()
     return LoadedJob(job=job, recognised_as=reading.recognised_as, notes=(*assumed, *reading.notes), where=argument)
+
+
+def load_scenario(loaded: LoadedJob, name: str) -> LoadedJob:
+    """A variant of the job: one of its own, or `inference`, `training`, `offload`."""
+    changes = changes_of(loaded.job, name, loaded.where or loaded.job.name)
+    return variant(loaded, name, changes)
+
+
+def variant(loaded: LoadedJob, name: str, changes: Overrides) -> LoadedJob:
+    """The job with `changes`, called `name`, without scenarios of its own."""
+    place = f"{loaded.where}: scenario {name}" if loaded.where else f"scenario {name}"
+    job = with_overrides(loaded.job, {**changes, "scenarios": {}}, place)
+    where = f"{loaded.where}#{name}"
+    return dataclasses.replace(loaded, job=job.model_copy(update={"name": f"{job.name}#{name}"}), where=where)
 
 
 def with_overrides(job: Job, overrides: Overrides, where: str = "the options") -> Job:
@@ -50,6 +79,10 @@ def with_overrides(job: Job, overrides: Overrides, where: str = "the options") -
     data = job.model_dump(exclude_unset=True)
     for key, value in overrides.items():
         _put(data, key, value)
+    if "gpus.strategy" in overrides and isinstance(data.get("gpus"), dict):
+        for name in _OF_A_STRATEGY:  # another strategy has its own
+            if f"gpus.{name}" not in overrides:
+                data["gpus"].pop(name, None)
     if "sizes.batch" in overrides and isinstance(data.get("gpus"), dict):
         data["gpus"].pop("global_batch", None)  # the batch of one GPU is said anew
     return make_job(data, where)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -13,14 +16,45 @@ from vramcast.trace import Note
 def check_supported(job: Job) -> None:
     """CannotPredict for what would be counted wrong, rather than a number that leaves it out."""
     gpus = job.gpus
-    instead = "use strategy: ddp for what one GPU takes without it"
+    instead = "--set gpus.strategy=ddp predicts what one GPU takes without it"
     if gpus.effective_strategy == "fsdp":
         raise CannotPredict(f"gpus.strategy: sharding by FSDP is not modelled yet; {instead}")
     if gpus.zero_stage:
         raise CannotPredict(f"gpus.zero_stage: sharding by ZeRO stage {gpus.zero_stage} is not modelled yet; {instead}")
+    if gpus.effective_strategy == "deepspeed" and job.precision.autocast_dtype != "none":
+        half = job.precision.autocast_dtype
+        raise CannotPredict(
+            f"gpus.strategy: DeepSpeed keeps {half} weights and an fp32 copy of them in its optimizer, which is not "
+            f"modelled yet; {instead}"
+        )
     for name in ("offload_optimizer", "offload_parameters"):
         if getattr(gpus, name):
             raise CannotPredict(f"gpus.{name}: offloading to the computer's memory is not modelled yet; write false")
+
+
+def method_of(module: nn.Module, name: str) -> Callable[..., Any] | None:
+    """A method of a module; under DDP it is called through the wrapper's forward, which prepares the buckets."""
+    if not isinstance(module, nn.parallel.DistributedDataParallel):
+        return getattr(module, name, None)
+    inner: Any = module.module
+    method = getattr(inner, name, None)
+    if method is None:
+        return None
+
+    def through_wrapper(*positional: Any, **named: Any) -> Any:
+        forward = inner.forward
+
+        def redirected(*inner_positional: Any, **inner_named: Any) -> Any:
+            inner.forward = forward  # the method may call the module itself
+            return method(*inner_positional, **inner_named)
+
+        inner.forward = redirected
+        try:
+            return module(*positional, **named)
+        finally:
+            inner.forward = forward
+
+    return through_wrapper
 
 
 def data_parallel(job: Job, modules: dict[str, nn.Module], notes: list[Note]) -> dict[str, nn.Module]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from vramcast.jobs.components.quantization import count_of
-from vramcast.memory.parameters import ModuleParameters
+from vramcast.memory.parameters import ModuleParameters, ParameterTensor
 
 
 def count_parameters(
@@ -21,37 +21,64 @@ def count_parameters(
     rows, seen = [], set()
     for component, module in modules.items():
         for path, child in module.named_modules():
-            own = [p for p in child.parameters(recurse=False) if id(p) not in seen]
-            seen |= {id(parameter) for parameter in own}
+            own = {name: p for name, p in child.named_parameters(recurse=False) if id(p) not in seen}
+            seen |= {id(parameter) for parameter in own.values()}
             if own:
                 rows.append(_row(f"{component}.{path}" if path else component, own, updated, state))
     return tuple(rows)
 
 
-def _row(name: str, parameters: list[nn.Parameter], updated: set[int], state: Mapping[int, int]) -> ModuleParameters:
-    trained = [parameter for parameter in parameters if parameter.requires_grad and id(parameter) in updated]
+class _State(NamedTuple):
+    size_bytes: int = 0
+    names: tuple[str, ...] = ()
+    """Of the entries that lie on the card."""
+
+
+def _row(
+    name: str, parameters: Mapping[str, nn.Parameter], updated: set[int], state: Mapping[int, _State]
+) -> ModuleParameters:
+    tensors = tuple(_tensor(own_name, one, updated, state) for own_name, one in parameters.items())
     return ModuleParameters(
         module=name,
-        count=sum(count_of(parameter) for parameter in parameters),
-        trained_count=sum(count_of(parameter) for parameter in trained),
-        weights_bytes=sum(_bytes(parameter) for parameter in parameters),
-        gradients_bytes=sum(_bytes(parameter) for parameter in trained),
-        optimizer_bytes=sum(state.get(id(parameter), 0) for parameter in trained),
+        count=sum(tensor.count for tensor in tensors),
+        trained_count=sum(tensor.count for tensor in tensors if tensor.trained),
+        weights_bytes=sum(tensor.weights_bytes for tensor in tensors),
+        gradients_bytes=sum(tensor.gradients_bytes for tensor in tensors),
+        optimizer_bytes=sum(tensor.optimizer_bytes for tensor in tensors),
+        tensors=tensors,
     )
 
 
-def _state_bytes(optimizers: list[torch.optim.Optimizer]) -> dict[int, int]:
+def _tensor(name: str, parameter: nn.Parameter, updated: set[int], states: Mapping[int, _State]) -> ParameterTensor:
+    trained = parameter.requires_grad and id(parameter) in updated
+    state = states.get(id(parameter), _State()) if trained else _State()
+    return ParameterTensor(
+        name=name,
+        count=count_of(parameter),
+        shape=tuple(parameter.shape),
+        dtype=str(parameter.dtype).removeprefix("torch."),
+        trained=trained,
+        weights_bytes=_bytes(parameter),
+        gradients_bytes=_bytes(parameter) if trained else 0,
+        optimizer_bytes=state.size_bytes,
+        state=state.names,
+    )
+
+
+def _state_bytes(optimizers: list[torch.optim.Optimizer]) -> dict[int, _State]:
     """By parameter; a table that several share (bitsandbytes' quantization map) goes to the first."""
     seen: set[int] = set()
-    found: dict[int, int] = {}
+    found: dict[int, _State] = {}
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
-            size = 0
-            for tensor in _tensors(state):
-                if tensor.is_cuda and id(tensor) not in seen:
-                    seen.add(id(tensor))
-                    size += _bytes(tensor)
-            found[id(parameter)] = size
+            size, names = 0, []
+            for name, value in state.items():
+                new = [tensor for tensor in _tensors(value) if tensor.is_cuda and id(tensor) not in seen]
+                seen |= {id(tensor) for tensor in new}
+                size += sum(_bytes(tensor) for tensor in new)
+                if new:
+                    names.append(str(name))
+            found[id(parameter)] = _State(size, tuple(names))
     return found
 
 

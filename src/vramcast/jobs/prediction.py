@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.schema import Job
 from vramcast.memory import Account, Prediction
 from vramcast.memory.cards import CardFit
 from vramcast.memory.job_account import JobAccount
-from vramcast.memory.parameters import ParameterNode
+from vramcast.memory.parameters import ModuleParameters, ParameterNode
 from vramcast.memory.stages import Stage
 from vramcast.trace import Note, StepTrace
+
+if TYPE_CHECKING:
+    from vramcast.jobs.explain import JobExplanation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,8 @@ class JobPrediction:
     cards: tuple[CardFit, ...]
     sizes: Mapping[str, int]
     recognised_as: str = ""
+    input_shapes: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict, repr=False)
+    parameter_rows: tuple[ModuleParameters, ...] = field(default=(), repr=False)
 
     @property
     def fits(self) -> bool:
@@ -74,6 +79,12 @@ class JobPrediction:
     def steps_per_epoch(self) -> int | None:
         dataset = self.job.dataset
         return None if dataset is None else math.ceil(dataset.size / self.samples_per_step)
+
+    def explain(self, module: str, depth: int | None = None) -> JobExplanation:
+        """The arithmetic behind the numbers of a module: a dotted name, or a pattern such as "model.layers.*"."""
+        from vramcast.jobs.explain import explain
+
+        return explain(self, module, depth=depth)
 
     def job_account(self) -> JobAccount:
         """What reports read."""

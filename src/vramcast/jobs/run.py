@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
+from vramcast.factories import hush_torch
 from vramcast.gpus import GpuSpec, all_gpus, find_gpu
 from vramcast.gpus.detect import detect_gpu
 from vramcast.jobs.load import LoadedJob, load_job
@@ -41,14 +41,14 @@ def predict(
     """
     if steps < 1:
         raise UsageError(f"steps: at least 1 is needed, not {steps}")
-    loaded = _loaded(job)
+    loaded = as_loaded(job)
     job = loaded.job
-    card, remark = _card(job, gpu)
+    card, remark = choose_card(job, gpu)
     limit_bytes = _limit(job, memory)
     conf = allocator_conf if allocator_conf is not None else job.allocator_conf
 
     progress("loading PyTorch")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns that it cannot time a card that is none
+    hush_torch()
     from vramcast.jobs.tracing import trace_job
 
     try:
@@ -68,11 +68,13 @@ def predict(
         parameters=parameter_tree(traced.parameters),
         stages=stages(traced.trace),
         output_shapes=traced.output_shapes,
+        input_shapes=traced.input_shapes,
+        parameter_rows=traced.parameters,
         cards=card_fits(traced.trace, all_gpus(), known=prediction),
     )
 
 
-def _loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path) -> LoadedJob:
+def as_loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path) -> LoadedJob:
     if isinstance(job, LoadedJob):
         return job
     if isinstance(job, (str, Path)):
@@ -80,7 +82,7 @@ def _loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path) -> LoadedJob:
     return LoadedJob(job=job if isinstance(job, Job) else make_job(job, "job"))
 
 
-def _card(job: Job, gpu: str | GpuSpec | None) -> tuple[GpuSpec, str | None]:
+def choose_card(job: Job, gpu: str | GpuSpec | None) -> tuple[GpuSpec, str | None]:
     """The card asked for, the job's, the one in this machine, or a stated default."""
     wanted = gpu if gpu is not None else job.target.gpu
     if wanted is not None:

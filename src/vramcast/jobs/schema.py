@@ -475,7 +475,7 @@ class Script(Section):
     """Its own arguments, as on the command line."""
 
 
-_FIELDS_BESIDE_A_SCRIPT = {"name", "script", "target", "allocator_conf"}
+_FIELDS_BESIDE_A_SCRIPT = {"name", "script", "target", "allocator_conf", "scenarios"}
 
 
 class Job(Section):
@@ -538,6 +538,9 @@ class Job(Section):
     script: Annotated[Script, _short("path", str, Script)] | None = None
     """A training script instead of all else: what it does is what is predicted, and it is stopped after a few optimizer
     steps. Beside it only name, target and allocator_conf can be said."""
+    scenarios: dict[Name, dict[str, Any]] = {}
+    """Variants of this job for `vramcast compare`: name → the fields that differ, by dotted names or nested, e.g.
+    {frozen: {components.encoder.mode: frozen}, small: {sizes: {batch: 1}}}. The job itself is not changed by them."""
 
     @property
     def effective_batch_life(self) -> str:

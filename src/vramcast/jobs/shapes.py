@@ -1,4 +1,4 @@
-"""The size of the features that each module returns, noted during one step."""
+"""The size of the features that each module takes and returns, noted during one step."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ class OutputShapes:
 
     def __init__(self) -> None:
         self.found: dict[str, tuple[int, ...]] = {}
+        self.inputs: dict[str, tuple[tuple[int, ...], ...]] = {}
+        """Of the tensors that a module was called with."""
         self._handles: list[Any] = []
 
     def watch(self, modules: Mapping[str, nn.Module]) -> None:
         for component, module in modules.items():
             for path, child in module.named_modules():
                 name = f"{component}.{path}" if path else component
-                self._handles.append(child.register_forward_hook(self._note(name)))
+                self._handles.append(child.register_forward_hook(self._note(name), with_kwargs=True))
 
     def stop(self) -> None:
         for handle in self._handles:
@@ -28,7 +30,10 @@ class OutputShapes:
         self._handles = []
 
     def _note(self, name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if name not in self.inputs:
+                given = (*args, *kwargs.values())
+                self.inputs[name] = tuple(tuple(one.shape) for one in given if isinstance(one, torch.Tensor))
             tensor = output
             while isinstance(tensor, (list, tuple)) and tensor:
                 tensor = tensor[0]

@@ -47,6 +47,7 @@ class TracedJob:
     parameters: tuple[ModuleParameters, ...]
     output_shapes: Mapping[str, tuple[int, ...]]
     """Of the modules that returned one tensor, in the first step."""
+    input_shapes: Mapping[str, tuple[tuple[int, ...], ...]]
     sizes: Mapping[str, int]
     """All sizes, those that were assumed too."""
     notes: tuple[Note, ...]
@@ -98,6 +99,7 @@ def trace_job(
         trace=trace,
         parameters=session.parameters,
         output_shapes=session.shapes.found,
+        input_shapes=session.shapes.inputs,
         sizes=session.sizes,
         notes=tuple(session.notes),
     )

@@ -20,15 +20,29 @@ _MOST_SHOWN = 5
 def make_job(data: Any, where: str, line_of: LineOf = lambda key: None) -> Job:
     """Check `data`; `where` names the file in messages and `line_of` gives the line of a key, where it has one."""
     if not isinstance(data, Mapping):
-        raise UsageError(f"{where}: a job is a mapping of keys to values, e.g. components: ...; this is {_kind(data)}")
+        raise UsageError(
+            f"{where}: a job is a mapping of keys to values, e.g. components: ...; this is {in_words(data)}"
+        )
     try:
         return Job.model_validate(dict(data))
     except ValidationError as error:
-        raise UsageError("\n".join(_messages(error, where, line_of))) from None
+        raise UsageError("\n".join(_messages(error.errors(include_url=False), where, line_of))) from None
 
 
-def _messages(error: ValidationError, where: str, line_of: LineOf) -> Iterator[str]:
-    found = [(line_of(key), key, detail) for key, detail in _by_key(error.errors(include_url=False)).items()]
+def check_part(data: Mapping[str, Any], where: str, line_of: LineOf = lambda key: None) -> None:
+    """Check keys and values of a part of a job; whether they agree is known when all parts are together."""
+    try:
+        Job.model_validate(dict(data))
+    except ValidationError as error:
+        found = [
+            detail for detail in error.errors(include_url=False) if detail["type"] not in ("missing", "value_error")
+        ]
+        if found:
+            raise UsageError("\n".join(_messages(found, where, line_of))) from None
+
+
+def _messages(errors: list[ErrorDetails], where: str, line_of: LineOf) -> Iterator[str]:
+    found = [(line_of(key), key, detail) for key, detail in _by_key(errors).items()]
     found.sort(key=lambda one: one[0] or 0)
     for line, key, detail in found[:_MOST_SHOWN]:
         place = where if line is None else f"{where}:{line}"
@@ -64,17 +78,17 @@ def _explain(detail: ErrorDetails, key: Key) -> str:
             close = nearest(str(given), [word.strip("' ") for word in wanted.replace(" or ", ", ").split(",")])
             return f"{_shown(given)} is not one of {wanted}" + (close if close.startswith(";") else "")
         case "int_type" | "int_from_float" | "int_parsing":
-            return f"a whole number is needed, not {_kind(given)}"
+            return f"a whole number is needed, not {in_words(given)}"
         case "float_type":
-            return f"a number is needed, not {_kind(given)}"
+            return f"a number is needed, not {in_words(given)}"
         case "bool_type":
-            return f"true or false is needed, not {_kind(given)}"
+            return f"true or false is needed, not {in_words(given)}"
         case "string_type":
-            return f"text is needed, not {_kind(given)}"
+            return f"text is needed, not {in_words(given)}"
         case "list_type":
-            return f"a list is needed, e.g. [a, b], not {_kind(given)}"
+            return f"a list is needed, e.g. [a, b], not {in_words(given)}"
         case "dict_type" | "model_type" | "model_attributes_type":
-            return f"keys and values are needed ({', '.join(_fields_at(key)) or 'name: value'}), not {_kind(given)}"
+            return f"keys and values are needed ({', '.join(_fields_at(key)) or 'name: value'}), not {in_words(given)}"
         case "greater_than_equal":
             return f"{_shown(given)} is too small: at least {context['ge']:,} is needed"
         case "greater_than":
@@ -89,7 +103,7 @@ def _explain(detail: ErrorDetails, key: Key) -> str:
             return detail["msg"][:1].lower() + detail["msg"][1:]
 
 
-def _kind(value: Any) -> str:
+def in_words(value: Any) -> str:
     """What somebody wrote, in words."""
     match value:
         case None:

@@ -18,7 +18,7 @@ _LONGEST_PERIOD = 4
 """Optimizer steps in one round of a training loop, e.g. two in a GAN's."""
 
 _MOVES_MEMORY = (ALLOC, FREE, EMPTY_CACHE)
-_BLOCK_COLUMNS = ("requested_bytes", "op", "module", "phase", "kind", "stream")
+_BLOCK_COLUMNS = ("requested_bytes", "op", "module", "phase", "kind", "stream", "shape")
 
 
 @dataclass(frozen=True, slots=True)

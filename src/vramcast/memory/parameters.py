@@ -3,7 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterTensor:
+    """One parameter."""
+
+    name: str
+    count: int
+    """Of numbers; quantized ones are counted as they were."""
+    shape: tuple[int, ...]
+    dtype: str
+    """As torch writes it: float32"""
+    trained: bool
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    state: tuple[str, ...] = ()
+    """What the optimizer keeps for it on the card: exp_avg, exp_avg_sq."""
+
+    def renamed(self, name: str) -> ParameterTensor:
+        return replace(self, name=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +40,8 @@ class ModuleParameters:
     """Of those that are trained, while their gradients exist."""
     optimizer_bytes: int
     """State of the optimizer on the card, as it was after the last traced step."""
+    tensors: tuple[ParameterTensor, ...] = ()
+    """Each of them."""
 
 
 @dataclass(frozen=True, slots=True)

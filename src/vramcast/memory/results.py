@@ -19,8 +19,10 @@ from vramcast.trace.storage import FORMAT as TRACE_FORMAT
 
 PREDICTION_FORMAT = "vramcast-prediction"
 PREDICTION_VERSION = 1
+JOB_PREDICTION_FORMAT = "vramcast-job-prediction"
 MEASUREMENT_FORMAT = "vramcast-measurement"
 MEASUREMENT_VERSION = 1
+_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,18 @@ class Result:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
+def is_result(path: Path) -> bool:
+    """A file that vramcast wrote; any other may be a job."""
+    if not path.is_file():
+        return False
+    try:
+        document = _read(path)
+    except UsageError:
+        with path.open("rb") as file:
+            return file.read(2) == _GZIP  # a trace that is cut short, rather than a job
+    return str(document.get("format", "")).startswith("vramcast-")
+
+
 def load_result(path: Path, name: str | None = None) -> Result:
     """A trace, a prediction (`run --json`) or a measurement (`measure --save`)."""
     name = path.stem if name is None else name
@@ -60,6 +74,8 @@ def load_result(path: Path, name: str | None = None) -> Result:
             return result_of_prediction(name, predict(trace), forward_peaks(replay(trace)))
         if kind == PREDICTION_FORMAT:
             return _prediction(name, document)
+        if kind == JOB_PREDICTION_FORMAT:
+            return _prediction(name, document["prediction"])
         if kind == MEASUREMENT_FORMAT:
             return measured_result(name, document)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -149,7 +165,7 @@ def _check_version(name: str, document: Mapping[str, Any], version: int) -> None
 def _read(path: Path) -> dict[str, Any]:
     try:
         data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
+        if data[:2] == _GZIP:
             data = gzip.decompress(data)
         document = json.loads(data)
     except FileNotFoundError as error:

@@ -6,16 +6,16 @@ from typing import Any
 
 from vramcast.memory.job_account import JobAccount
 from vramcast.memory.parameters import ParameterNode
+from vramcast.memory.results import JOB_PREDICTION_FORMAT
 from vramcast.memory.stages import Stage
 from vramcast.report.documents import prediction_document
 
-JOB_FORMAT = "vramcast-job-prediction"
 JOB_VERSION = 1
 
 
 def job_document(account: JobAccount, job: dict[str, Any]) -> dict[str, Any]:
     return {
-        "format": JOB_FORMAT,
+        "format": JOB_PREDICTION_FORMAT,
         "version": JOB_VERSION,
         "name": account.name,
         "recognised_as": account.recognised_as,

@@ -11,7 +11,7 @@ from vramcast.trace.schema import ALLOC, EVENT_KINDS, FREE, KINDS, Note, StepTra
 _EVENT_CODE = {name: code for code, name in enumerate(EVENT_KINDS)}
 _CODE_BITS = 4
 _CODE_MASK = (1 << _CODE_BITS) - 1
-_ROW = 5  # requested_bytes, op, module, phase, stream
+_ROW = 6  # requested_bytes, op, module, phase, stream, shape
 
 KIND_ID: dict[str, int] = {name: kind_id for kind_id, name in enumerate(KINDS)}
 
@@ -40,10 +40,13 @@ class TraceBuilder:
         self._kinds: dict[int, int] = {}
         self._default_kind = KIND_ID[default_kind]
         self._ops, self._modules, self._phases, self._labels = _Names(), _Names(), _Names(), _Names()
+        self._shapes = _Names()
+        self._shapes.intern("")  # memory that no tensor describes: workspaces, what a kernel takes for itself
         self._notes: dict[tuple[str, str, str | None], int] = {}
         self.intern_op = self._ops.intern
         self.intern_module = self._modules.intern
         self.intern_phase = self._phases.intern
+        self.intern_shape = self._shapes.intern
 
     @property
     def n_blocks(self) -> int:
@@ -53,11 +56,13 @@ class TraceBuilder:
     def n_events(self) -> int:
         return len(self._events)
 
-    def alloc(self, requested_bytes: int, op_id: int, module_id: int, phase_id: int, stream: int = 0) -> int:
+    def alloc(
+        self, requested_bytes: int, op_id: int, module_id: int, phase_id: int, stream: int = 0, shape_id: int = 0
+    ) -> int:
         """Record an allocation and give its block id (0, 1, 2 ... in order)."""
         block = self._n_blocks
         self._n_blocks = block + 1
-        self._rows += (requested_bytes, op_id, module_id, phase_id, stream)
+        self._rows += (requested_bytes, op_id, module_id, phase_id, stream, shape_id)
         self._events.append(block << _CODE_BITS | ALLOC)
         return block
 
@@ -170,6 +175,7 @@ class TraceBuilder:
             modules=tuple(self._modules.ids),
             phases=tuple(self._phases.ids),
             labels=tuple(self._labels.ids),
+            shapes=tuple(self._shapes.ids),
             event_kind=array("b", [event & _CODE_MASK for event in events]),
             event_arg=array("q", [event >> _CODE_BITS for event in events]),
             requested_bytes=array("q", rows[0::_ROW]),
@@ -178,6 +184,7 @@ class TraceBuilder:
             phase=array("i", rows[3::_ROW]),
             kind=kind,
             stream=array("i", rows[4::_ROW]),
+            shape=array("i", rows[5::_ROW]),
             notes=(*collected, *notes),
             versions=dict(versions or {}),
             source=source,

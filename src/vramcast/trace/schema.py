@@ -5,7 +5,8 @@ Pure data, no torch. Two sets of parallel columns:
 events   in the order they happened: `event_kind` (an index into EVENT_KINDS) and `event_arg`
          (alloc and free: the block; every other kind: an index into `labels`)
 blocks   one row for each allocation: `requested_bytes`, `op`, `module`, `phase` (indices into the string
-         tables of those names), `kind` (an index into KINDS), `stream`
+         tables of those names), `kind` (an index into KINDS), `stream`, `shape` (an index into `shapes`, texts such
+         as "float32[8, 1024, 768]" of the tensor it was made for; "" where there is none)
 
 and three columns worked out from them when a trace is made or loaded: `born_event`, `died_event` (-1 while
 still alive at the end) and `step` (how many optimizer steps had finished when the block was made).
@@ -94,6 +95,10 @@ class StepTrace:
     kind: array[int]
     stream: array[int]
 
+    shapes: Sequence[str] = ("",)
+    shape: array[int] = field(default_factory=lambda: array("i"))
+    """Left out: of no block is it known."""
+
     notes: Sequence[Note] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     """Other versions that matter to the result: transformers, bitsandbytes, vramcast."""
@@ -107,6 +112,8 @@ class StepTrace:
     """Optimizer steps that finished."""
 
     def __post_init__(self) -> None:
+        if not self.shape:
+            object.__setattr__(self, "shape", array("i", bytes(4 * len(self.requested_bytes))))
         self._check_columns()
         born, died, step, steps = _lifetimes(self.event_kind, self.event_arg, len(self.requested_bytes))
         object.__setattr__(self, "born_event", born)
@@ -137,8 +144,9 @@ class StepTrace:
             "module": len(self.modules),
             "phase": len(self.phases),
             "kind": len(KINDS),
+            "shape": len(self.shapes),
         }
-        for name in ("op", "module", "phase", "kind", "stream"):
+        for name in ("op", "module", "phase", "kind", "stream", "shape"):
             column: array[int] = getattr(self, name)
             if len(column) != self.n_blocks:
                 raise TraceError(f"trace: column {name!r} has {len(column)} rows for {self.n_blocks} blocks")

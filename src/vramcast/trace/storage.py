@@ -25,6 +25,8 @@ _BLOCK_COLUMNS = (
     ("stream", "i"),
 )
 _TABLES = ("ops", "modules", "phases", "labels")
+# Files of earlier releases do not have these.
+_SHAPES, _SHAPE = "shapes", "shape"
 _SCALARS: tuple[tuple[str, type], ...] = (
     ("torch_version", str),
     ("allocator_conf", str),
@@ -47,8 +49,9 @@ def save(trace: StepTrace, path: Path) -> None:
     }
     for name, _ in _SCALARS:
         document[name] = getattr(trace, name)
-    for name in _TABLES:
+    for name in (*_TABLES, _SHAPES):
         document[name] = list(getattr(trace, name))
+    document[_SHAPE] = trace.shape.tolist()
     for name, _ in (*_EVENT_COLUMNS, *_BLOCK_COLUMNS):
         document[name] = getattr(trace, name).tolist()
     try:
@@ -73,6 +76,9 @@ def load(path: Path) -> StepTrace:
         fields: dict[str, Any] = {name: _typed(document, name, kind) for name, kind in _SCALARS}
         fields |= {name: tuple(str(item) for item in document[name]) for name in _TABLES}
         fields |= {name: array(code, document[name]) for name, code in (*_EVENT_COLUMNS, *_BLOCK_COLUMNS)}
+        if _SHAPES in document:
+            fields[_SHAPES] = tuple(str(item) for item in document[_SHAPES])
+            fields[_SHAPE] = array("i", document[_SHAPE])
         notes = tuple(
             Note(str(n["topic"]), str(n["text"]), n.get("where"), int(n.get("count", 1))) for n in document["notes"]
         )

@@ -215,7 +215,7 @@ class DispatchMode(TorchDispatchMode):
         storage = tensor.untyped_storage()
         block: Block | None = storage.__dict__.get(ATTRIBUTE)
         if block is None:
-            block = self.ledger.book(storage, device)
+            block = self.ledger.book(storage, device, tensor)
         return block
 
 

@@ -34,6 +34,7 @@ class Ledger:
         self.module = self._no_module = self.builder.intern_module("")
         self.phase = self.builder.intern_phase("setup")
         self.stream = 0
+        self._shape_ids: dict[tuple[torch.dtype, torch.Size], int] = {}
         self._watch: KernelWatch | None = KernelWatch()
         self.describe_out_of_memory: Callable[[OutOfMemory], str] = str
         # A free can come at any moment, from the garbage collector or another thread, also while the allocator is
@@ -42,7 +43,7 @@ class Ledger:
         self._busy = False
         self._waiting: list[tuple[int, int]] = []
 
-    def allocate(self, nbytes: int) -> tuple[int, int]:
+    def allocate(self, nbytes: int, shape: int = 0) -> tuple[int, int]:
         """Book `nbytes` on the card: (block id, address). Zero bytes take nothing, as on CUDA."""
         if nbytes <= 0 or not self.open:
             return -1, 0
@@ -54,12 +55,12 @@ class Ledger:
             self._busy = True
             try:
                 address = self.allocator.malloc(nbytes, self.stream)
-                block_id = builder.alloc(nbytes, self.op, self.module, self.phase, self.stream)
+                block_id = builder.alloc(nbytes, self.op, self.module, self.phase, self.stream, shape)
                 refused = None
             except OutOfMemory as error:
                 # Its traceback would hold this frame, and this frame it: nothing above would be freed any more.
                 refused = error.with_traceback(None)
-                block_id = builder.alloc(nbytes, self.op, self.module, self.phase, self.stream)
+                block_id = builder.alloc(nbytes, self.op, self.module, self.phase, self.stream, shape)
                 builder.mark("oom")
                 builder.free(block_id)
             finally:
@@ -93,16 +94,25 @@ class Ledger:
         while self._waiting:
             self._free(*self._waiting.pop(0))
 
-    def book(self, storage: torch.UntypedStorage, device: int) -> Block:
-        """Give a new storage its block, on the card or on the host (which is not accounted)."""
+    def book(self, storage: torch.UntypedStorage, device: int, tensor: torch.Tensor | None = None) -> Block:
+        """Give a new storage its block, on the card or on the host (which is not accounted). `tensor` is what it was
+        made for."""
         nbytes = storage.nbytes()
         if device == GPU:
-            block_id, address = self.allocate(nbytes)
+            block_id, address = self.allocate(nbytes, 0 if tensor is None else self._shape_id(tensor))
             block = Block(self, GPU, nbytes, block_id, address)
         else:
             block = Block(None, HOST, nbytes, -1, id(storage))
         attach(storage, block)
         return block
+
+    def _shape_id(self, tensor: torch.Tensor) -> int:
+        key = (tensor.dtype, tensor.shape)
+        known = self._shape_ids.get(key)
+        if known is None:
+            text = f"{str(key[0]).removeprefix('torch.')}{list(key[1])}"
+            known = self._shape_ids[key] = self.builder.intern_shape(text)
+        return known
 
     def resize(self, block: Block, nbytes: int) -> None:
         """A storage that changes its size, mostly to nothing and back: new memory, then the old is freed."""

@@ -14,6 +14,11 @@ from vramcast.virtual_gpu.position import Position
 from vramcast.virtual_gpu.storages import block_of
 from vramcast.virtual_gpu.unknown import UnknownKernel, caller
 from vramcast.virtual_gpu.workspace_rules import WorkspaceRules
+from vramcast.virtual_gpu.workspaces.cudnn_query import open_cudnn
+
+FITTED_CONVOLUTIONS = (
+    'workspaces fitted to cuDNN\'s choices; `pip install "vramcast[cudnn]"` lets vramcast ask cuDNN itself'
+)
 
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
@@ -41,6 +46,7 @@ class Machine:
         self.workspaces = WorkspaceRules(gpu)
         self._cublas_handles: set[tuple[bool, int, bool]] = set()
         self._convolutions: set[Any] = set()
+        self._told_of_fit = False
         self._dropout_state: torch.Tensor | None = None
         self.libraries = Libraries()
         self.guesses = Guesses(position)
@@ -89,6 +95,12 @@ class Machine:
 
     def use_cudnn(self) -> None:
         self.libraries.add("cudnn")
+
+    def use_cudnn_for_convolution(self) -> None:
+        self.use_cudnn()
+        if not self._told_of_fit and open_cudnn() is None:
+            self._told_of_fit = True
+            self.note("convolutions", FITTED_CONVOLUTIONS)
 
     def synchronize(self) -> None:
         self.ledger.builder.mark("synchronize")

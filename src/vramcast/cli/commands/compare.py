@@ -1,38 +1,151 @@
-"""Set saved predictions and measurements side by side, line by line.
+"""Set jobs side by side against a card, or saved predictions and measurements line by line.
 
-Takes traces (`run --save`), predictions (`run --json > FILE`) and measurements (`measure --save`). Differences
-are from the first measurement or, if there is none, from the first file.
+Jobs are what `vramcast predict` takes. JOB#NAME is a scenario of it: one that its file lists under `scenarios`, or
+inference, training, offload, which every job has. One job alone is compared with all of its scenarios, and with those
+that --scenario adds.
+
+Saved results are traces (`--save`), predictions (`--json > FILE`) and measurements (`measure --save`). Differences are
+from the first measurement or, if there is none, from the first of them. Jobs may stand among them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from vramcast.cli.options import EXIT_FITS, add_json_option, print_json
+from vramcast.cli.job_options import add_job_options, load, parse_change
+from vramcast.cli.options import EXIT_FITS, add_json_option, add_room_options, print_json
+
+if TYPE_CHECKING:
+    from vramcast.jobs.compare import JobComparison
+    from vramcast.jobs.load import LoadedJob
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="two or more saved results")
+    parser.add_argument("files", nargs="+", metavar="JOB|FILE", help="jobs, scenarios (JOB#NAME) or saved results")
+    jobs = parser.add_argument_group("for jobs")
+    jobs.add_argument(
+        "--scenario", action="append", default=[], metavar="NAME:CHANGES", dest="scenarios",
+        help='a scenario of the first job, e.g. "lora: components.model.mode=lora sizes.batch=8"; may be repeated',
+    )  # fmt: skip
+    add_room_options(jobs)
+    jobs.add_argument("--lines", action="store_true", help="line by line, as for saved results")
+    add_job_options(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
+    from vramcast.memory.results import is_result
+
+    saved = [is_result(Path(name)) for name in args.files]
+    if any(saved):
+        return _lines(args, saved)
+    jobs = _jobs(args)
+    found = _predict(args, jobs)
+    if args.json:
+        print_json(found.to_document())
+        return EXIT_FITS
+    if args.lines:
+        return _print_lines(found.lines())
+
+    from vramcast.report.console import emit
+    from vramcast.report.page import print_page
+    from vramcast.report.scenarios import scenarios_page
+
+    emit(lambda console: print_page(scenarios_page(found.scenarios), console), sys.stdout)
+    return EXIT_FITS
+
+
+def _lines(args: argparse.Namespace, saved: list[bool]) -> int:
+    """Saved results, and jobs among them, line by line."""
+    from vramcast.errors import UsageError
     from vramcast.memory.compare import compare
     from vramcast.memory.results import load_result
 
-    stems = [path.stem for path in args.files]
-    names = stems if len(set(stems)) == len(stems) else [str(path) for path in args.files]
-    results = [load_result(path, name) for path, name in zip(args.files, names, strict=True)]
+    if args.scenarios:
+        raise UsageError("--scenario: only jobs have scenarios; the saved results stay as they are")
+    stems = [Path(name).stem for name in args.files]
+    names = stems if len(set(stems)) == len(stems) else args.files
+    results = []
+    for argument, name, is_saved in zip(args.files, names, saved, strict=True):
+        if is_saved:
+            results.append(load_result(Path(argument), name))
+        else:
+            results.append(_job_result(args, argument, name))
     comparison = compare(results)
     if args.json:
         from vramcast.report.documents import comparison_document
 
         print_json(comparison_document(comparison))
-    else:
-        from vramcast.report.comparison import print_comparison
-        from vramcast.report.console import emit
+        return EXIT_FITS
+    return _print_lines(comparison)
 
-        emit(lambda console: print_comparison(comparison, console), sys.stdout)
+
+def _print_lines(comparison: Any) -> int:
+    from vramcast.report.comparison import print_comparison
+    from vramcast.report.console import emit
+
+    emit(lambda console: print_comparison(comparison, console), sys.stdout)
     return EXIT_FITS
+
+
+def _jobs(args: argparse.Namespace) -> dict[str, LoadedJob]:
+    from vramcast.jobs.compare import named_jobs, with_scenarios
+    from vramcast.jobs.load import variant
+
+    loaded = [load(args, _whole(argument, args.files[0])) for argument in args.files]
+    jobs = named_jobs(loaded) if len(loaded) > 1 else with_scenarios(loaded[0])
+    for text in args.scenarios:
+        name, changes = _parse_scenario(text)
+        jobs[name] = variant(loaded[0], name, changes)
+    return jobs
+
+
+def _whole(argument: str, first: str) -> str:
+    """ "#inference" alone is a scenario of the first job."""
+    return first.partition("#")[0] + argument if argument.startswith("#") else argument
+
+
+def _parse_scenario(text: str) -> tuple[str, dict[str, Any]]:
+    import shlex
+
+    from vramcast.errors import UsageError
+
+    name, colon, rest = text.partition(":")
+    try:
+        words = shlex.split(rest)
+    except ValueError as error:
+        raise UsageError(f"--scenario {text}: {error}") from None
+    if not colon or not name.strip() or not words:
+        example = '"lora: components.model.mode=lora sizes.batch=8"'
+        raise UsageError(f"--scenario {text}: write a name, a colon and changes, e.g. {example}")
+    return name.strip(), dict(parse_change(word, "--scenario") for word in words)
+
+
+def _predict(args: argparse.Namespace, jobs: dict[str, LoadedJob]) -> JobComparison:
+    from vramcast.cli.progress import Reporter
+    from vramcast.jobs.compare import compare
+
+    progress = Reporter()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # whatever a factory prints is not the result
+            return compare(jobs, args.gpu, args.memory, args.device, progress=progress)
+    finally:
+        progress.done()
+
+
+def _job_result(args: argparse.Namespace, argument: str, name: str) -> Any:
+    from vramcast.cli.progress import Reporter
+    from vramcast.jobs.compare import job_result
+    from vramcast.jobs.run import predict
+
+    loaded = load(args, argument)
+    progress = Reporter()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return job_result(name, predict(loaded, args.gpu, progress=progress))
+    finally:
+        progress.done()

@@ -2,7 +2,8 @@
 
 JOB is a vramcast.yaml, a model folder (transformers or diffusers: config.json is enough), a training config that one
 of the readers knows, or a Python function that returns a job (package.module:function). No GPU and no weights are
-needed.
+needed. What stands after `--` is read as the command line of a Hugging Face training script, or as its flags; it is
+never run.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from vramcast.cli.options import (
     print_json,
 )
 
+READS_SCRIPT_FLAGS = True
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_job_argument(parser)
+    add_job_argument(parser, nargs="?")
     add_card_options(parser)
     add_job_options(parser)
     parser.add_argument("--steps", type=positive, default=3, metavar="N", help="trace N optimizer steps (%(default)s)")

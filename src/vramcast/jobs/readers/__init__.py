@@ -7,21 +7,36 @@ A reader is a module of this package with three things:
     def read(path: Path, request: Request) -> Reading     # UsageError names the file, the key and the cure
 
 Put its name into READERS; the first that recognises a path reads it. None of them imports torch.
+
+A config that describes only a part of a job (accelerate, DeepSpeed, TrainingArguments) has `read_part` too; combine.py
+puts parts and a model together.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from vramcast.errors import UsageError
+from vramcast.jobs.readers.documents import check_readable
 from vramcast.jobs.schema import Job
 from vramcast.trace import Note
 
-READERS: tuple[str, ...] = ("vramcast_yaml", "model_folder")
+READERS: tuple[str, ...] = (
+    "vramcast_yaml",
+    "kair",
+    "torchtitan",
+    "deepspeed",
+    "accelerate",
+    "lightning",
+    "diffsr",
+    "hf_arguments",
+    "hf_script",
+    "model_folder",
+)
 """In the order in which they are asked: the more particular first."""
 
 
@@ -30,10 +45,12 @@ class Request:
     """What the user said beside the path."""
 
     model: str | None = None
-    """A model folder, for configs that describe the training but not the model (DeepSpeed, accelerate)."""
+    """A model folder, or package.module:function, for configs that describe the training but not the model."""
     trust_remote_code: bool = False
+    parts: tuple[str, ...] = ()
+    """Further files, each of which says a part of the job; a later one wins."""
     arguments: tuple[str, ...] = ()
-    """Flags of a training script, for readers that understand them."""
+    """The command line of a Hugging Face training script, or its flags alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +62,25 @@ class Reading:
     notes: tuple[Note, ...] = ()
     assumed: Mapping[str, str] = field(default_factory=dict)
     """What the reader chose itself: dotted key of the job → words for it. Told unless the user says the key."""
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+    """What the config asks for and no job can say: dotted key → words for it. Exit 3 unless the user says the key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one file says of a job."""
+
+    data: Mapping[str, Any]
+    """As make_job takes it; sections are written out (precision: {preset: ...}), so that parts can be merged."""
+    recognised_as: str
+    where: str
+    notes: tuple[Note, ...] = ()
+    assumed: Mapping[str, str] = field(default_factory=dict)
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+    """The model folder that it names."""
+    finish: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    """What can be said only when all parts are together."""
 
 
 class Reader(Protocol):
@@ -78,6 +114,7 @@ def read(path: Path, request: Request | None = None) -> Reading:
             f"job ({path}:job)"
         )
     if reader is None:
+        check_readable(path)
         names = ", ".join(reader.NAME for reader in readers())
         raise UsageError(
             f"{path}: not recognised as any of: {names}. `vramcast init` writes a vramcast.yaml to begin with"

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
-from vramcast.jobs.readers import Reading, Request
+from vramcast.errors import UsageError
+from vramcast.jobs.readers import Part, Reading, Request
+from vramcast.jobs.readers.code import resolve_factory
 from vramcast.jobs.schema import SOURCES
-from vramcast.jobs.validation import make_job
+from vramcast.jobs.validation import LineOf, check_part, make_job
 from vramcast.jobs.yaml_file import Key, read_yaml
 
 NAME = "vramcast.yaml"
 FILE_NAME = "vramcast.yaml"
 
 _SUFFIXES = (".yaml", ".yml")
-_OUR_KEYS = re.compile(r"^(components|step|script)\s*:", re.MULTILINE)
+_OUR_KEYS = re.compile(r"^(components|step|script|inputs)\s*:", re.MULTILINE)
 _LOOKED_AT_BYTES = 100_000
 _FOLDERS = ("transformers", "diffusers")
 
@@ -42,13 +43,29 @@ def read(path: Path, request: Request) -> Reading:
     if isinstance(data, dict):
         data = {"name": file.resolve().parent.name if file.name == FILE_NAME else file.stem, **data}
         _resolve_paths(data, file.parent, request)
+    return Reading(job=make_job(data, str(file), _line_of(lines)), recognised_as=NAME)
 
+
+def read_part(path: Path, request: Request) -> Part:
+    """Beside another config, a vramcast.yaml may say no more than the inputs."""
+    file = path / FILE_NAME if path.is_dir() else path
+    data, lines = read_yaml(file)
+    if not isinstance(data, dict):
+        raise UsageError(f"{file}: a mapping of keys to values is needed")
+    if "components" in data:
+        data = {"name": file.resolve().parent.name if file.name == FILE_NAME else file.stem, **data}
+    _resolve_paths(data, file.parent, request)
+    check_part(data, str(file), _line_of(lines))
+    return Part(data=data, recognised_as=NAME, where=str(file))
+
+
+def _line_of(lines: dict[Key, int]) -> LineOf:
     def line_of(key: Key) -> int | None:
         while key not in lines and key:
             key = key[:-1]
         return lines.get(key)
 
-    return Reading(job=make_job(data, str(file), line_of), recognised_as=NAME)
+    return line_of
 
 
 def _resolve_paths(data: dict[str, Any], folder: Path, request: Request) -> None:
@@ -70,7 +87,7 @@ def _resolve_paths(data: dict[str, Any], folder: Path, request: Request) -> None
         parts += value if isinstance(value, list) else [value]
     for part in parts:
         if isinstance(part, dict) and isinstance(part.get("factory"), str):
-            part["factory"] = _resolve_factory(part["factory"], folder)
+            part["factory"] = resolve_factory(part["factory"], folder)
 
 
 def _resolve_script(data: dict[str, Any], folder: Path) -> None:
@@ -79,13 +96,3 @@ def _resolve_script(data: dict[str, Any], folder: Path) -> None:
         data["script"] = os.path.join(folder, os.path.expanduser(script))
     elif isinstance(script, dict) and isinstance(script.get("path"), str):
         script["path"] = os.path.join(folder, os.path.expanduser(script["path"]))
-
-
-def _resolve_factory(name: str, folder: Path) -> str:
-    """ "file.py:function" lies beside the YAML file; "package.module:function" may too."""
-    if name.partition(":")[0].endswith(".py"):
-        return os.path.join(folder, name)
-    place = str(folder.resolve())
-    if place not in sys.path:
-        sys.path.insert(0, place)
-    return name

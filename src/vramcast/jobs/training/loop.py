@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from vramcast.errors import UsageError, VramcastError
+from vramcast.jobs.parallel import method_of
 from vramcast.jobs.references import DIFFUSION_NAMES, root
 from vramcast.jobs.schema import Job, Loss
 from vramcast.jobs.training.averaging import Average
@@ -163,7 +164,7 @@ class TrainingLoop:
         key = f"components.{call.component}"
         module: Any = self._modules[call.component]
         if call.method is not None:
-            module = getattr(module, call.method, None)
+            module = method_of(module, call.method)
             if module is None:
                 raise UsageError(f"{key}.method: there is no method {call.method!r}")
         positional, named = _arguments(call, {**live, **batch}, f"{key}.inputs")

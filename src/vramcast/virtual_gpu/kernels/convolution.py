@@ -87,7 +87,7 @@ def convolution(call: Call) -> Any:
         out = _new(call, size, x.dtype, CONTIGUOUS)
         held.append(_copy(call, w, CONTIGUOUS))
         return out
-    call.mode.machine.use_cudnn()
+    call.mode.machine.use_cudnn_for_convolution()
     x = _copy(call, x, memory_format)
     out = _new(call, size, x.dtype, memory_format)
     w = _copy(call, w, memory_format)
@@ -163,7 +163,7 @@ def _cudnn_backward(
     call: Call, grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, geometry: _Geometry, mask: Any,
     memory_format: torch.memory_format,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
-    call.mode.machine.use_cudnn()
+    call.mode.machine.use_cudnn_for_convolution()
     grad_x = grad_w = None
     if mask[1]:
         x = _copy(call, x, memory_format)

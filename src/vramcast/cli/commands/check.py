@@ -1,0 +1,176 @@
+"""Say in a few lines whether a job fits what is free here, or a card. The exit code says the same.
+
+JOB is what `vramcast predict` takes. With no GPU here and none named, the job's target or an RTX 4090 is taken.
+
+Without a JOB it is the quick formula, for when there is no model yet: one tensor of activations a layer,
+batch × sequence × height × width × hidden × bytes, times the layers, against 70 % of the card. That is a rule of
+thumb and no prediction; it answers at once and does not load PyTorch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from vramcast.cli.job_options import JOB_HELP, add_job_options
+from vramcast.cli.options import (
+    EXIT_DOES_NOT_FIT,
+    EXIT_FITS,
+    add_json_option,
+    add_room_options,
+    positive,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from vramcast.quick import QuickQuestion
+
+_QUICK_ONLY = ("hidden_dim", "num_layers", "gpu_memory", "bytes", "dtype", "threshold")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("job", metavar="JOB", nargs="?", help=f"{JOB_HELP}; left out: the quick formula")
+    parser.add_argument("--config", metavar="FILE", help="the same as JOB")
+    add_room_options(parser)
+    add_json_option(parser)
+    quick = parser.add_argument_group("the quick formula (no JOB)")
+    quick.add_argument("--hidden-dim", "--hidden_dim", type=positive, metavar="N", help="channels of a layer's output")
+    quick.add_argument("--num-layers", "--num_layers", type=positive, metavar="N", help="how many layers")
+    quick.add_argument("--gpu-memory", "--gpu_memory", metavar="GIB", help="of the card; left out: of the one here")
+    quick.add_argument("--bytes", type=positive, metavar="N", help="of one number (4)")
+    quick.add_argument("--dtype", metavar="NAME", help="instead of --bytes: fp32, bf16, fp16")
+    quick.add_argument("--threshold", type=float, metavar="SHARE", help="of the card that activations may take (0.7)")
+    add_job_options(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from vramcast.errors import UsageError
+
+    if args.config is not None:
+        if args.job is not None:
+            raise UsageError(f"--config {args.config}: {args.job} is named too; leave one out")
+        args.job = args.config
+    if args.job is None:
+        return _quick(args)
+    for name in _QUICK_ONLY:
+        if getattr(args, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} belongs to the quick formula, which takes no JOB; leave {args.job} out, or it")
+    return _job(args)
+
+
+def _job(args: argparse.Namespace) -> int:
+    import contextlib
+
+    from vramcast.cli.job_options import load
+    from vramcast.cli.progress import Reporter
+    from vramcast.jobs.check import check
+
+    loaded = load(args)
+    progress = Reporter()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # whatever a factory prints is not the result
+            result = check(loaded, args.gpu, args.memory, args.device, progress=progress)
+    finally:
+        progress.done()
+    if args.json:
+        print_json(result.to_document())
+    else:
+        from vramcast.report.check import check_page
+        from vramcast.report.console import emit
+        from vramcast.report.page import print_page
+
+        emit(lambda console: print_page(check_page(result.verdict), console), sys.stdout)
+    return EXIT_FITS if result.fits else EXIT_DOES_NOT_FIT
+
+
+def _quick(args: argparse.Namespace) -> int:
+    from vramcast.quick import answer
+    from vramcast.quick.words import document, lines
+
+    question, card = _question(args)
+    found = answer(question)
+    if args.json:
+        print_json(document(found, card))
+    else:
+        print("\n".join(lines(found, card)))
+    return EXIT_FITS if found.safe else EXIT_DOES_NOT_FIT
+
+
+def _question(args: argparse.Namespace) -> tuple[QuickQuestion, str]:
+    from vramcast.errors import UsageError
+    from vramcast.quick import QuickQuestion
+    from vramcast.quick.formula import DTYPE_BYTES, THRESHOLD
+
+    missing = [f"--{name}" for name in ("hidden-dim", "num-layers") if getattr(args, name.replace("-", "_")) is None]
+    if missing:
+        raise UsageError(
+            f"name a job (vramcast check ./my-model), or, for the quick formula, add {' and '.join(missing)}"
+        )
+    for name in ("precision", "optimizer", "checkpointing", "model", "size_frames", "changes", "inference"):
+        if getattr(args, name):
+            option = name.removeprefix("size_").replace("changes", "set")
+            raise UsageError(f"--{option}: the quick formula knows only sizes; name a job for it")
+    element_bytes = args.bytes
+    if args.dtype is not None:
+        if args.dtype not in DTYPE_BYTES:
+            raise UsageError(f"--dtype {args.dtype}: write one of {', '.join(DTYPE_BYTES)}")
+        if element_bytes not in (None, DTYPE_BYTES[args.dtype]):
+            raise UsageError(f"--dtype {args.dtype} and --bytes {element_bytes} disagree; leave one out")
+        element_bytes = DTYPE_BYTES[args.dtype]
+    card_bytes, card = _card(args)
+    question = QuickQuestion(
+        batch=args.size_batch or 1,
+        sequence=args.size_sequence or 1,
+        height=args.size_height or 1,
+        width=args.size_width or 1,
+        hidden_dim=args.hidden_dim,
+        layers=args.num_layers,
+        element_bytes=element_bytes or 4,
+        threshold=THRESHOLD if args.threshold is None else args.threshold,
+        card_bytes=card_bytes,
+    )
+    return question, card
+
+
+def _card(args: argparse.Namespace) -> tuple[int, str]:
+    """Bytes of the card, and its name where it has one."""
+    from vramcast.errors import UsageError
+    from vramcast.units import MIB
+
+    said = [name for name in ("gpu_memory", "gpu", "memory", "device") if getattr(args, name) is not None]
+    if len(said) > 1:
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in said)
+        raise UsageError(f"{options}: the card is said twice; leave one out")
+    if args.gpu_memory is not None or args.memory is not None:
+        option = "--gpu-memory" if args.gpu_memory is not None else "--memory"
+        return _gib(args.gpu_memory if args.gpu_memory is not None else args.memory, option), ""
+    if args.gpu is not None:
+        from vramcast.gpus import find_gpu
+
+        spec = find_gpu(args.gpu)
+        return spec.memory_mib * MIB, spec.short_name
+    from vramcast.gpus.state import local_gpu, local_gpus
+
+    here = local_gpu(args.device) if args.device is not None else next(iter(local_gpus()), None)
+    if here is None:
+        raise UsageError("--gpu-memory: there is no GPU here to ask; write --gpu-memory 24, or --gpu rtx-4090")
+    return here.total_bytes, here.name
+
+
+def _gib(text: str, option: str) -> int:
+    """A bare number is GiB, and GB means the same, as on a card's box."""
+    from vramcast.errors import UsageError
+    from vramcast.units import GIB, TIB, parse_bytes
+
+    plain = text.strip()
+    try:
+        if plain.replace(".", "", 1).isdecimal():
+            plain += "GiB"
+        size = parse_bytes(plain.lower().replace("gb", "gib").replace("mb", "mib"))
+    except (UsageError, ValueError, OverflowError):
+        raise UsageError(f"{option} {text}: write the card's memory in GiB, e.g. 24") from None
+    if not GIB // 8 <= size <= 16 * TIB:
+        raise UsageError(f"{option} {text}: no card has that much or that little; a bare number is GiB, e.g. 24")
+    return size

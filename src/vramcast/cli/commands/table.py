@@ -1,0 +1,100 @@
+"""Make a table of cards × batch × resolution or sequence: the largest batch that each card holds, or what each takes.
+
+Two small batches are traced for each size, all others are worked out from them, and the answer is traced for real.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+from vramcast.cli.job_options import add_job_argument, add_job_options, load
+from vramcast.cli.options import EXIT_FITS, add_json_option, positive, print_json
+
+T = TypeVar("T")
+
+_LARGEST = "largest"
+_MOST = 32
+"""Of one list: a table is for reading."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_argument(parser)
+    parser.add_argument(
+        "--gpus",
+        "--gpu",
+        metavar="A,B",
+        type=_list_of(str.strip),
+        help="cards, by any of their names, or sizes (24GiB)",
+    )
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument(
+        "--resolutions", metavar="A,B", type=_list_of(str.strip), help="256, or 480x832 (height x width)"
+    )
+    sizes.add_argument(
+        "--sequence",
+        "--sequences",
+        "--seq",
+        metavar="A,B",
+        type=_list_of(positive),
+        dest="sequences",
+        help="lengths: 512,1024",
+    )
+    parser.add_argument(
+        "--batch",
+        metavar="A,B|largest",
+        type=_batches,
+        default=(),
+        dest="batches",
+        help="1,2,4, or largest (the default)",
+    )
+    add_json_option(parser)
+    add_job_options(parser, without=("batch", "seq"))
+
+
+def execute(args: argparse.Namespace) -> int:
+    loaded = load(args)
+
+    from vramcast.cli.progress import Reporter
+    from vramcast.jobs.table import DEFAULT_CARDS, table
+
+    progress = Reporter()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # whatever a factory prints is not the result
+            found = table(
+                loaded,
+                args.gpus or DEFAULT_CARDS,
+                args.batches,
+                resolutions=args.resolutions or (),
+                sequences=args.sequences or (),
+                progress=progress,
+            )
+    finally:
+        progress.done()
+    if args.json:
+        print_json(found.to_document())
+        return EXIT_FITS
+
+    from vramcast.report.batch_table import table_page
+    from vramcast.report.console import emit
+    from vramcast.report.page import print_page
+
+    emit(lambda console: print_page(table_page(found.table), console), sys.stdout)
+    return EXIT_FITS
+
+
+def _list_of(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    def parse(text: str) -> tuple[T, ...]:
+        words = [word for word in text.split(",") if word.strip()]
+        if not words or len(words) > _MOST:
+            raise argparse.ArgumentTypeError(f"from 1 to {_MOST} values with commas between are needed, not {text!r}")
+        return tuple(dict.fromkeys(kind(word.strip()) for word in words))
+
+    return parse
+
+
+def _batches(text: str) -> tuple[int, ...]:
+    return () if text.strip() == _LARGEST else _list_of(positive)(text)

@@ -1,0 +1,62 @@
+"""Python code that a config names: where it is found, and what of the config it takes. It runs only because it is
+named, by the user or by a class path in the config."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vramcast.factories import hush_torch, load_factory
+from vramcast.trace import Note
+
+
+def resolve_factory(name: str, folder: Path) -> str:
+    """ "file.py:function" lies beside the config; "package.module:function" may too."""
+    if name.partition(":")[0].endswith(".py"):
+        return os.path.join(folder, name)
+    place = str(folder.resolve())
+    if place not in sys.path:
+        sys.path.insert(0, place)
+    return name
+
+
+def factory_beside(name: str, folder: Path) -> str:
+    """As resolve_factory, for what was typed: a file may also lie in the current folder."""
+    file = name.rpartition(":")[0]
+    return name if file.endswith(".py") and os.path.exists(file) else resolve_factory(name, folder)
+
+
+def is_there(module: str, folder: Path) -> bool:
+    """Whether `module` lies in `folder`, without running it."""
+    path = folder.joinpath(*module.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def taken_by(factory: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Of the keys of a config, those that the function takes as arguments, and the others."""
+    parameters = _parameters(factory)
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return dict(given), []
+    taken = {name: value for name, value in given.items() if name in parameters}
+    return taken, [name for name in given if name not in taken]
+
+
+def first_parameter(factory: str) -> str | None:
+    """The name of the first argument that the function takes."""
+    return next(iter(_parameters(factory)), None)
+
+
+def _parameters(factory: str) -> Mapping[str, inspect.Parameter]:
+    hush_torch()
+    try:
+        return inspect.signature(load_factory(factory)).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def code_note(factory: str, why: str) -> Note:
+    return Note("Python code", f"{factory} is imported and called, because {why}")

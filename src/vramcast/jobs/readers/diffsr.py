@@ -1,0 +1,130 @@
+"""DiffSR-style YAML (model, data, train, optimize): super-resolution of fields. The network is a Python class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vramcast.errors import UsageError
+from vramcast.jobs.readers import Reading, Request
+from vramcast.jobs.readers.code import code_note, factory_beside, first_parameter, taken_by
+from vramcast.jobs.readers.documents import peek, read_document
+from vramcast.jobs.readers.keys import Keys, unused_note
+from vramcast.jobs.validation import make_job
+from vramcast.trace import Note
+
+NAME = "DiffSR config"
+
+_SECTIONS = ("model", "data", "train", "optimize")
+_BATCHES = ("train_batchsize", "batch_size")
+_ASSUMED = {
+    "loss": "mean squared error (--set loss.kind=l1)",
+    "inputs": "one coarse field in, one fine field as target",
+}
+_KNOWN = frozenset((
+    "eval_batchsize", "eval_freq", "train_ratio", "valid_ratio", "test_ratio", "schedule", "log", "beta_schedule",
+))  # fmt: skip
+_DIFFUSION = ("ddpm", "sr3", "diffusion")
+
+
+def recognises(path: Path) -> bool:
+    keys = peek(path, ".yaml", ".yml")
+    model = keys.get("model")
+    sections = [name for name in _SECTIONS if name in keys]
+    return len(sections) >= 3 and "data" in sections and isinstance(model, dict) and "name" in model
+
+
+def read(path: Path, request: Request) -> Reading:
+    keys = Keys.of(read_document(path), str(path))
+    model, data, train = keys.section("model"), keys.section("data"), keys.section("train")
+    notes: list[Note] = []
+    unsupported: dict[str, str] = {}
+    name = model.text("name") or "model"
+    if not request.model:
+        raise UsageError(
+            f"{path}: model.name: {name!r} is a Python class: say where it is with --model file.py:{name} or "
+            f"--model package.module:{name}"
+        )
+    if any(word in name.lower() for word in _DIFFUSION):
+        unsupported["step"] = (
+            f"model.name: {name} is trained with noise and two inputs; write the step: --set step.factory=..."
+        )
+    factory = factory_beside(request.model, path.parent)
+    notes.append(code_note(factory, "--model names it"))
+    arguments, left = taken_by(factory, {key: value for key, value in model.as_dict().items() if key != "name"})
+    whole = first_parameter(factory) if not arguments else None
+    if whole is not None:  # DiffSR's own classes take the section as one dict, and have channels last
+        arguments, left = {whole: model.as_dict()}, []
+    notes += unused_note([f"model.{key}" for key in left], f"{path}: {factory} takes no such argument")
+    job = {
+        "name": path.stem,
+        "components": {"model": {"factory": factory, "arguments": arguments, "inputs": ["coarse"]}},
+        **_inputs(model, data, channels_last=whole is not None),
+        "loss": {"kind": "mse", "target": "fine"},
+        "optimizer": _optimizer(keys.section("optimize")),
+        "precision": {"preset": "fp16" if train.flag("use_amp") else "fp32"},
+        "accumulation": train.whole("accumulation_steps") or 1,
+        "gpus": _gpus(train, data),
+        "zero_grad": "before-backward",
+    }
+    if model.flag("use_checkpoint") and "use_checkpoint" not in arguments:
+        job["checkpointing"] = {"scope": "all"}
+    notes += unused_note(keys.unused(_KNOWN), str(path))
+    return Reading(
+        job=make_job(job, str(path)), recognised_as=f"{NAME} ({name})", notes=tuple(notes), assumed=_ASSUMED,
+        unsupported=unsupported,
+    )  # fmt: skip
+
+
+def _inputs(model: Keys, data: Keys, *, channels_last: bool) -> dict[str, Any]:
+    """`shape` is that of the fine field; the coarse one is smaller by sample_factor."""
+    shape = data.wholes("shape")
+    if shape is None or not 2 <= len(shape) <= 3 or min(shape) < 1:
+        data.fail("shape", "two or three sizes of the fine field are needed, e.g. [128, 128]")
+    factor = data.whole("sample_factor") or 1
+    if any(size % factor for size in shape):
+        data.fail("sample_factor", f"{shape} cannot be divided by {factor}")
+    names = ["height", "width"] if len(shape) == 2 else ["depth", "height", "width"]
+    coarse = [f"{name} // {factor}" if factor > 1 else name for name in names]
+    before, after = (
+        _channels(model, ("in_dim", "in_channels", "in_channel")),
+        _channels(model, ("out_dim", "out_channels")),
+    )
+
+    def shape_of(channels: int, sizes: list[str]) -> list[Any]:
+        return ["batch", *sizes, channels] if channels_last else ["batch", channels, *sizes]
+
+    return {
+        "inputs": {"coarse": {"shape": shape_of(before, coarse)}, "fine": {"shape": shape_of(after, names)}},
+        "sizes": dict(zip(names, shape, strict=True)),
+    }
+
+
+def _channels(model: Keys, names: tuple[str, ...]) -> int:
+    return next((size for name in names if (size := model.whole(name)) is not None), 1)
+
+
+def _optimizer(keys: Keys) -> dict[str, Any]:
+    name = keys.text("optimizer") or "AdamW"
+    if name.lower() not in ("adam", "adamw", "sgd"):
+        keys.fail("optimizer", f"there is no optimizer {name!r} in DiffSR; there is Adam, AdamW and SGD")
+    momentum = keys.number("momentum") if name.lower() == "sgd" else None
+    return {"name": name.lower(), "arguments": {"momentum": momentum} if momentum else {}}
+
+
+def _gpus(train: Keys, data: Keys) -> dict[str, Any]:
+    """Under DDP each process loads train_batchsize of its own; under DataParallel one batch is divided."""
+    name = next((name for name in _BATCHES if name in data), None)
+    place = data if name is not None else train
+    batch = place.whole(name or "batch_size")
+    if batch is None:
+        data.need("train_batchsize", "8")
+    ids = train.take("device_ids")
+    shared = train.flag("distribute")
+    mode = train.text("distribute_mode", ("DDP", "DP")) or "DDP"
+    count = len(ids) if shared and isinstance(ids, list) and ids else 1
+    if mode == "DP" and count > 1:
+        if batch % count:
+            place.fail(name or "batch_size", f"{batch}, of all GPUs, cannot be divided by {count} device_ids")
+        return {"count": count, "strategy": "none", "global_batch": batch}
+    return {"count": count, "global_batch": batch * count}

@@ -1,0 +1,135 @@
+"""JSON (with // comments), YAML and TOML files of other tools: parsed safely, within limits, with the line of a key."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vramcast.errors import UsageError, VramcastError
+from vramcast.jobs.yaml_file import Key, parse_yaml
+
+LineOf = Callable[[Key], int | None]
+
+_LARGEST_BYTES = 1_000_000
+_DEEPEST = 40
+_JSON, _YAML, _TOML = (".json", ".jsonc"), (".yaml", ".yml"), (".toml",)
+_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*')
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    data: Any
+    line_of: LineOf
+
+
+def read_document(path: Path) -> Document:
+    """UsageError names the file and the line that cannot be read."""
+    text = read_text(path)
+    suffix = path.suffix.lower()
+    if suffix in _YAML:
+        data, lines = parse_yaml(text, str(path))
+        return Document(data, lines.get)
+    data = _parse_toml(text, path) if suffix in _TOML else _parse_json(text, path)
+    _check_depth(data, path)
+    return Document(data, functools.partial(_search_line, text))
+
+
+def beside(name: str, folder: Path) -> Path:
+    """A path in a config: relative to the config's folder, or else to the one in which the training is started."""
+    here = os.path.expanduser(name)
+    path = folder / here
+    return path if path.exists() else Path(here)
+
+
+def read_text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise UsageError(f"{path} is too large for a config: more than {_LARGEST_BYTES // 1000} kB")
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not a text file in UTF-8") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError as error:  # a name that no file can have
+        raise UsageError(f"cannot read {str(path)!r}: {error}") from None
+
+
+def peek(path: Path, *suffixes: str) -> dict[str, Any]:
+    """The keys of a file with one of these suffixes; {} for any other file, and for what cannot be read."""
+    try:
+        if path.suffix.lower() not in (suffixes or (*_JSON, *_YAML, *_TOML)) or not path.is_file():
+            return {}
+        return _peeked(path, path.stat().st_mtime_ns)
+    except OSError:
+        return {}
+
+
+@functools.lru_cache(maxsize=16)
+def _peeked(path: Path, changed_ns: int) -> dict[str, Any]:
+    """Each reader looks at the same file in turn; it is parsed once."""
+    try:
+        data = read_document(path).data
+    except VramcastError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def check_readable(path: Path) -> None:
+    """For a file that no reader knew: UsageError when it is no proper JSON, YAML or TOML at all."""
+    if path.suffix.lower() in (*_JSON, *_YAML, *_TOML):
+        read_document(path)
+
+
+def _parse_json(text: str, path: Path) -> Any:
+    plain = _COMMENT.sub(lambda match: match[1] or "", text)
+    try:
+        return json.loads(plain, object_pairs_hook=functools.partial(_once_each, path))
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise UsageError(f"{path}: not JSON: {error}") from None
+
+
+def _once_each(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"{path}: {twice}: this key is there twice")
+    return found
+
+
+def _parse_toml(text: str, path: Path) -> Any:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: not TOML: {error}") from None
+    except (RecursionError, ValueError) as error:
+        raise UsageError(f"{path}: not TOML: {error}") from None
+
+
+def _check_depth(data: Any, path: Path, depth: int = 0) -> None:
+    if depth > _DEEPEST:
+        raise UsageError(f"{path}: nested too deeply")
+    for value in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
+        _check_depth(value, path, depth + 1)
+
+
+def _search_line(text: str, key: Key) -> int | None:
+    """JSON and TOML parsers do not tell lines: the names of the key are looked for one after the other."""
+    start = 0
+    for name in key:
+        found = re.compile(rf"(?<![\w-]){re.escape(str(name))}(?![\w-])").search(text, start)
+        if found is None:
+            return None
+        start = found.end()
+    return text.count("\n", 0, start) + 1

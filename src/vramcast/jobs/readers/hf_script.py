@@ -1,0 +1,108 @@
+"""The command that starts a Hugging Face training script, in a shell script or after `--`. It is read, never run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from vramcast.errors import CannotPredict, UsageError, VramcastError
+from vramcast.jobs.readers import Part, Reading, Request, accelerate, combine, hf_arguments, hf_names
+from vramcast.jobs.readers.command_line import Command, commands_in, parse_command
+from vramcast.jobs.readers.documents import beside, read_text
+from vramcast.jobs.readers.keys import Keys
+
+NAME = "command of a Hugging Face training script"
+
+_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".txt", ".cmd")
+_MARKS = ("--per_device_train_batch_size", "--model_name_or_path", "--gradient_accumulation_steps")
+_OF_LAUNCHER = ("gpus", "checkpointing", "torch_compile")
+_PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
+_MACHINES = ("nnodes", "num_machines", "num_nodes")
+
+
+def recognises(path: Path) -> bool:
+    try:
+        if path.suffix.lower() not in _SUFFIXES or not path.is_file():
+            return False
+        text = read_text(path).replace("-", "_")
+    except (OSError, VramcastError):
+        return False
+    return any(mark.replace("-", "_") in text for mark in _MARKS)
+
+
+def read(path: Path, request: Request) -> Reading:
+    return combine.complete([read_part(path, request)], request)
+
+
+def read_part(path: Path, request: Request) -> Part:
+    found = [words for words in commands_in(read_text(path), str(path)) if _is_training(words)]
+    if len(found) != 1:
+        raise UsageError(
+            f"{path}: {len(found) or 'none'} of its commands start a training with {_MARKS[0]} or the like; one is "
+            "needed. Or write it after --: vramcast predict -- torchrun train.py ..."
+        )
+    return part_from_words(found[0], path.parent, str(path), request)
+
+
+def part_from_words(words: list[str], folder: Path, where: str, request: Request) -> Part:
+    """Paths in a command are those of the folder in which it is started: here, or where the shell script lies."""
+    command = parse_command(words, where)
+    if command.script in hf_names.OTHER_TRAININGS:
+        raise CannotPredict(
+            f"{where}: {command.script} trains with a second model or with text that it generates: not modelled; "
+            "describe it in a vramcast.yaml, or run the script with `vramcast run`"
+        )
+    keys = Keys(command.flags, where)
+    part = hf_arguments.part_from(keys, folder, request, hf_names.SCRIPT_TASKS.get(command.script))
+    launched = _launcher(command, folder, where, request)
+    if launched is None:
+        return dataclasses.replace(part, recognised_as=NAME)
+    data = combine.merge(dict(part.data), {name: launched.data[name] for name in _OF_LAUNCHER if name in launched.data})
+    if not (command.flags.get("bf16") or command.flags.get("fp16")):  # the script's own wins, as in the Trainer
+        data = combine.merge(data, {"precision": launched.data.get("precision", {})})
+    return dataclasses.replace(
+        part, data=data, recognised_as=NAME, notes=(*part.notes, *launched.notes),
+        assumed={**part.assumed, **launched.assumed}, unsupported={**part.unsupported, **launched.unsupported},
+    )  # fmt: skip
+
+
+def _is_training(words: list[str]) -> bool:
+    names = {word.partition("=")[0].replace("-", "_") for word in words}
+    return any(mark.replace("-", "_") in names for mark in _MARKS)
+
+
+def _launcher(command: Command, folder: Path, where: str, request: Request) -> Part | None:
+    """How many processes torchrun, accelerate launch or deepspeed start, and accelerate's config file."""
+    flags = Keys(command.launcher_flags, f"{where}: {command.launcher}")
+    part: Part | None = None
+    file = flags.text("config_file") if command.launcher == "accelerate" else None
+    if file is not None:
+        part = accelerate.read_part(beside(file, folder), request)
+    gpus: dict[str, Any] = dict(part.data.get("gpus", {})) if part else {}
+    processes = next((flags.whole(name) for name in _PROCESSES if _is_whole(flags.take(name))), None)
+    machines = next((flags.whole(name) for name in _MACHINES if _is_whole(flags.take(name))), None)
+    if processes is not None:
+        # accelerate counts the processes of all machines, the others those of each.
+        gpus["count"] = processes * (1 if command.launcher == "accelerate" else machines or 1)
+    for flag, strategy in (("use_fsdp", "fsdp"), ("use_deepspeed", "deepspeed")):
+        if flags.take(flag):
+            gpus["strategy"] = strategy
+    stage = flags.whole("zero_stage", least=0, most=3) if "zero_stage" in flags else None
+    if stage is not None:
+        gpus |= {"strategy": "deepspeed", "zero_stage": stage}
+    data: dict[str, Any] = {**(part.data if part else {}), "gpus": gpus}
+    precision = flags.text("mixed_precision", ("no", "fp16", "bf16"))
+    if precision is not None:
+        data["precision"] = {"preset": "fp32" if precision == "no" else precision}
+    if not gpus and "precision" not in data:
+        return None
+    return Part(
+        data=data, recognised_as=NAME, where=where, notes=part.notes if part else (),
+        assumed=part.assumed if part else {}, unsupported=part.unsupported if part else {},
+    )  # fmt: skip
+
+
+def _is_whole(value: Any) -> bool:
+    """torchrun also takes `--nproc_per_node gpu`, which says nothing here."""
+    return type(value) is int

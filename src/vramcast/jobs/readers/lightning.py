@@ -1,0 +1,198 @@
+"""Lightning CLI YAML: a `class_path` is code that the config names, so it is imported and called as a factory is."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from vramcast.errors import UsageError
+from vramcast.jobs.readers import Part, Reading, Request, combine
+from vramcast.jobs.readers.code import code_note, factory_beside, resolve_factory
+from vramcast.jobs.readers.documents import peek, read_document
+from vramcast.jobs.readers.keys import Keys, unused_note
+from vramcast.jobs.validation import in_words
+from vramcast.trace import Note
+
+NAME = "Lightning CLI config"
+
+_PRECISIONS: dict[str, dict[str, Any]] = {
+    "32": {"preset": "fp32"},
+    "32-true": {"preset": "fp32"},
+    "16": {"preset": "fp16"},
+    "16-mixed": {"preset": "fp16"},
+    "bf16": {"preset": "bf16"},
+    "bf16-mixed": {"preset": "bf16"},
+    "16-true": {"preset": "pure-fp16"},
+    "bf16-true": {"preset": "pure-bf16"},
+    "64": {"weights": "fp64"},
+    "64-true": {"weights": "fp64"},
+}
+_STRATEGIES: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "ddp": {"strategy": "ddp"},
+    "ddp_spawn": {"strategy": "ddp"},
+    "ddp_fork": {"strategy": "ddp"},
+    "ddp_notebook": {"strategy": "ddp"},
+    "ddp_find_unused_parameters_true": {"strategy": "ddp", "find_unused_parameters": True},
+    "ddp_find_unused_parameters_false": {"strategy": "ddp"},
+    "fsdp": {"strategy": "fsdp"},
+    "fsdp_cpu_offload": {"strategy": "fsdp", "offload_parameters": True},
+    "deepspeed": {"strategy": "deepspeed", "zero_stage": 2},
+    "deepspeed_stage_1": {"strategy": "deepspeed", "zero_stage": 1},
+    "deepspeed_stage_2": {"strategy": "deepspeed", "zero_stage": 2},
+    "deepspeed_stage_2_offload": {"strategy": "deepspeed", "zero_stage": 2, "offload_optimizer": True},
+    "deepspeed_stage_3": {"strategy": "deepspeed", "zero_stage": 3},
+    "deepspeed_stage_3_offload": {
+        "strategy": "deepspeed", "zero_stage": 3, "offload_optimizer": True, "offload_parameters": True,
+    },
+}  # fmt: skip
+_CLASSES = {"DDPStrategy": "ddp", "FSDPStrategy": "fsdp", "DeepSpeedStrategy": "deepspeed"}
+_OPTIMIZER_MODULES = ("torch.optim", "bitsandbytes.optim", "")
+_EXAMPLE = "inputs: {x: {shape: [batch, 3, 224, 224]}, y: {shape: [batch], dtype: int64, below: 10}}"
+
+
+def recognises(path: Path) -> bool:
+    keys = peek(path, ".yaml", ".yml")
+    model = keys.get("model")
+    return isinstance(keys.get("trainer"), dict) or (isinstance(model, dict) and "class_path" in model)
+
+
+def read(path: Path, request: Request) -> Reading:
+    return combine.complete([read_part(path, request)], request)
+
+
+def read_part(path: Path, request: Request) -> Part:
+    keys = Keys.of(read_document(path), str(path))
+    notes: list[Note] = []
+    assumed: dict[str, str] = {}
+    unsupported: dict[str, str] = {}
+    trainer = keys.section("trainer")
+    data: dict[str, Any] = {
+        "name": path.stem,
+        "components": {"model": _model(keys, path.parent, request, notes)},
+        "sizes": _batch(keys, assumed),
+        "optimizer": _optimizer(keys, assumed, path.parent),
+        "precision": _precision(trainer, unsupported),
+        "gpus": _gpus(trainer, assumed, unsupported),
+        "accumulation": trainer.whole("accumulate_grad_batches") or 1,
+        "zero_grad": "before-backward",
+        "outputs_live_until": "forward",
+    }
+    norm = trainer.number("gradient_clip_val")
+    if norm and (trainer.text("gradient_clip_algorithm", ("norm", "value")) or "norm") == "norm":
+        data["gradient_clipping"] = norm
+    elif norm:
+        notes.append(Note("clipping", "by value: it takes no memory of its own"))
+    if trainer.flag("benchmark"):
+        data["cudnn_benchmark"] = True
+    notes += unused_note(keys.unused(), str(path))
+    return Part(
+        data=data, recognised_as=NAME, where=str(path), notes=tuple(notes), assumed=assumed, unsupported=unsupported,
+        finish=functools.partial(_training_step, str(path)),
+    )  # fmt: skip
+
+
+def _training_step(where: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Lightning calls training_step(batch, batch_idx), which returns the loss; what a batch is, no config says."""
+    inputs, model = data.get("inputs"), data["components"]["model"]
+    if not isinstance(inputs, dict) or not inputs:
+        raise UsageError(
+            f"{where}: the shapes of a batch are not in a Lightning config: say them in a second YAML file, "
+            f"--with inputs.yaml, like\n  {_EXAMPLE}"
+        )
+    if "inputs" in model or "method" in model:
+        return data
+    batch = {f"batch.{i}": name for i, name in enumerate(inputs)}
+    model = {**model, "method": "training_step", "inputs": batch, "options": {"batch_idx": 0}}
+    return {"loss": {"kind": "model"}, **data, "components": {**data["components"], "model": model}}
+
+
+def _model(keys: Keys, folder: Path, request: Request, notes: list[Note]) -> dict[str, Any]:
+    """The class that `model.class_path` names; a config of a fixed class has its arguments alone."""
+    model = keys.section("model")
+    class_path = model.text("class_path")
+    if request.model:
+        factory, why = factory_beside(request.model, folder), "--model names it"
+    elif class_path is None:
+        model.need("class_path", "mypackage.module.LitModel; or name the class with --model package.module:Class")
+    else:
+        factory, why = _as_factory(class_path, folder), "class_path names it"
+    notes.append(code_note(factory, why))
+    arguments = model.as_dict() if class_path is None else model.section("init_args").as_dict()
+    return {"factory": factory, "arguments": arguments}
+
+
+def _as_factory(class_path: str, folder: Path) -> str:
+    module, _, name = class_path.rpartition(".")
+    return resolve_factory(f"{module or '__main__'}:{name}", folder)
+
+
+def _batch(keys: Keys, assumed: dict[str, str]) -> dict[str, int]:
+    """Of one process: in the data module's arguments, or in the model's."""
+    data = keys.section("data")
+    places = [data.section("init_args"), data] if "class_path" in data else [data]
+    for place in (*places, keys.section("model").section("init_args")):
+        batch = place.whole("batch_size") or place.whole("train_batch_size")
+        if batch is not None:
+            return {"batch": batch}
+    assumed["sizes.batch"] = "a batch of 1: the config says none under data (--batch)"
+    return {"batch": 1}
+
+
+def _optimizer(keys: Keys, assumed: dict[str, str], folder: Path) -> dict[str, Any]:
+    section = keys.section("optimizer")
+    class_path = section.text("class_path")
+    if class_path is None:
+        assumed["optimizer"] = "AdamW: configure_optimizers of the class is not called (--optimizer)"
+        return {"name": "adamw"}
+    arguments = section.section("init_args").as_dict()
+    module, _, name = class_path.rpartition(".")
+    if module in _OPTIMIZER_MODULES:
+        return {"name": name, "arguments": arguments}
+    return {"factory": _as_factory(class_path, folder), "arguments": arguments}
+
+
+def _precision(trainer: Keys, unsupported: dict[str, str]) -> dict[str, Any]:
+    value = trainer.take("precision")
+    if value is None:
+        return {"preset": "fp32"}
+    name = str(value)
+    if name in ("transformer-engine", "transformer-engine-float16"):
+        unsupported["precision"] = f"trainer.precision: {name} is not modelled; --precision bf16 predicts with that"
+        return {"preset": "bf16"}
+    if name not in _PRECISIONS or isinstance(value, (bool, float)):
+        trainer.fail("precision", f"{in_words(value)} is not one of {', '.join(_PRECISIONS)}")
+    return _PRECISIONS[name]
+
+
+def _gpus(trainer: Keys, assumed: dict[str, str], unsupported: dict[str, str]) -> dict[str, Any]:
+    devices = trainer.take("devices")
+    if isinstance(devices, str) and devices.isdigit():
+        devices = int(devices)
+    if isinstance(devices, list):
+        count = max(1, len(devices))
+    elif devices in (None, "auto", -1, "-1"):
+        count = 1
+        assumed["gpus"] = "one GPU: trainer.devices leaves it open (--set gpus.count=N)"
+    else:
+        count = trainer.whole("devices") or 1
+    gpus: dict[str, Any] = {"count": count * (trainer.whole("num_nodes") or 1)}
+    value = trainer.take("strategy")
+    if isinstance(value, dict):
+        section = trainer.section("strategy")
+        name = (section.text("class_path") or "").rpartition(".")[2]
+        name = _CLASSES.get(name, name)
+        options = section.section("init_args")
+        gpus |= _STRATEGIES.get(name, {})
+        for field in ("find_unused_parameters", "static_graph", "gradient_as_bucket_view"):
+            if options.flag(field):
+                gpus[field] = True
+        stage = options.whole("stage", least=0, most=3)
+        gpus |= {"zero_stage": stage} if stage is not None and name == "deepspeed" else {}
+    else:
+        name = trainer.text("strategy") or "auto"
+    if name not in _STRATEGIES:
+        unsupported["gpus"] = f"trainer.strategy: {name} is not modelled; --set gpus.strategy=ddp predicts with that"
+        return gpus
+    return {**_STRATEGIES[name], **gpus}

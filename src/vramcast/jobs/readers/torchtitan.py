@@ -1,0 +1,162 @@
+"""torchtitan TOML: the flavors of llama3 as a transformers LlamaForCausalLM of the same sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vramcast.errors import UsageError
+from vramcast.jobs.readers import Part, Reading, Request, combine
+from vramcast.jobs.readers.documents import peek, read_document
+from vramcast.jobs.readers.keys import Keys, unused_note
+from vramcast.jobs.references import nearest
+from vramcast.trace import Note
+
+NAME = "torchtitan config"
+BASE = Path(__file__).parent / "llama3"
+
+FLAVORS: dict[str, dict[str, int]] = {
+    "debugmodel": {
+        "hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 16, "num_key_value_heads": 16,
+        "intermediate_size": 768, "vocab_size": 2048,
+    },
+    "8B": {},
+    "70B": {
+        "hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64, "intermediate_size": 28672,
+    },
+    "405B": {
+        "hidden_size": 16384, "num_hidden_layers": 126, "num_attention_heads": 128, "intermediate_size": 53248,
+    },
+}  # fmt: skip
+"""What differs from 8B, whose config.json lies in llama3/ (torchtitan/models/llama3/__init__.py)."""
+
+_LAYERS = {"debugmodel": 6, "8B": 32, "70B": 80, "405B": 126}
+_DEGREES = ("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree", "expert_parallel_degree")
+_IMPLEMENTATIONS = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}
+_OPTIMIZERS = {"Adam": "adam", "AdamW": "adamw"}
+_DEFAULT_BATCH, _DEFAULT_LENGTH = 8, 2048
+_SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "optimizer", "job")
+
+
+def recognises(path: Path) -> bool:
+    keys = peek(path, ".toml")
+    model = keys.get("model")
+    flavored = isinstance(model, dict) and "flavor" in model
+    return flavored or sum(isinstance(keys.get(name), dict) for name in _SECTIONS) >= 3
+
+
+def read(path: Path, request: Request) -> Reading:
+    return combine.complete([read_part(path, request)], request)
+
+
+def read_part(path: Path, request: Request) -> Part:
+    keys = Keys.of(read_document(path), str(path))
+    notes: list[Note] = []
+    assumed: dict[str, str] = {}
+    unsupported: dict[str, str] = {}
+    training = keys.section("training")
+    batch = training.whole("local_batch_size") or training.whole("batch_size") or _DEFAULT_BATCH
+    data: dict[str, Any] = {
+        "name": path.stem,
+        "sizes": {"batch": batch, "sequence": training.whole("seq_len") or _DEFAULT_LENGTH},
+        "precision": {"preset": _precision(training)},
+        "optimizer": _optimizer(keys.section("optimizer"), unsupported),
+        "gpus": _gpus(keys.section("parallelism"), training, assumed, unsupported),
+        "outputs_live_until": "forward",
+    }
+    layers = _LAYERS.get(keys.section("model").text("flavor") or "debugmodel", 0)
+    data["checkpointing"] = _checkpointing(keys.section("activation_checkpoint"), layers, unsupported)
+    if request.model is None:
+        data["components"] = {"model": _model(keys.section("model"), notes)}
+    norm = training.number("max_norm")
+    if norm != 0:
+        data["gradient_clipping"] = norm or 1.0
+    total = training.take("global_batch_size")
+    if total not in (None, -1):
+        data["accumulation"] = _accumulation(training, batch * data["gpus"]["count"])
+    compiled = keys.section("compile")
+    if training.flag("compile") or compiled.flag("enable"):
+        data["torch_compile"] = True
+    compiled.as_dict()
+    converters = keys.section("model").take("converters")
+    if converters:
+        unsupported["components"] = f"model.converters: {converters} is not modelled; leave it out"
+    keys.section("model").as_dict()
+    notes += unused_note(keys.unused(), str(path))
+    kind = NAME if request.model else f"{NAME} (llama3 {keys.section('model').text('flavor') or 'debugmodel'})"
+    return Part(
+        data=data, recognised_as=kind, where=str(path), notes=tuple(notes), assumed=assumed, unsupported=unsupported
+    )
+
+
+def _model(keys: Keys, notes: list[Note]) -> dict[str, Any]:
+    name, flavor = keys.text("name") or "llama3", keys.text("flavor") or "debugmodel"
+    if name != "llama3":
+        keys.fail(
+            "name", f"the sizes of {name!r} are not known, only those of llama3: name a model folder with --model"
+        )
+    if flavor not in FLAVORS:
+        keys.fail("flavor", f"there is no {flavor!r}{nearest(flavor, FLAVORS)}")
+    notes.append(Note("model", f"llama3 {flavor} is predicted as transformers' LlamaForCausalLM of the same sizes"))
+    return {"transformers": str(BASE), "config": FLAVORS[flavor]}
+
+
+def _precision(training: Keys) -> str:
+    weights = training.text("mixed_precision_param", ("bfloat16", "float32")) or "bfloat16"
+    training.ignore("mixed_precision_reduce")
+    return "bf16" if weights == "bfloat16" else "fp32"
+
+
+def _optimizer(keys: Keys, unsupported: dict[str, str]) -> dict[str, Any]:
+    name = keys.text("name", _OPTIMIZERS) or "AdamW"
+    how = keys.text("implementation", _IMPLEMENTATIONS)
+    if how is None:
+        how = "for-loop" if keys.flag("fused") is False else "fused"
+    if keys.flag("early_step_in_backward"):
+        unsupported["optimizer"] = (
+            "optimizer.early_step_in_backward is not modelled; name an optimizer with --optimizer"
+        )
+    return {"name": _OPTIMIZERS[name], "arguments": _IMPLEMENTATIONS[how]}
+
+
+def _gpus(keys: Keys, training: Keys, assumed: dict[str, str], unsupported: dict[str, str]) -> dict[str, Any]:
+    for name in _DEGREES:
+        if (keys.whole(name) or 1) > 1:
+            unsupported["gpus"] = (
+                f"{keys.name_of(name)} above 1 is not modelled; --set gpus.count=1 predicts without it"
+            )
+    copies = keys.whole("data_parallel_replicate_degree") or 1
+    shards = keys.whole("data_parallel_shard_degree", least=-1)
+    reshard = keys.text("fsdp_reshard_after_forward", ("default", "always", "never")) != "never"
+    offload = {"offload_parameters": True} if training.flag("enable_cpu_offload") else {}
+    if shards is not None and shards > 1:
+        return {"count": copies * shards, "strategy": "fsdp", "reshard_after_forward": reshard, **offload}
+    if shards in (None, -1, 0):
+        text = "one GPU: data_parallel_shard_degree = -1 shards over as many as are started, which is not modelled"
+        assumed["gpus"] = text if copies == 1 else f"{copies} GPUs, not sharded: {text.partition(': ')[2]}"
+    return {"count": copies, **offload}
+
+
+def _checkpointing(keys: Keys, layers: int, unsupported: dict[str, str]) -> dict[str, Any]:
+    mode = keys.text("mode", ("none", "full", "selective", "memory_budget")) or "selective"
+    option = str(keys.take("selective_ac_option") or "2")
+    if mode in ("none", "full"):
+        return {"scope": "none" if mode == "none" else "all"}
+    if mode == "selective" and option.isdigit() and int(option) > 0 and layers:
+        chosen = range(int(option) - 1, layers, int(option))
+        return {"scope": "modules", "modules": [f"model.layers.{i}" for i in chosen]} if chosen else {"scope": "none"}
+    what = f"mode = {mode}" if mode != "selective" else f"selective_ac_option = {option}"
+    unsupported["checkpointing"] = (
+        f"activation_checkpoint.{what} is not modelled; what it takes lies between --checkpointing all and none"
+    )
+    return {"scope": "none"}
+
+
+def _accumulation(training: Keys, of_one_pass: int) -> int:
+    total = training.whole("global_batch_size") or of_one_pass
+    if total % of_one_pass:
+        raise UsageError(
+            f"{training.where}: training.global_batch_size: {total} is no multiple of {of_one_pass}, the samples of "
+            "one pass on all GPUs"
+        )
+    return total // of_one_pass

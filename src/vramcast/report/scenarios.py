@@ -1,0 +1,74 @@
+"""Scenarios side by side: one line each, the parts in GiB, and whether the card holds it; and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vramcast.memory.compare import Comparison
+from vramcast.memory.scenarios import COLUMNS, Scenario, Scenarios
+from vramcast.report.documents import COMPARISON_FORMAT, COMPARISON_VERSION, comparison_document
+from vramcast.report.page import Grid, Line, Page
+from vramcast.units import GIB, format_gib
+
+_HEADINGS = ("at the peak, GiB", "trained", *COLUMNS, "other", "needs", "left")
+
+
+def scenarios_page(found: Scenarios) -> Page:
+    what = "free on" if found.is_free else "on"
+    page: list[Line | Grid] = [Line(f"{format_gib(found.available_bytes)} {what} {found.card}", "heading")]
+    rows = [_row(scenario) for scenario in found.rows if scenario.prediction is not None]
+    page.append(Grid(_HEADINGS, tuple(rows)))
+    page += [Line(f"{one.name} could not be predicted: {one.problem}", "bad") for one in found.rows if one.problem]
+    fitting = [one.name for one in found.rows if one.prediction is not None and one.prediction.fits]
+    if not fitting:
+        page.append(Line("none of them fits", "bad"))
+    else:
+        page.append(Line(f"fits: {', '.join(fitting)}", "good"))
+    return page
+
+
+def _row(scenario: Scenario) -> tuple[str, ...]:
+    prediction, parameters = scenario.prediction, scenario.parameters
+    assert prediction is not None
+    training = parameters is not None and parameters.count
+    trained = _millions(parameters.trained_count) if training and parameters is not None else "–"
+    left = f"{prediction.headroom_bytes / GIB:.2f}" if prediction.fits or prediction.headroom_bytes < 0 else "in pieces"
+    parts = scenario.part_bytes()
+    return (scenario.name, trained, *(_gib(size) for size in parts.values()), _gib(prediction.device_bytes), left)
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:.2f}" if size_bytes else "–"
+
+
+def _millions(count: int) -> str:
+    if count >= 10**9:
+        return f"{count / 10**9:.2f} B"
+    return f"{count / 10**6:.1f} M" if count >= 10**5 else f"{count:,}"
+
+
+def scenarios_document(found: Scenarios, lines: Comparison | None) -> dict[str, Any]:
+    """The comparison line by line, and what only jobs have."""
+    base = {"format": COMPARISON_FORMAT, "version": COMPARISON_VERSION, "columns": [], "reference": None, "rows": []}
+    return (base if lines is None else comparison_document(lines)) | {
+        "card": found.card,
+        "available_bytes": found.available_bytes,
+        "is_free": found.is_free,
+        "scenarios": [_document(scenario) for scenario in found.rows],
+    }
+
+
+def _document(scenario: Scenario) -> dict[str, Any]:
+    prediction, parameters = scenario.prediction, scenario.parameters
+    if prediction is None:
+        return {"name": scenario.name, "problem": scenario.problem}
+    return {
+        "name": scenario.name,
+        "problem": None,
+        "fits": prediction.fits,
+        "device_bytes": prediction.device_bytes,
+        "headroom_bytes": prediction.headroom_bytes,
+        "parts": scenario.part_bytes(),
+        "parameters": None if parameters is None else parameters.count,
+        "trained_parameters": None if parameters is None else parameters.trained_count,
+    }
