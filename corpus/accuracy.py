@@ -19,9 +19,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from corpus import page
+from corpus import job_page, page
 from corpus.errors import signed_percent
 from corpus.external import rows as external_rows
+from corpus.job_accuracy import compare_jobs, reasons, workloads_with_jobs
+from corpus.job_accuracy import line as job_line
 from corpus.predictions import Comparison, Recording, compare_each, missing_by_name, recordings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -92,6 +94,18 @@ def rewrite_readme(text: str, summary: list[str]) -> str:
     return before + BEGIN + "\n" + "\n".join(summary) + "\n" + END + after
 
 
+def job_section(results: list[page.Result], jobs: int) -> list[str]:
+    """The job files beside what was just predicted of their workloads' code."""
+    code = {c.measured.name: c for result in results for c in result.comparisons}
+    chosen = [workload for workload in workloads_with_jobs() if workload.name in code]
+    found = []
+    for comparison in compare_jobs(chosen, jobs):
+        found.append(comparison)
+        print("job file", job_line(comparison, code[comparison.measured.name]), flush=True)
+    print("\n".join(["", *job_page.terminal_summary(found)]))
+    return job_page.section(found, code, reasons())
+
+
 def machine() -> dict[str, str]:
     """Where the predictions are made, for the page."""
     import torch
@@ -117,12 +131,13 @@ def main(arguments: list[str] | None = None) -> int:
     for recording in found:
         comparisons, left_out = predict_recording(recording, options.only, options.jobs)
         results.append(page.Result(recording, tuple(comparisons), left_out))
+    job_files = job_section(results, options.jobs)
     external = None if options.no_external or options.only else evaluate_external(options.jobs)
     print()
     print("\n".join(page.terminal_summary(results, external)))
     print(f"{time.monotonic() - started:.0f} s")
     if not (options.only or options.dry_run):
-        PAGE.write_text("\n".join(page.document(results, external, machine())) + "\n", encoding="utf-8")
+        PAGE.write_text("\n".join(page.document(results, external, machine(), job_files)) + "\n", encoding="utf-8")
         summary = page.readme_summary(results, external)
         README.write_text(rewrite_readme(README.read_text(encoding="utf-8"), summary), encoding="utf-8")
         print(f"wrote {PAGE.relative_to(ROOT)} and the summary in {README.name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,7 +104,8 @@ FIRST_LOOK = """*Unseen workloads.* The drawn sets (`corpus/draw.py`: names from
     as seen."""
 
 
-def document(results: list[Result], external: Any, machine: dict[str, str]) -> list[str]:
+def document(results: list[Result], external: Any, machine: dict[str, str], job_files: Sequence[str] = ()) -> list[str]:
+    """`job_files` is the section that corpus/job_page.py makes."""
     lines = [
         "# Accuracy",
         "",
@@ -122,6 +123,8 @@ def document(results: list[Result], external: Any, machine: dict[str, str]) -> l
     for result in results:
         lines += ["", f"## {result.title}", "", *_summary_tables(result), "", *_worst(result), "", *_full(result)]
         lines += ["", *_how(result, machine)]
+    if job_files:
+        lines += ["", *job_files]
     if external is not None:
         lines += ["", *external_page.section(external)]
     return lines

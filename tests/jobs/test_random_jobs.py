@@ -164,6 +164,8 @@ _SMALL_JOBS = st.fixed_dictionaries(
                         "dtype": st.sampled_from(["fp32", "bf16"]),
                         "copies": st.integers(1, 3),
                         "training_mode": st.booleans(),
+                        "built_on": st.sampled_from(["cpu", "gpu"]),
+                        "prepare": st.sampled_from([[], ["half"], ["zero_grad", "no_such_method"]]),
                     },
                 )
             }
@@ -187,7 +189,9 @@ _SMALL_JOBS = st.fixed_dictionaries(
         "gpus": st.sampled_from([1, 2, {"count": 2, "strategy": "fsdp"}]),
         "zero_grad": st.sampled_from(["before-forward", "before-backward", "after-step"]),
         "outputs_live_until": st.sampled_from(["forward", "step", "next-step"]),
-        "loss": st.sampled_from(["cross-entropy", "mean", "mse", {"kind": "cross-entropy", "upcast": True}]),
+        "batch_lives_until": st.sampled_from(["forward", "step", "next-step"]),
+        "forward_function": st.booleans(),
+        "loss": st.sampled_from(["cross-entropy", "mean", "mse", {"kind": "cross-entropy", "label_smoothing": 0.1}]),
         "torch_compile": st.booleans(),
     },
 )  # fmt: skip

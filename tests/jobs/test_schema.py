@@ -107,7 +107,7 @@ def test_the_examples_on_the_docs_page_are_jobs() -> None:
     page = (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
     blocks = [block.partition("```")[0] for block in page.split("```yaml\n")[1:]]
     whole = [block for block in blocks if "components:" in block]
-    assert len(whole) == 2
+    assert len(whole) == 3
     for block in whole:
         make_job(parse_yaml(block, "docs/jobs.md")[0], "docs/jobs.md")
 

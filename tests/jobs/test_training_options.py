@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.jobs.tiny import JOB, ConvNet, Mixer, features
-from vramcast.errors import CannotPredict
+from vramcast.errors import CannotPredict, UsageError
 from vramcast.jobs.run import predict
+from vramcast.memory import predict as predict_trace
 from vramcast.trace import StepTrace
 from vramcast.virtual_gpu.context import virtual_gpu
 
@@ -25,6 +26,11 @@ def _traced(changes: dict[str, Any]) -> StepTrace:
     trace = predict(JOB | changes, CARD).trace
     assert trace is not None
     return trace
+
+
+def _figures(trace: StepTrace) -> tuple[list[int], int]:
+    """What was asked for in turn, and the peak, which tells when things were let go of."""
+    return list(trace.requested_bytes), predict_trace(trace).peak_allocated_bytes
 
 
 def _batch() -> dict[str, torch.Tensor]:
@@ -269,6 +275,117 @@ def test_outputs_that_live_longer_take_more() -> None:
         for until in ("forward", "step", "next-step")
     ]
     assert peaks == sorted(peaks)
+
+
+def test_batch_and_outputs_live_as_long_as_is_said() -> None:
+    """A step in a function of its own: the model's outputs go with the loss, the batch with the function."""
+    data = _batch()
+
+    def loss_of(net: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return F.cross_entropy(net(batch["x"]), batch["labels"])
+
+    with virtual_gpu(CARD) as gpu:
+        net = Mixer().to("cuda")
+        update = torch.optim.AdamW(net.parameters(), lr=1e-4)
+
+        def step() -> None:
+            update.zero_grad()
+            batch = _to_card(data)
+            loss = loss_of(net, batch)
+            loss.backward()
+            update.step()
+
+        for _ in range(3):
+            step()
+    job = _traced({"outputs_live_until": "forward", "batch_lives_until": "step"})
+    assert _figures(job) == _figures(gpu.trace())
+
+
+def test_what_a_forward_function_returns_replaces_the_old_when_it_ends() -> None:
+    data = _batch()
+
+    def forward(net: nn.Module, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        output = net(batch["x"])
+        return F.cross_entropy(output, batch["labels"], label_smoothing=0.1), output
+
+    with virtual_gpu(CARD) as gpu:
+        net = Mixer().to("cuda")
+        update = torch.optim.AdamW(net.parameters(), lr=1e-4)
+        for _ in range(3):
+            update.zero_grad()
+            batch = _to_card(data)
+            result = forward(net, batch)
+            loss = result[0]
+            loss.backward()
+            update.step()
+    smooth = {"kind": "cross-entropy", "label_smoothing": 0.1}
+    assert _figures(_traced({"forward_function": True, "loss": smooth})) == _figures(gpu.trace())
+
+
+def test_the_same_network_called_twice_holds_one_set_of_weights() -> None:
+    parts = {
+        "first": {"factory": "tests.jobs.tiny:mixer", "inputs": ["x"]},
+        "second": {"same_as": "first", "inputs": ["x"]},
+    }
+    loss = [{"kind": "mean", "prediction": "first"}, {"kind": "mean", "prediction": "second"}]
+    large = JOB | {"sizes": {"batch": 50_000}}
+    once, twice = (predict(large | more, CARD) for more in ({"loss": "mean"}, {"components": parts, "loss": loss}))
+    assert twice.parameters.count == once.parameters.count
+    assert twice.parameters.optimizer_bytes == once.parameters.optimizer_bytes
+    assert twice.peak_allocated_bytes > 1.5 * once.peak_allocated_bytes
+
+
+def test_built_on_the_card_and_cast_there() -> None:
+    data = _batch()["x"].bfloat16()
+    with virtual_gpu(CARD) as gpu:
+        with torch.device("cuda"):
+            net = Mixer()
+        net = net.to(torch.bfloat16)
+        update = torch.optim.AdamW(net.parameters(), lr=1e-4)
+        for _ in range(3):
+            update.zero_grad()
+            x = data.to("cuda")
+            output = net(x)
+            loss = output.mean()
+            loss.backward()
+            update.step()
+    job = {
+        "components": {"model": {"factory": "tests.jobs.tiny:mixer", "built_on": "gpu"}},
+        "inputs": {"x": {"shape": ["batch", 64], "dtype": "bf16"}}, "loss": "mean", "precision": "pure-bf16",
+    }  # fmt: skip
+    assert _figures(_traced(job)) == _figures(gpu.trace())
+
+
+def test_prepare_calls_methods_of_the_model() -> None:
+    part = {"factory": "tests.jobs.tiny:mixer", "prepare": ["half"]}
+    job = {"components": {"model": part}, "inputs": {"x": {"shape": ["batch", 64], "dtype": "fp16"}}, "loss": "mean"}
+    assert predict(JOB | job, CARD).parameters.weights_bytes == 2 * predict(JOB, CARD).parameters.count
+    with pytest.raises(UsageError, match="did you mean 'half'"):
+        predict(JOB | {"components": {"model": part | {"prepare": ["halff"]}}}, CARD)
+
+
+def test_distillation() -> None:
+    parts = {
+        "teacher": {"factory": "tests.jobs.tiny:mixer", "mode": "frozen", "role": "teacher", "inputs": ["x"]},
+        "student": {"factory": "tests.jobs.tiny:mixer", "arguments": {"depth": 1}, "inputs": ["x"]},
+    }
+    loss = [{"kind": "distillation", "target": "teacher", "temperature": 4}, {"kind": "cross-entropy"}]
+    result = predict(JOB | {"components": parts, "loss": loss}, CARD)
+    assert 0 < result.parameters.trained_count < result.parameters.count
+    with pytest.raises(UsageError, match="temperature"):
+        predict(JOB | {"loss": {"kind": "mse", "temperature": 4.0}}, CARD)
+
+
+def test_channels_last_on_the_card_makes_a_second_tensor() -> None:
+    def job(reference: str) -> dict[str, Any]:
+        part = {"factory": "tests.jobs.tiny:conv_net", "channels_last": True, "inputs": [reference]}
+        return {"components": {"model": part}, "inputs": {"image": {"shape": ["batch", 3, 64, 64]}}, "loss": "mean"}
+
+    plain, converted = (_traced(job(name)) for name in ("image", "image.channels_last()"))
+    image = BATCH * 3 * 64 * 64 * 4
+    # Where the input is not in that layout already, the convolution makes its own copy.
+    assert list(converted.requested_bytes).count(image) >= 2 * 3
+    assert list(plain.requested_bytes).count(image) >= 2 * 3
 
 
 def test_what_does_not_fit_is_known_in_full() -> None:

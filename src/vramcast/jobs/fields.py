@@ -38,6 +38,14 @@ class Section(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, use_attribute_docstrings=True)
 
+    @property
+    def changed_fields(self) -> list[str]:
+        """Those that say something else than their default."""
+        fields = type(self).model_fields
+        return [
+            name for name, one in fields.items() if getattr(self, name) != one.get_default(call_default_factory=True)
+        ]
+
 
 def _dtype(value: Any) -> Any:
     return _DTYPE_SPELLINGS.get(value.removeprefix("torch."), value) if isinstance(value, str) else value

@@ -64,6 +64,12 @@ def _check_component(job: Job, name: str, component: Component, before: dict[str
     key = f"components.{name}"
     if component.copy_of is not None:
         _known(component.copy_of, before, f"{key}.copy_of", "component above it")
+    if component.same_as is not None:
+        _known(component.same_as, before, f"{key}.same_as", "component above it")
+        if before[component.same_as].is_trained != component.is_trained:
+            raise ValueError(
+                f"{key}.mode: {component.same_as} has another: write mode: frozen for both, or for neither"
+            )
     if component.call and component.device == "cpu":
         raise ValueError(f"{key}: it stays on the CPU, so the step cannot use it: write call: false")
     given = component.inputs

@@ -29,8 +29,12 @@ from vramcast.jobs.fields import (
     SizeName,
 )
 
-SOURCES = ("transformers", "diffusers", "timm", "torchvision", "factory", "copy_of")
+SOURCES = ("transformers", "diffusers", "timm", "torchvision", "factory", "copy_of", "same_as")
 """The fields of a component of which exactly one says where it comes from."""
+
+
+_FIELDS_OF_A_CALL = {"same_as", "mode", "role", "method", "inputs", "options", "no_grad"}
+"""What a component that is the same as another says of its own."""
 
 
 def _short(field: str, kind: type, section: Any) -> BeforeValidator:
@@ -116,6 +120,9 @@ class Component(Section):
     """Source: a Python function that returns the module, "package.module:function" or "file.py:function"."""
     copy_of: Name | None = None
     """Source: a deep copy of another component, e.g. the frozen original beside the one being trained."""
+    same_as: Name | None = None
+    """Source: another component itself, called once more with other inputs or by another method: siamese networks, or
+    decode of an autoencoder whose encode was called before. It holds nothing of its own."""
 
     subfolder: str | None = None
     """The part of a pipeline folder: transformer, unet, text_encoder, vae."""
@@ -150,7 +157,13 @@ class Component(Section):
     """bitsandbytes' 8-bit or 4-bit weights of all linear layers but the head, for a frozen component or LoRA. peft's
     prepare_model_for_kbit_training, which turns the other weights into fp32, is not applied."""
     channels_last: bool = False
-    """Weights in channels-last layout."""
+    """Weights in channels-last layout, into which they are brought on the card."""
+    built_on: Literal["cpu", "gpu"] = "cpu"
+    """gpu: it is built on the card in fp32 and brought into its dtype there (`with torch.device("cuda")`). What that
+    leaves behind stays in the allocator's cache."""
+    prepare: list[Name] = []
+    """Methods of the model that are called once, without arguments, before it is trained, e.g. freeze_feature_encoder
+    or enable_input_require_grads."""
     copies: Annotated[int, Field(ge=1, le=64)] = 1
     """How many of it lie on the card. Those after the first are frozen and never called."""
     device: Literal["gpu", "cpu"] = "gpu"
@@ -202,6 +215,10 @@ class Component(Section):
         if len(given) != 1:
             said = " and ".join(given) if given else "none of them"
             raise ValueError(f"a component has exactly one of {', '.join(SOURCES)}; this one has {said}")
+        if self.same_as is not None and (extra := sorted(set(self.changed_fields) - _FIELDS_OF_A_CALL)):
+            raise ValueError(
+                f"`{extra[0]}` is said where the component itself stands ({self.same_as}), not beside same_as"
+            )
         if self.lora is not None and self.mode != "lora":
             raise ValueError(f"`lora` is given but mode is {self.mode}: write mode: lora")
         if self.quantization != "none" and self.mode == "trained":
@@ -226,14 +243,15 @@ class Input(Section):
     """Whole numbers from `at_least` up to, not including, this: the vocabulary, the number of classes."""
     at_least: Annotated[int, Field(ge=-LARGEST_SIZE, le=LARGEST_SIZE)] = 0
     """Smallest of the whole numbers."""
-    fill: Literal["random", "ones", "zeros"] = "random"
-    """ones: e.g. an attention mask without padding."""
+    fill: Literal["random", "ones", "zeros", "padded"] = "random"
+    """ones: e.g. an attention mask without padding. padded: one with padding, zeros in the last eighth of each row."""
     made_on: Literal["cpu", "gpu"] = "cpu"
     """cpu: it comes from the data loader and is moved to the card. gpu: it is made there in each step."""
     pinned: bool = False
     """From pinned memory, moved with non_blocking=True. Takes the computer's memory, not the card's."""
     channels_last: bool = False
-    """In channels-last layout."""
+    """In channels-last layout when it is made. To bring it into that layout on the card, beside the tensor that was
+    moved there, refer to it as "images.channels_last()"."""
 
 
 class Diffusion(Section):
@@ -251,11 +269,21 @@ class Loss(Section):
     """One term of the loss."""
 
     kind: Literal[
-        "model", "mse", "l1", "smooth-l1", "charbonnier", "cross-entropy", "bce", "mean", "network", "factory"
+        "model",
+        "mse",
+        "l1",
+        "smooth-l1",
+        "charbonnier",
+        "cross-entropy",
+        "bce",
+        "distillation",
+        "mean",
+        "network",
+        "factory",
     ] = "model"
     """model: the loss that the model itself returns (transformers with labels). mean: of the output, for when the loss
-    does not matter. network: what `network` returns for both (LPIPS). The others compare `prediction` with `target`,
-    or what `network` makes of them."""
+    does not matter. network: what `network` returns for both (LPIPS). distillation: the Kullback-Leibler divergence of
+    two sets of logits. The others compare `prediction` with `target`, or what `network` makes of them."""
     prediction: Reference | None = None
     """Left out: the first tensor of what the model returns."""
     target: Reference | None = None
@@ -264,6 +292,10 @@ class Loss(Section):
     """A loss network (VGG, LPIPS) through which prediction and target go before they are compared."""
     weight: Annotated[float, Field(strict=False)] = 1.0
     """Factor of this term in the sum."""
+    label_smoothing: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.0
+    """Of cross-entropy."""
+    temperature: Annotated[float, Field(gt=0, strict=False)] = 1.0
+    """Of distillation: logits are divided by it, and the term is multiplied by its square."""
     upcast: bool = False
     """Compare in fp32 (`prediction.float()`), as diffusers' training scripts do."""
     first_channels: bool = False
@@ -277,6 +309,9 @@ class Loss(Section):
             raise ValueError("kind: network needs `network`, the name of a component")
         if (self.kind == "factory") != (self.factory is not None):
             raise ValueError('kind: factory and `factory: "package.module:function"` belong together')
+        for name, needs in (("label_smoothing", "cross-entropy"), ("temperature", "distillation")):
+            if name in self.changed_fields and self.kind != needs:
+                raise ValueError(f"`{name}` is only for kind: {needs}, not {self.kind}")
         return self
 
 
@@ -431,6 +466,18 @@ class Step(Section):
     """Its keyword arguments. The sizes it takes by name are handed to it too."""
 
 
+class Script(Section):
+    """A training script that is run as it is, as `vramcast run` does. `script: train.py` alone is enough."""
+
+    path: str
+    """The script."""
+    arguments: list[str | int | float] = []
+    """Its own arguments, as on the command line."""
+
+
+_FIELDS_BESIDE_A_SCRIPT = {"name", "script", "target", "allocator_conf", "scenarios"}
+
+
 class Job(Section):
     """A training job, or one forward pass of it."""
 
@@ -480,11 +527,25 @@ class Job(Section):
     outputs_live_until: Literal["forward", "step", "next-step"] = "next-step"
     """How long the loop holds on to what the model returned: until the loss is there (Hugging Face's Trainer,
     Lightning), until the end of the step, or until the next step replaces it, as variables of a plain loop do."""
+    batch_lives_until: Literal["forward", "step", "next-step"] | None = None
+    """How long the loop holds on to the batch. Left out: as long as to the outputs."""
+    forward_function: bool = False
+    """The forward pass and the loss are a function of their own, which returns the loss and what the model returned:
+    all else that it made (noise, what encoders and teachers returned) goes when it ends, and what it returns replaces
+    that of the step before only then. false: they stand in the loop itself."""
     step: Step | None = None
     """A training step of your own instead of components, inputs and loss."""
+    script: Annotated[Script, _short("path", str, Script)] | None = None
+    """A training script instead of all else: what it does is what is predicted, and it is stopped after a few optimizer
+    steps. Beside it only name, target and allocator_conf can be said."""
     scenarios: dict[Name, dict[str, Any]] = {}
     """Variants of this job for `vramcast compare`: name → the fields that differ, by dotted names or nested, e.g.
     {frozen: {components.encoder.mode: frozen}, small: {sizes: {batch: 1}}}. The job itself is not changed by them."""
+
+    @property
+    def effective_batch_life(self) -> str:
+        """forward, step or next-step."""
+        return self.batch_lives_until or self.outputs_live_until
 
     @property
     def effective_sizes(self) -> dict[str, int]:
@@ -499,8 +560,10 @@ class Job(Section):
     def _agree(self) -> Self:
         from vramcast.jobs.references import check_references
 
-        if bool(self.components) == (self.step is not None):
-            raise ValueError("a job has components, or a `step` of its own; this one has both or neither")
+        if self.script is not None and (extra := sorted(set(self.changed_fields) - _FIELDS_BESIDE_A_SCRIPT)):
+            raise ValueError(f"`{extra[0]}` is for the script to say: give it to the script (script.arguments)")
+        if self.script is None and bool(self.components) == (self.step is not None):
+            raise ValueError("a job has components, a `step` of its own or a `script`; this one has both or neither")
         if self.gpus.global_batch is not None and "batch" in self.sizes:
             raise ValueError("sizes.batch (of one GPU) and gpus.global_batch (of all) are both given: leave one out")
         check_references(self)

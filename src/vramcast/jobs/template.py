@@ -1,21 +1,21 @@
-"""A first vramcast.yaml for a model folder, with what can be changed as comments."""
+"""A first vramcast.yaml for a model folder or a training script, with what can be changed as comments."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 from vramcast.errors import UsageError
 from vramcast.jobs.readers import Request, model_folder
 from vramcast.jobs.schema import Component
+from vramcast.jobs.script_outline import Finding, Outline, outline
 
 _HEAD = """\
 # What is trained, for `vramcast predict {file}`. Every field: docs/jobs.md.
 # For completion in an editor: vramcast init --schema vramcast.schema.json, and then this line without the first #:
 # # yaml-language-server: $schema=vramcast.schema.json
 name: {name}
-
-components:
 """
 _TAIL = """
 # Of one GPU's batch. What is left out comes from the model's config.
@@ -46,13 +46,90 @@ optimizer: adamw         # any of torch.optim, adamw8bit, or {name: adamw, argum
 """
 
 
-def job_template(model: Path, output: Path) -> str:
-    if not model.is_dir():
-        raise UsageError(f"no such folder: {model}")
+_SCRIPT = """
+# The script is run on the virtual card as it is, as `vramcast run` does, and stopped after a few optimizer steps.
+script:
+  path: {place}
+  arguments: [{needed}]
+"""
+_FIELDS = """
+# Or say in fields what it trains, instead of `script`: then --batch, --precision and the others change it, no data is
+# needed, and nothing of the script is run. This is what its text says; check it, and take the # away.
+#
+"""
+_KEYS = ("precision", "optimizer", "checkpointing", "gradient_clipping", "accumulation", "ema")
+
+
+def job_template(source: Path, output: Path) -> str:
+    """`source` is a model folder or a script, which is read and not run."""
+    if source.is_dir():
+        return _of_folder(source, output)
+    if source.suffix == ".py":
+        return _of_script(source, output)
+    if source.exists():
+        raise UsageError(f"{source} is neither a model folder nor a Python script (.py)")
+    raise UsageError(f"no such folder or script: {source}")
+
+
+def _of_script(script: Path, output: Path) -> str:
+    found = outline(script)
+    needed = [word for option in found.options if option.needed for word in option.words_to_fill_in]
+    text = _HEAD.format(file=output.name, name=json.dumps(script.stem))
+    text += _SCRIPT.format(place=json.dumps(_place(script, output)), needed=json.dumps(needed)[1:-1])
+    words = [word for option in found.options if not option.needed for word in option.words]
+    if words:
+        text += f"  # Its options and their defaults: {_one_line(' '.join(words))}\n"
+    text += "\n# target: rtx-4090       # the card, or a size such as 24GiB\n"
+    return text + _FIELDS + "".join(f"# {line}\n" for line in _suggestions(found))
+
+
+def _suggestions(found: Outline) -> list[str]:
+    lines = ["components:", "  model: {transformers: ./folder-with-its-config-json}  # or timm, torchvision, factory"]
+    lines += [f"  # line {line}: {text}" for line, text in found.models]
+    sizes = [_said(one, "  ") for one in _each(found, "sizes.")]
+    lines += ["sizes:", *(sizes or ["  batch: 1  # not found in the script"])]
+    for key in _KEYS:
+        finding = found.first(key)
+        if finding is not None:
+            lines.append(_said(finding, ""))
+    epochs = found.first("dataset.epochs")
+    if epochs is not None:
+        lines += ["dataset:", "  size: 1000  # samples; not found in the script", _said(epochs, "  ")]
+    missing = [key for key in ("precision", "optimizer") if found.first(key) is None]
+    if missing:
+        lines.append(f"# not found in the script: {', '.join(missing)}")
+    return lines
+
+
+def _each(found: Outline, prefix: str) -> list[Finding]:
+    """The first finding for each key that begins so."""
+    first: dict[str, Finding] = {}
+    for one in found.findings:
+        if one.key.startswith(prefix):
+            first.setdefault(one.key, one)
+    return list(first.values())
+
+
+def _said(finding: Finding, indent: str) -> str:
+    return (
+        f"{indent}{finding.key.rpartition('.')[2]}: {finding.value}  # line {finding.line}: {_one_line(finding.what)}"
+    )
+
+
+def _one_line(text: str) -> str:
+    """Text of the script must stay inside the comment."""
+    return " ".join(text.split())
+
+
+def _place(source: Path, output: Path) -> str:
+    place = os.path.relpath(source, output.resolve().parent)
+    return place if place.startswith(".") else f"./{place}"
+
+
+def _of_folder(model: Path, output: Path) -> str:
     job = model_folder.read(model, Request()).job
-    text = _HEAD.format(file=output.name, name=job.name)
-    place = os.path.relpath(model, output.resolve().parent)
-    place = place if place.startswith(".") else f"./{place}"
+    text = _HEAD.format(file=output.name, name=job.name) + "\ncomponents:\n"
+    place = _place(model, output)
     for name, component in job.components.items():
         text += f"  {name}:\n" + "".join(f"    {line}\n" for line in _lines(component, place))
     return text + _TAIL

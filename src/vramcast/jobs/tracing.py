@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +23,7 @@ from vramcast.jobs.components.build import build_component
 from vramcast.jobs.components.built import Built
 from vramcast.jobs.parallel import check_supported, data_parallel
 from vramcast.jobs.parameters import count_parameters
-from vramcast.jobs.schema import Job
+from vramcast.jobs.schema import Job, Script
 from vramcast.jobs.shapes import OutputShapes
 from vramcast.jobs.training.averaging import Average
 from vramcast.jobs.training.loop import MOST_ACCUMULATED, TrainingLoop
@@ -31,6 +34,7 @@ from vramcast.memory.parameters import ModuleParameters
 from vramcast.memory.replay import highest_without_workspaces, replay
 from vramcast.trace import Note, StepTrace
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
+from vramcast.virtual_gpu.runner import run_script_on
 
 Progress = Callable[[str], None]
 
@@ -77,6 +81,8 @@ def trace_job(
     replaying it under the card's limit. Only where convolutions might do with smaller workspaces is it traced again
     under the limit."""
     check_supported(job)
+    if job.script is not None and not os.path.isfile(job.script.path):
+        raise UsageError(f"script.path: no such script: {job.script.path}")
     card, session, _ = _run(job, gpu, steps, allocator_conf, _NO_LIMIT, progress)
     full = card.trace()
     capacity_bytes = gpu.total_memory_bytes - full.context_bytes if limit_bytes is None else limit_bytes
@@ -104,6 +110,8 @@ def _run(
 ) -> tuple[VirtualGpu, _Session, bool]:
     card = virtual_gpu(gpu, allocator_conf=conf, limit_bytes=limit_bytes, source=job.name)
     session = _Session()
+    if job.script is not None:
+        return card, session, _script(job.script, card, steps, progress)
     refused = False
     with card, _settings(job), _quiet():
         try:
@@ -118,16 +126,24 @@ def _run(
             error.__traceback__ = None  # it holds what the failed step had made
         except (VramcastError, KeyboardInterrupt):
             raise
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:  # a GradScaler refuses fp16 gradients with the latter
             raise CannotPredict(f"{job.name}: the step failed: {_first_line(error)}") from error
     if refused:
         card.end_at_last_refusal()
     return card, session, refused
 
 
+def _script(script: Script, card: VirtualGpu, steps: int, progress: Progress) -> bool:
+    """Whether it was refused memory. What it prints is not the report."""
+    progress(f"running {script.path}")
+    with contextlib.redirect_stdout(sys.stderr):
+        return run_script_on(card, script.path, [str(word) for word in script.arguments], steps=steps)
+
+
 def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) -> None:
     main_component(job)  # before anything is built, for its message
-    for name in job.components:
+    own = {name: one for name, one in job.components.items() if one.same_as is None}
+    for name in own:
         progress(f"building {name}")
         built = build_component(name, job)
         session.built[name] = built
@@ -139,7 +155,7 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
         if frozen_steps:
             text = f"{name}: predicted for after its first {frozen_steps:,} steps, when all is trained"
             session.notes.append(Note("frozen at first", text))
-    trained = {name: session.modules[name] for name, one in job.components.items() if one.is_trained}
+    trained = {name: session.modules[name] for name, one in own.items() if one.is_trained}
     if job.task == "training":
         if job.ema is not None and job.ema.enabled:
             for name in job.ema.components or trained:
@@ -147,6 +163,9 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
                 card.name_module(average.module, f"{name} (EMA)")
                 session.averages.append(average)
         session.optimizers = make_optimizers(job.optimizer, trained)
+    shared = {name: one.same_as for name, one in job.components.items() if one.same_as is not None}
+    for name, other in shared.items():
+        session.built[name] = session.built[other]
     plan = make_plan(job, session.built)
     session.sizes = dict(plan.sizes)
     if plan.assumed_sizes:
@@ -155,6 +174,8 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
     callable_modules = dict(session.modules)
     if job.task == "training":
         callable_modules = data_parallel(job, callable_modules, session.notes)
+    for name, other in shared.items():
+        callable_modules[name] = callable_modules[other]
     if job.torch_compile:
         session.notes.append(Note("torch.compile", f"{plan.model} is predicted as eager code"))
     if job.accumulation > MOST_ACCUMULATED:

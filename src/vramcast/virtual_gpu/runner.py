@@ -57,6 +57,14 @@ def run_script(
     card = virtual_gpu(
         gpu, allocator_conf=allocator_conf, limit_bytes=limit_bytes, source=" ".join([os.fspath(path), *argv])
     )
+    run_script_on(card, path, argv, steps=steps)
+    if card.unknown_kernels:  # the script caught the error and went another way than it would on the card
+        raise card.unknown_kernels[0]
+    return card.prediction()
+
+
+def run_script_on(card: VirtualGpu, path: str, argv: Sequence[str] = (), *, steps: int = 3) -> bool:
+    """The same on a card that was not used yet; true when the script ended because memory was refused."""
     finished = _Steps(card, steps)
     card.on_step(finished.count)
     code = _compile(path)
@@ -76,10 +84,8 @@ def run_script(
         card.end_at_last_refusal()
     elif failure is not None and not card.trace().ends_refused:
         raise _explain(failure, path, finished.fewest)
-    if card.unknown_kernels:  # the script caught the error and went another way than it would on the card
-        raise card.unknown_kernels[0]
     finished.note_what_is_missing(stopped_by_memory=failure is not None)
-    return card.prediction()
+    return failure is not None
 
 
 class _Steps:

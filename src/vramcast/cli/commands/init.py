@@ -1,6 +1,7 @@
-"""Write a commented vramcast.yaml for a model folder, to be changed to what you train.
+"""Write a commented vramcast.yaml for a model folder or a training script, to be changed to what you train.
 
-Nothing that exists is overwritten. With --schema, write the JSON Schema that editors complete it with.
+A script is read, never run. Nothing that exists is overwritten. With --schema, write the JSON Schema that editors
+complete the file with.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", type=Path, nargs="?", help="a model folder")
+    parser.add_argument("source", metavar="SOURCE", type=Path, nargs="?", help="a model folder, or a training script")
     parser.add_argument(
         "--output", type=Path, default=Path("vramcast.yaml"), metavar="FILE", help="where to (%(default)s)"
     )
@@ -25,11 +26,11 @@ def execute(args: argparse.Namespace) -> int:
 
         _write(args.schema, schema_text())
         return 0
-    if args.model is None:
-        raise UsageError("name a model folder: vramcast init ./my-model")
+    if args.source is None:
+        raise UsageError("name a model folder or a training script: vramcast init ./my-model")
     from vramcast.jobs.template import job_template
 
-    _write(args.output, job_template(args.model, args.output))
+    _write(args.output, job_template(args.source, args.output))
     return 0
 
 

@@ -11,22 +11,23 @@ from torch import nn
 
 from vramcast.errors import UsageError, VramcastError
 from vramcast.jobs.components import diffusers_folder, python_factory, timm, torchvision, transformers_folder
-from vramcast.jobs.components.built import Built
+from vramcast.jobs.components.built import Built, in_dtype
 from vramcast.jobs.components.checkpointing import enable_checkpointing
 from vramcast.jobs.components.lora import add_adapters
 from vramcast.jobs.components.quantization import quantize
 from vramcast.jobs.components.trained_parameters import choose_trained
+from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import SOURCES, Component, Job
 from vramcast.jobs.training.dtypes import DTYPES
 
-_SOURCE_FIELDS = (*SOURCES, "subfolder", "class_name", "task", "config", "arguments", "trust_remote_code")
+_SOURCE_FIELDS = (*SOURCES, "subfolder", "class_name", "task", "config", "arguments", "trust_remote_code", "prepare")
 
 
 def build_component(name: str, job: Job) -> Built:
-    """Build it on the CPU in its dtype, choose what is trained, then move it to the card, as training scripts do."""
+    """Build it in its dtype, choose what is trained, then move it to the card, as training scripts do."""
     component = original(name, job.components)
     try:
-        built = _from_source(component, job)
+        built = _on_the_card(component, job) if component.built_on == "gpu" else _from_source(component, job)
     except (VramcastError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # whatever a library says about values that it cannot use
@@ -37,11 +38,11 @@ def build_component(name: str, job: Job) -> Built:
     module = built.module
     if component.quantization != "none":
         quantize(f"components.{name}", module, component.quantization)
-    if component.channels_last:
-        module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     copies = [copy.deepcopy(module).requires_grad_(False) for _ in range(component.copies - 1)]
     if component.is_trained and job.task == "training":
         enable_checkpointing(f"components.{name}", module, component.checkpointing or job.checkpointing)
+    for method in component.prepare:
+        _call(f"components.{name}.prepare", module, method)
     if component.mode == "lora":
         module = add_adapters(f"components.{name}", module, component.lora, built.family)
     choose_trained(f"components.{name}", module, component)
@@ -50,12 +51,46 @@ def build_component(name: str, job: Job) -> Built:
     if component.device == "gpu":
         module = module.to("cuda")
         copies = [one.to("cuda") for one in copies]
+    if component.channels_last:
+        module, *copies = (_in_channels_last(one) for one in (module, *copies))
     return dataclasses.replace(built, module=module, base=built.module, copies=tuple(copies))
+
+
+def _on_the_card(component: Component, job: Job) -> Built:
+    """In fp32 at first; the cast makes new tensors there."""
+    as_fp32 = component.model_copy(update={"dtype": "fp32"})
+    with torch.device("cuda"):
+        built = _from_source(as_fp32, job)
+    dtype = DTYPES[component.dtype or job.precision.weights_dtype]
+    return dataclasses.replace(built, module=in_dtype(built.module, dtype))
+
+
+def _in_channels_last(module: nn.Module) -> nn.Module:
+    volumes = any(parameter.dim() == 5 for parameter in module.parameters())
+    layout = torch.channels_last_3d if volumes else torch.channels_last
+    return module.to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
+
+
+def _call(key: str, module: nn.Module, method: str) -> None:
+    found = getattr(module, method, None)
+    if not callable(found):
+        raise UsageError(f"{key}: {type(module).__name__} has no method {method!r}{_guess(method, module)}")
+    try:
+        found()
+    except TypeError as error:
+        raise UsageError(f"{key}: {method} cannot be called without arguments: {error}") from None
+
+
+def _guess(method: str, module: nn.Module) -> str:
+    guess = nearest(method, [name for name in dir(module) if not name.startswith("_")])
+    return guess if guess.startswith(";") else ""
 
 
 def original(name: str, components: Mapping[str, Component]) -> Component:
     """The component with the source of the one that it is a copy of."""
     component = components[name]
+    if component.same_as is not None:
+        return original(component.same_as, components)
     if component.copy_of is None:
         return component
     source = original(component.copy_of, components)

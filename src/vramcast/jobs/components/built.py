@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
+
+
+def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Libraries build in fp32, and nobody casts to that: a buffer that they make in fp64 stays as it is."""
+    return module if dtype == torch.float32 else module.to(dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

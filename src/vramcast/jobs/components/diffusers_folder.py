@@ -8,7 +8,7 @@ import torch
 
 from vramcast.errors import UsageError
 from vramcast.jobs.components import transformers_folder
-from vramcast.jobs.components.built import Built
+from vramcast.jobs.components.built import Built, in_dtype
 from vramcast.jobs.components.libraries import library
 from vramcast.jobs.folders import CONFIG, PIPELINE, check_sizes, merged, pipeline_parts, read_json, why_no_model
 from vramcast.jobs.references import nearest
@@ -33,7 +33,7 @@ def build(component: Component, dtype: torch.dtype) -> Built:
         module = model_class.from_config({**raw, **component.arguments})
     except (TypeError, ValueError, KeyError) as error:
         raise UsageError(f"{folder / CONFIG}: {name} cannot be built from it: {error}") from None
-    return Built(module=module.to(dtype), config=dict(module.config), family="diffusers")
+    return Built(module=in_dtype(module, dtype), config=dict(module.config), family="diffusers")
 
 
 def _folder(component: Component) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from vramcast.errors import UsageError
-from vramcast.jobs.components.built import Built
+from vramcast.jobs.components.built import Built, in_dtype
 from vramcast.jobs.components.libraries import library
 from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Component
@@ -25,4 +25,4 @@ def build(component: Component, dtype: torch.dtype) -> Built:
     if "img_size" in component.arguments:
         size = component.arguments["img_size"]
         config["input_size"] = (3, size, size) if isinstance(size, int) else (3, *size)
-    return Built(module=module.to(dtype), config=config, family="timm")
+    return Built(module=in_dtype(module, dtype), config=config, family="timm")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from vramcast.errors import UsageError
-from vramcast.jobs.components.built import Built
+from vramcast.jobs.components.built import Built, in_dtype
 from vramcast.jobs.components.libraries import library
 from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Component
@@ -31,4 +31,4 @@ def build(component: Component, dtype: torch.dtype) -> Built:
     except (TypeError, ValueError) as error:
         raise UsageError(f"torchvision: {name} does not take these arguments: {error}") from None
     config = {"group": group, "name": name, "num_classes": arguments.get("num_classes")}
-    return Built(module=module.to(dtype), config=config, family="torchvision")
+    return Built(module=in_dtype(module, dtype), config=config, family="torchvision")

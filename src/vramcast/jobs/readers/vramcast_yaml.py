@@ -18,7 +18,7 @@ NAME = "vramcast.yaml"
 FILE_NAME = "vramcast.yaml"
 
 _SUFFIXES = (".yaml", ".yml")
-_OUR_KEYS = re.compile(r"^(components|step|inputs)\s*:", re.MULTILINE)
+_OUR_KEYS = re.compile(r"^(components|step|script|inputs)\s*:", re.MULTILINE)
 _LOOKED_AT_BYTES = 100_000
 _FOLDERS = ("transformers", "diffusers")
 
@@ -79,6 +79,7 @@ def _resolve_paths(data: dict[str, Any], folder: Path, request: Request) -> None
                     part[source] = os.path.join(folder, os.path.expanduser(value))
             if request.trust_remote_code:
                 part.setdefault("trust_remote_code", True)
+    _resolve_script(data, folder)
     step = data.get("step")
     parts += [step] if isinstance(step, dict) else []
     for section in ("loss", "optimizer"):
@@ -87,3 +88,11 @@ def _resolve_paths(data: dict[str, Any], folder: Path, request: Request) -> None
     for part in parts:
         if isinstance(part, dict) and isinstance(part.get("factory"), str):
             part["factory"] = resolve_factory(part["factory"], folder)
+
+
+def _resolve_script(data: dict[str, Any], folder: Path) -> None:
+    script = data.get("script")
+    if isinstance(script, str):
+        data["script"] = os.path.join(folder, os.path.expanduser(script))
+    elif isinstance(script, dict) and isinstance(script.get("path"), str):
+        script["path"] = os.path.join(folder, os.path.expanduser(script["path"]))

@@ -11,6 +11,7 @@ from vramcast.errors import UsageError
 from vramcast.jobs.expressions import evaluate
 from vramcast.jobs.schema import Input
 from vramcast.jobs.training.dtypes import DTYPES
+from vramcast.jobs.training.references import channels_last
 
 Batch = dict[str, torch.Tensor]
 
@@ -19,6 +20,10 @@ _LARGEST_BYTES = 2**42
 
 _REAL_BYTES = 2**24
 """CPU tensors up to this size have data of their own; larger ones repeat one number and take no memory."""
+
+
+_PADDED_PART = 8
+"""One in so many places of a padded row is padding."""
 
 
 class Data:
@@ -48,15 +53,15 @@ class Data:
         if device == "cpu" and dtype.is_floating_point and math.prod(shape) * dtype.itemsize > _REAL_BYTES:
             return torch.zeros((), dtype=dtype).expand(shape)
         tensor = self._filled(one, shape, dtype, self._below[name], device)
-        if one.channels_last and tensor.dim() in (4, 5):
-            layout = torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d
-            tensor = tensor.to(memory_format=layout)
-        return tensor
+        return channels_last(tensor) if one.channels_last else tensor
 
     @staticmethod
     def _filled(one: Input, shape: list[int], dtype: torch.dtype, below: int, device: str) -> torch.Tensor:
         if one.fill != "random":
-            return (torch.ones if one.fill == "ones" else torch.zeros)(shape, dtype=dtype, device=device)
+            tensor = (torch.zeros if one.fill == "zeros" else torch.ones)(shape, dtype=dtype, device=device)
+            if one.fill == "padded" and shape:
+                tensor[..., shape[-1] - max(1, shape[-1] // _PADDED_PART) :] = 0
+            return tensor
         if dtype.is_floating_point:
             return torch.randn(shape, dtype=dtype, device=device)
         if dtype is torch.bool:

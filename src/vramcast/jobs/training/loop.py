@@ -20,7 +20,7 @@ from vramcast.jobs.training.diffusion import Noise
 from vramcast.jobs.training.dtypes import DTYPES
 from vramcast.jobs.training.losses import TARGETS, Criterion, has_own_loss
 from vramcast.jobs.training.plan import Call, Plan
-from vramcast.jobs.training.references import first_tensor, look_up
+from vramcast.jobs.training.references import CHANNELS_LAST, first_tensor, look_up
 
 MOST_ACCUMULATED = 3
 """Forward and backward passes of one step that are really traced: those after the second repeat it."""
@@ -67,10 +67,10 @@ class TrainingLoop:
             for i in range(self._passes):
                 batch = self._data.to_card()
                 with self._autocast():
-                    self._forward(batch, live)
-                    loss = self._loss(batch, live)
-                if job.outputs_live_until == "forward":
+                    loss = self._in_function(batch, live) if job.forward_function else self._in_loop(batch, live)
+                if job.effective_batch_life == "forward":
                     batch = None
+                if job.outputs_live_until == "forward":
                     live.clear()
                 if job.accumulation > 1:
                     loss = loss / job.accumulation
@@ -81,9 +81,12 @@ class TrainingLoop:
             self._update()
             if job.zero_grad == "after-step":
                 self._zero_grad()
+            if job.effective_batch_life != "next-step":
+                batch = None
             if job.outputs_live_until != "next-step":
-                batch = loss = None
                 live.clear()
+            if "next-step" not in (job.effective_batch_life, job.outputs_live_until):
+                loss = None
             yield
 
     def _infer(self) -> Iterator[None]:
@@ -122,6 +125,17 @@ class TrainingLoop:
 
     # -- one pass -------------------------------------------------------------------------------------------
 
+    def _in_loop(self, batch: Batch, live: dict[str, Any]) -> torch.Tensor:
+        self._forward(batch, live)
+        return self._loss(batch, live)
+
+    def _in_function(self, batch: Batch, live: dict[str, Any]) -> torch.Tensor:
+        """`live` gets what such a function returns beside the loss; what it had from the step before lived on."""
+        made: dict[str, Any] = {}
+        loss = self._in_loop(batch, made)
+        live[self._plan.model] = made[self._plan.model]
+        return loss
+
     def _forward(self, batch: Batch, live: dict[str, Any]) -> None:
         """Each result takes the place of the one before it, as an assignment in a script does."""
         waiting = self._noise is not None
@@ -129,7 +143,14 @@ class TrainingLoop:
             if waiting and any(root(reference) in DIFFUSION_NAMES for _, reference in call.arguments):
                 self._add_noise(batch, live)
                 waiting = False
+            self._convert(call, batch, live)
             live[call.component] = self._call(call, batch, live)
+
+    def _convert(self, call: Call, batch: Batch, live: dict[str, Any]) -> None:
+        """What is brought into another layout has a name of its own in a script, and lives as long."""
+        for _, reference in call.arguments:
+            if reference.endswith(f".{CHANNELS_LAST}"):
+                live[reference] = look_up(reference, {**live, **batch}, f"components.{call.component}.inputs")
 
     def _add_noise(self, batch: Batch, live: dict[str, Any]) -> None:
         assert self._noise is not None
@@ -216,7 +237,7 @@ def _arguments(call: Call, values: Mapping[str, Any], key: str) -> tuple[list[An
     positional: list[Any] = []
     named: dict[str, Any] = dict(call.options)
     for argument, reference in call.arguments:
-        value = look_up(reference, values, key)
+        value = values[reference] if reference in values else look_up(reference, values, key)
         if not argument:
             positional.append(value)
             continue

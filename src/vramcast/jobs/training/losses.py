@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,20 +27,31 @@ def charbonnier(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return torch.mean(torch.sqrt(difference * difference + _EPSILON))
 
 
-def cross_entropy(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def cross_entropy(prediction: torch.Tensor, target: torch.Tensor, label_smoothing: float = 0.0) -> torch.Tensor:
     if prediction.dim() == target.dim() + 1 and prediction.dim() > 2 and prediction.shape[:-1] == target.shape:
-        return F.cross_entropy(prediction.reshape(-1, prediction.shape[-1]), target.reshape(-1))  # classes come last
-    return F.cross_entropy(prediction, target)
+        prediction, target = prediction.reshape(-1, prediction.shape[-1]), target.reshape(-1)  # classes come last
+    return F.cross_entropy(prediction, target, label_smoothing=label_smoothing)
 
 
-_KINDS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+def distillation(prediction: torch.Tensor, target: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
+    """Of a student's logits from its teacher's, as Hinton et al. weigh it."""
+    divergence = F.kl_div(
+        F.log_softmax(prediction / temperature, dim=1), F.softmax(target / temperature, dim=1), reduction="batchmean"
+    )
+    return divergence * temperature**2
+
+
+_KINDS: dict[str, Callable[..., torch.Tensor]] = {
     "mse": F.mse_loss,
     "l1": F.l1_loss,
     "smooth-l1": F.smooth_l1_loss,
     "charbonnier": charbonnier,
     "cross-entropy": cross_entropy,
     "bce": F.binary_cross_entropy_with_logits,
+    "distillation": distillation,
 }
+_OPTIONS = {"cross-entropy": "label_smoothing", "distillation": "temperature"}
+"""The field of a term that its kind takes beside prediction and target."""
 
 
 class Criterion:
@@ -92,10 +104,14 @@ class Criterion:
             raise UsageError(f"{key}.target: {term.kind} compares with a target: say which input (target: name)")
         if term.kind == "network":
             return first_tensor(self._modules[term.network or ""](prediction, target), key).mean()
+        compare = _KINDS[term.kind]
+        if term.kind in _OPTIONS:
+            option = _OPTIONS[term.kind]
+            compare = functools.partial(compare, **{option: getattr(term, option)})
         if term.network is not None:
             network = self._modules[term.network]
-            return _over_features(_KINDS[term.kind], network(prediction), network(target))
-        return _KINDS[term.kind](prediction, target)
+            return _over_features(compare, network(prediction), network(target))
+        return compare(prediction, target)
 
     def _prediction(self, term: Loss, values: Mapping[str, Any], key: str) -> torch.Tensor:
         value = (

@@ -9,16 +9,27 @@ import torch
 
 from vramcast.errors import UsageError
 
+CHANNELS_LAST = "channels_last()"
+"""The one conversion that is no method of a tensor."""
+
+
+def channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    """In that layout; as it is where it has neither two nor three dimensions of space."""
+    layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return tensor.to(memory_format=layouts[tensor.dim()]) if tensor.dim() in layouts else tensor
+
 
 def look_up(reference: str, values: Mapping[str, Any], key: str) -> Any:
-    """ "text.last_hidden_state", "model.0", "vae.latent_dist.sample()"."""
+    """ "text.last_hidden_state", "model.0", "vae.latent_dist.sample()", "images.channels_last()"."""
     name, *path = reference.split(".")
     if name not in values:
         raise UsageError(f"{key}: there is no input or component called {name!r} (there is {', '.join(values)})")
     value = values[name]
     for part in path:
         try:
-            if part.endswith("()"):
+            if part == CHANNELS_LAST and isinstance(value, torch.Tensor):
+                value = channels_last(value)
+            elif part.endswith("()"):
                 value = getattr(value, part[:-2])()
             elif part.isdigit():
                 value = value[int(part)]

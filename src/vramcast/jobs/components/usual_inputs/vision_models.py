@@ -38,11 +38,7 @@ def torchvision(class_name: str, built: Built) -> Usual | None:
                 "labels": integers("batch", below=classes or 400),
             },
             call={"": "video"},
-            sizes={
-                "frames": 16,
-                "height": 224 if "swin" in class_name.lower() else 112,
-                "width": 224 if "swin" in class_name.lower() else 112,
-            },
+            sizes={"frames": 16, "height": size, "width": size},
             loss=_CROSS_ENTROPY,
         )
     return None

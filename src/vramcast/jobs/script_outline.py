@@ -1,0 +1,203 @@
+"""What a training script says of itself, read from its syntax tree. Nothing of it is run or imported."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vramcast.errors import UsageError
+
+_LARGEST_BYTES = 5_000_000
+
+_SIZES = (
+    ("sizes.batch", re.compile(r"(?:^|_)(?:micro_?)?(?:batch_?size|bs)$|^per_device_train_batch_size$|^batch$")),
+    ("sizes.sequence", re.compile(r"(?:seq|sequence|block|context|ctx)_?(?:len|length|size)?$|^max_(?:seq_)?length$")),
+    ("sizes.frames", re.compile(r"^(?:num_?|n_)?frames$")),
+    ("sizes.height", re.compile(r"^(?:height|image_?size|img_?size|crop_?size|resolution)$")),
+    ("sizes.width", re.compile(r"^(?:width|image_?size|img_?size|crop_?size|resolution)$")),
+    ("accumulation", re.compile(r"accum")),
+    ("gradient_clipping", re.compile(r"^(?:max_)?grad(?:ient)?_?(?:norm|clip)|^clip(?:_grad)?(?:_norm)?$")),
+    ("dataset.epochs", re.compile(r"^(?:num_?|n_|max_)?(?:train_)?epochs$")),
+)
+"""Names of variables and options that mean a field of a job. The first that matches counts, height with width."""
+
+_OPTIMIZERS = re.compile(
+    r"^(?:Paged)?(?:Adam|AdamW|SGD|RMSprop|Adagrad|Adadelta|Adamax|NAdam|RAdam|Adafactor|Lion|Muon|ASGD|Rprop)(?:8bit)?$"
+)
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "bf16": "bf16", "fp16": "fp16"}
+_CHECKPOINTING = ("gradient_checkpointing_enable", "enable_gradient_checkpointing", "set_grad_checkpointing")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A value that the script has for a field of a job."""
+
+    key: str
+    value: str
+    line: int
+    what: str
+    """How the script says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An argument that the script takes on its command line."""
+
+    flag: str
+    default: Any
+    needed: bool
+
+    @property
+    def words_to_fill_in(self) -> list[str]:
+        return [self.flag, "???"] if self.flag.startswith("-") else ["???"]
+
+    @property
+    def words(self) -> list[str]:
+        """As it would be written there, with its default."""
+        return [self.flag] if self.default is None or isinstance(self.default, bool) else [self.flag, str(self.default)]
+
+
+@dataclass(slots=True)
+class Outline:
+    options: list[Option] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    models: list[tuple[int, str]] = field(default_factory=list)
+    """(line, source text) of what looks like the making of a model."""
+
+    def first(self, key: str) -> Finding | None:
+        return next((one for one in self.findings if one.key == key), None)
+
+
+def outline(path: Path) -> Outline:
+    """UsageError where the file is no Python script."""
+    tree = _parse(path)
+    found = Outline()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            _number(found, node.targets[0].id, node.value, node.lineno, f"{node.targets[0].id} = …")
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            _number(found, node.target.id, node.value, node.lineno, f"{node.target.id} = …")
+        elif isinstance(node, ast.Call):
+            _call(found, node)
+    found.findings.sort(key=lambda one: one.line)
+    found.models.sort()
+    return found
+
+
+def _parse(path: Path) -> ast.Module:
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise UsageError(f"{path} is too large for a training script")
+        return ast.parse(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        raise UsageError(f"no such script: {path}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        reason = error.args[0] if error.args else type(error).__name__
+        raise UsageError(f"{path}{line}: not a Python script: {reason}") from None
+
+
+def _call(found: Outline, call: ast.Call) -> None:
+    name = _dotted(call.func)
+    last = name.rpartition(".")[2]
+    if last == "add_argument":
+        _option(found, call)
+        return
+    if _OPTIMIZERS.match(last):
+        found.findings.append(Finding("optimizer", last.lower(), call.lineno, name))
+    elif last == "clip_grad_norm_" and len(call.args) > 1:
+        _field(found, "gradient_clipping", call.args[1], call.lineno, name)
+    elif last in _CHECKPOINTING:
+        found.findings.append(Finding("checkpointing", "all", call.lineno, f"{last}()"))
+    elif last == "AveragedModel" or re.search(r"(?:^|_)ema", last, re.IGNORECASE):
+        found.findings.append(Finding("ema", "true", call.lineno, name))
+    elif last == "autocast":
+        dtype = next((d for value in _values(call) if (d := _dtype(value))), "fp16")
+        found.findings.append(Finding("precision", dtype, call.lineno, name))
+    elif _makes_a_model(name, last):
+        found.models.append((call.lineno, _short(ast.unparse(call))))
+    for keyword in call.keywords:
+        if keyword.arg in ("bf16", "fp16") and isinstance(keyword.value, ast.Constant) and keyword.value.value is True:
+            found.findings.append(Finding("precision", keyword.arg, call.lineno, f"{name}({keyword.arg}=True)"))
+        elif keyword.arg == "mixed_precision" and (mixed := _dtype(keyword.value)):
+            found.findings.append(Finding("precision", mixed, call.lineno, f"{name}(mixed_precision=…)"))
+        elif keyword.arg is not None:
+            _number(found, keyword.arg, keyword.value, call.lineno, f"{name}({keyword.arg}=…)")
+
+
+def _makes_a_model(name: str, last: str) -> bool:
+    if last in ("from_pretrained", "from_config", "create_model", "get_model"):
+        return not re.search(r"Tokenizer|Processor|FeatureExtractor|Scheduler|Config", name)
+    return (
+        name.startswith(("torchvision.models.", "models."))
+        or re.search(r"(?:For[A-Z]\w+|LMHeadModel)$", last) is not None
+    )
+
+
+def _option(found: Outline, call: ast.Call) -> None:
+    flags = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+    if not flags:
+        return
+    flag = next((flag for flag in flags if flag.startswith("--")), flags[0])
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    default, needed = keywords.get("default"), keywords.get("required")
+    value = _constant(default) if default is not None else None
+    is_needed = not flag.startswith("-") or (isinstance(needed, ast.Constant) and bool(needed.value))
+    found.options.append(Option(flag, value, is_needed))
+    if default is not None:
+        _number(found, flag.lstrip("-").replace("-", "_"), default, call.lineno, flag)
+
+
+def _number(found: Outline, name: str, value: ast.expr, line: int, what: str) -> None:
+    """A finding for every field that a variable of this name may mean."""
+    for key, pattern in _SIZES:
+        if pattern.search(name.lower()):
+            _field(found, key, value, line, what)
+
+
+def _field(found: Outline, key: str, value: ast.expr, line: int, what: str) -> None:
+    number = _constant(value)
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or number <= 0:
+        return
+    if isinstance(number, float) and key != "gradient_clipping":
+        return
+    found.findings.append(Finding(key, str(number), line, what))
+
+
+def _constant(value: ast.expr) -> Any:
+    """A literal's value, or None."""
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _values(call: ast.Call) -> Iterator[ast.expr]:
+    yield from call.args
+    for keyword in call.keywords:
+        yield keyword.value
+
+
+def _dtype(value: ast.expr) -> str | None:
+    word = value.value if isinstance(value, ast.Constant) else _dotted(value).rpartition(".")[2]
+    return _DTYPES.get(word) if isinstance(word, str) else None
+
+
+def _dotted(node: ast.expr) -> str:
+    """ "torch.optim.AdamW"; what is not a name stands as "…"."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return "…"
+
+
+def _short(text: str, most: int = 80) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "…"
