@@ -1,0 +1,154 @@
+"""Which combinations to trace: estimates order them, and what is kept has been traced and replayed as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from vramcast.advice.combination import Combination, combinations
+from vramcast.advice.estimate import Estimates
+from vramcast.advice.option import CHANGES_TRAINING, LAST_RESORT, USUAL, Option
+from vramcast.errors import UsageError, VramcastError
+from vramcast.gpus import GpuSpec
+from vramcast.jobs.load import with_overrides
+from vramcast.jobs.run import limit_for
+from vramcast.jobs.schema import Job
+from vramcast.memory import Prediction
+from vramcast.memory import predict as predict_trace
+from vramcast.memory.cards import with_margin
+
+OBJECTIVES = ("throughput", "memory", "closest")
+
+_SHOWN = 3
+_FRONT = 3
+"""Points of the front that are traced beside the best."""
+_FASTER = 0.99
+"""A further suggestion takes at most this share of the time of those before it."""
+_TRIES = 8
+"""Traces that may disappoint before the search gives up on a level of risk."""
+
+Found = dict[Combination, Prediction]
+
+
+@dataclass
+class Search:
+    job: Job
+    gpu: GpuSpec
+    options: dict[str, list[Option]]
+    objective: str
+    steps: int
+    progress: Callable[[str], None]
+    asked: Prediction
+    """The job as it is."""
+    combinations: int = 0
+    estimates: Estimates = field(init=False)
+    found: Found = field(default_factory=dict)
+    """All that were traced, fitting or not."""
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise UsageError(f"--objective {self.objective}: write one of {', '.join(OBJECTIVES)}")
+        self.estimates = Estimates(self.job, self.gpu, self.steps, self.progress)
+        self.found[Combination(())] = self.asked
+
+    @property
+    def n_traced(self) -> int:
+        return self.estimates.n_traced + len(self.found)
+
+    def best(self) -> list[Combination]:
+        """The best few. What risks more is looked at only where less does not do, but for the least memory."""
+        levels = (USUAL, CHANGES_TRAINING, LAST_RESORT)
+        for risk in levels[1:] if self.objective == "memory" else levels:
+            estimated = self._estimated(risk)
+            chosen = self._choose(estimated)
+            if chosen:
+                self._front(estimated)
+                return chosen
+        return []
+
+    def front(self) -> list[Combination]:
+        """Of what was traced and fits: what nothing else beats in both memory and speed."""
+        fitting = [one for one, prediction in self.found.items() if prediction.fits]
+        return pareto(fitting, lambda one: self.found[one].device_bytes)
+
+    def smallest(self) -> Combination:
+        """What needs the least, traced."""
+        estimated = self._estimated(LAST_RESORT)
+        for one in sorted(estimated, key=lambda one: (estimated[one], len(one.options)))[:_TRIES]:
+            if self._trace(one) is not None:
+                break
+        return min(self.found, key=lambda one: (self.found[one].device_bytes, len(one.options)))
+
+    def _estimated(self, risk: int) -> dict[Combination, int]:
+        every = list(combinations(self.options, risk))
+        self.combinations = max(self.combinations, len(every))
+        sizes = {one: self.estimates.device_bytes(one) for one in every}
+        return {one: size for one, size in sizes.items() if size is not None}
+
+    def _choose(self, estimated: dict[Combination, int]) -> list[Combination]:
+        """In the order of the objective; after the first, only what is faster than all before it."""
+        chosen: list[Combination] = []
+        failed = 0
+        for one in sorted(estimated, key=lambda one: self._rank(one, estimated[one])):
+            if len(chosen) == _SHOWN or failed == _TRIES:
+                break
+            if any(one.time > other.time * _FASTER for other in chosen):
+                continue
+            if one not in self.found and not self._may_fit(one):
+                continue
+            prediction = self._trace(one)
+            if prediction is not None and prediction.fits:
+                chosen.append(one)
+            elif one.options:
+                failed += 1
+        return chosen
+
+    def _front(self, estimated: dict[Combination, int]) -> None:
+        fitting = [one for one in estimated if self._may_fit(one)]
+        front = pareto(fitting, lambda one: estimated[one])
+        stride = max(1, len(front) // _FRONT)
+        for one in front[::stride][:_FRONT]:
+            self._trace(one)
+
+    def _rank(self, one: Combination, device_bytes: int) -> tuple[float, ...]:
+        tight = with_margin(device_bytes) > self.asked.limit_bytes
+        changed = len(one.options)
+        if self.objective == "memory":
+            return device_bytes, one.time, changed
+        if self.objective == "closest":
+            return changed, one.risk, one.time, tight
+        return one.risk, tight, one.time, changed
+
+    def _may_fit(self, one: Combination) -> bool:
+        if any(option.text in self.estimates.refused for option in one.options):
+            return False
+        size = self.estimates.device_bytes(one)
+        return size is not None and size <= self.asked.limit_bytes
+
+    def _trace(self, one: Combination) -> Prediction | None:
+        """As `predict` does, so that the figures are the same when the config is read back."""
+        if one not in self.found:
+            from vramcast.jobs.tracing import trace_job
+
+            self.progress(f"tracing {one.text}")
+            try:
+                job = with_overrides(self.job, one.changes)
+                traced = trace_job(
+                    job, self.gpu, steps=self.steps, allocator_conf=job.allocator_conf, limit_bytes=limit_for(job, None)
+                )
+            except VramcastError as error:
+                blamed = [option.text for option in one.options if option.activations_ratio != 1]
+                self.estimates.refused[(blamed or [one.text])[0]] = str(error)
+                return None
+            self.found[one] = predict_trace(traced.trace)
+            self.estimates.learn(one, self.found[one])
+        return self.found[one]
+
+
+def pareto(ones: Iterable[Combination], size: Callable[[Combination], int]) -> list[Combination]:
+    """Those that no other beats in both size and time, least memory first."""
+    kept: list[Combination] = []
+    for one in sorted(ones, key=lambda one: (size(one), one.time, one.risk, len(one.options))):
+        if not kept or one.time < kept[-1].time - 1e-9:
+            kept.append(one)
+    return kept
