@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ from vramcast.memory.cards import with_margin
 OBJECTIVES = ("throughput", "memory", "closest")
 
 _SHOWN = 3
-_FRONT = 3
+_FRONT = 2
 """Points of the front that are traced beside the best."""
 _FASTER = 0.99
 """A further suggestion takes at most this share of the time of those before it."""
@@ -86,28 +87,41 @@ class Search:
         return {one: size for one, size in sizes.items() if size is not None}
 
     def _choose(self, estimated: dict[Combination, int]) -> list[Combination]:
-        """In the order of the objective; after the first, only what is faster than all before it."""
+        """In the order of the objective; after the first, only what is faster than all before it.
+
+        An estimate gives a combination its place; when its turn comes it is traced, and takes the place that it has
+        by its real figures.
+        """
+        every = list(estimated)
+        queue = [(self._rank(one, estimated[one]), number) for number, one in enumerate(every)]
+        heapq.heapify(queue)
         chosen: list[Combination] = []
         failed = 0
-        for one in sorted(estimated, key=lambda one: self._rank(one, estimated[one])):
-            if len(chosen) == _SHOWN or failed == _TRIES:
-                break
+        while queue and len(chosen) < _SHOWN and failed < _TRIES:
+            place, number = heapq.heappop(queue)
+            one = every[number]
             if any(one.time > other.time * _FASTER for other in chosen):
                 continue
-            if one not in self.found and not self._may_fit(one):
+            traced = self.found.get(one)
+            if (traced is None and not self._may_fit(one)) or (traced is not None and not traced.fits):
                 continue
-            prediction = self._trace(one)
-            if prediction is not None and prediction.fits:
+            now = self._rank(one, traced.device_bytes if traced else self.estimates.device_bytes(one) or 0)
+            if now > place:
+                heapq.heappush(queue, (now, number))
+            elif traced is not None:
                 chosen.append(one)
-            elif one.options:
-                failed += 1
+            else:
+                real = self._trace(one)
+                if real is not None and real.fits:
+                    heapq.heappush(queue, (self._rank(one, real.device_bytes), number))
+                else:
+                    failed += 1
         return chosen
 
     def _front(self, estimated: dict[Combination, int]) -> None:
         fitting = [one for one in estimated if self._may_fit(one)]
         front = pareto(fitting, lambda one: estimated[one])
-        stride = max(1, len(front) // _FRONT)
-        for one in front[::stride][:_FRONT]:
+        for one in (front[0], front[len(front) // 2])[:_FRONT] if front else ():
             self._trace(one)
 
     def _rank(self, one: Combination, device_bytes: int) -> tuple[float, ...]:

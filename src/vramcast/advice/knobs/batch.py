@@ -31,9 +31,7 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
                 knob=NAME,
                 text=f"batch {batch:,}, accumulation {steps:,}",
                 changes=_changes(job, batch, steps),
-                cost="more passes a step; batch norm, where there is one, sees fewer samples"
-                if batch < now
-                else "fewer passes a step",
+                cost="more passes a step" if batch < now else "fewer passes a step",
                 time=_sample_time(batch) / _sample_time(now),
             )
         )
