@@ -184,3 +184,10 @@ def test_nonsense_is_a_message(capsys: pytest.CaptureFixture[str], argv: list[st
     assert main(["advise", "tests.jobs.tiny:JOB", *argv]) == 2
     out, err = capsys.readouterr()
     assert not out and said in err and "Traceback" not in err
+
+
+def test_a_tensor_larger_than_the_card_with_expandable_segments() -> None:
+    """What it would need is asked without a limit, and expandable segments have an end."""
+    job = {**TINY, "sizes": {"batch": 2_000_000}, "task": "inference", "allocator_conf": "expandable_segments:True"}
+    found = vramcast.check(job, memory="3GiB")
+    assert not found.fits and found.verdict.needed_bytes > 3 * 2**30

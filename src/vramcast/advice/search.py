@@ -73,11 +73,20 @@ class Search:
         return pareto(fitting, lambda one: self.found[one].device_bytes)
 
     def smallest(self) -> Combination:
-        """What needs the least, traced."""
+        """What needs the least, traced: the least by estimate, until its real figures are the least."""
         estimated = self._estimated(LAST_RESORT)
-        for one in sorted(estimated, key=lambda one: (estimated[one], len(one.options)))[:_TRIES]:
-            if self._trace(one) is not None:
+        impossible: set[Combination] = set()
+        for _ in range(_TRIES):
+            sizes = {
+                one: self.found[one].device_bytes if one in self.found else self.estimates.device_bytes(one) or 0
+                for one in estimated
+                if one not in impossible
+            }
+            least = min(sizes, key=lambda one: (sizes[one], len(one.options)), default=None)
+            if least is None or least in self.found:
                 break
+            if self._trace(least) is None:
+                impossible.add(least)
         return min(self.found, key=lambda one: (self.found[one].device_bytes, len(one.options)))
 
     def _estimated(self, risk: int) -> dict[Combination, int]:

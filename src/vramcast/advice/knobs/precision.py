@@ -28,7 +28,8 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
         elif gpu.compute_capability >= _FP16_FROM:
             text = "needs a GradScaler; overflows in rare models"
             found.append(_option("fp16 autocast", "fp16", text, USUAL, speed))
-    if gpu.compute_capability >= _BF16_FROM:
+    says_fp32 = any(one.dtype == "fp32" for one in job.inputs.values())  # which bf16 weights do not take
+    if gpu.compute_capability >= _BF16_FROM and not says_fp32:
         text = "small updates are lost to rounding: look at the loss, or round stochastically"
         found.append(_option("weights in bf16", "pure-bf16", text, CHANGES_TRAINING, speed))
     return found
