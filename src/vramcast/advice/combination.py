@@ -9,7 +9,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from vramcast.advice.option import SAFE, Option
+from vramcast.advice.option import CHANGES_TRAINING, SAFE, Option
 from vramcast.jobs.schema import Job
 
 
@@ -28,6 +28,11 @@ class Combination:
     @cached_property
     def risk(self) -> int:
         return max((option.risk for option in self.options), default=SAFE)
+
+    @cached_property
+    def sacrifices(self) -> int:
+        """How many of the options change the training."""
+        return sum(option.risk >= CHANGES_TRAINING for option in self.options)
 
     @cached_property
     def time(self) -> float:

@@ -140,7 +140,7 @@ class Search:
             return device_bytes, one.time, changed
         if self.objective == "closest":
             return changed, one.risk, one.time, tight
-        return one.risk, tight, one.time, changed
+        return one.risk, one.sacrifices, tight, one.time, changed
 
     def _may_fit(self, one: Combination) -> bool:
         if any(option.text in self.estimates.refused for option in one.options):

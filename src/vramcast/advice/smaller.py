@@ -13,7 +13,9 @@ SHARES = (0.75, 0.5)
 def smaller(
     job: Job, knob: str, names: Iterable[str], rounded: Callable[[float], int], cost: str, power: int = 1
 ) -> list[Option]:
-    """The sizes `names` at each share of what the job says; sizes that it does not say are left alone."""
+    """The sizes `names` at each share of what the job says; sizes that it does not say are left alone.
+
+    A smaller sample is no faster training, so its time counts as that of a whole one."""
     said = {name: job.sizes[name] for name in names if name in job.sizes}
     found = []
     for share in SHARES if said else ():
@@ -23,7 +25,7 @@ def smaller(
             changes = {f"sizes.{name}": size for name, size in sizes.items()}
             found.append(
                 Option(
-                    knob=knob, text=text, changes=changes, cost=cost, risk=CHANGES_TRAINING, time=share**power,
+                    knob=knob, text=text, changes=changes, cost=cost, risk=CHANGES_TRAINING,
                     activations_ratio=share**power,
                 )
             )  # fmt: skip
