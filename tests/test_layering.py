@@ -23,7 +23,8 @@ LAYERS: dict[str, set[str]] = {
     "measure": {"gpus", "trace", "allocator", "memory"},
     "report": {"gpus", "trace", "memory"},
     "jobs": {"gpus", "trace", "memory", "report", "virtual_gpu"},
-    "cli": {"gpus", "trace", "memory", "quick", "report", "jobs", "virtual_gpu", "measure"},
+    "advice": {"gpus", "trace", "memory", "report", "jobs"},
+    "cli": {"gpus", "trace", "memory", "quick", "report", "jobs", "advice", "virtual_gpu", "measure"},
 }
 MAY_IMPORT_TORCH = {"virtual_gpu", "measure"}
 # The recorder's own files would be the only ones of trace/ that do.
@@ -87,7 +88,8 @@ def test_only_some_layers_import_torch(layer: str) -> None:
         "from vramcast.jobs.readers import readers; list(readers())",
         "import vramcast.jobs.check, vramcast.jobs.explain, vramcast.jobs.compare, vramcast.jobs.table",
         "import vramcast.report.check, vramcast.report.explain, vramcast.report.scenarios, vramcast.report.batch_table",
-        "import vramcast; vramcast.check, vramcast.explain, vramcast.compare, vramcast.table",
+        "import vramcast; vramcast.check, vramcast.explain, vramcast.compare, vramcast.table, vramcast.advise",
+        "import vramcast.advice.search, vramcast.report.advice; from vramcast.advice.knobs import knobs; list(knobs())",
         "import vramcast.quick.words, vramcast.gpus.state; vramcast.gpus.state.local_gpus()",
     ],
 )

@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vramcast.advice.advise import advise
     from vramcast.gpus import GpuSpec, all_gpus, find_gpu
     from vramcast.jobs.check import check
     from vramcast.jobs.compare import compare
@@ -34,6 +35,7 @@ __all__ = [
     "Prediction",
     "VirtualGpu",
     "__version__",
+    "advise",
     "all_gpus",
     "check",
     "compare",
@@ -50,6 +52,7 @@ _HOMES = {
     "all_gpus": "vramcast.gpus",
     "find_gpu": "vramcast.gpus",
     "Job": "vramcast.jobs.schema",
+    "advise": "vramcast.advice.advise",
     "check": "vramcast.jobs.check",
     "compare": "vramcast.jobs.compare",
     "explain": "vramcast.jobs.explain",

@@ -83,11 +83,12 @@ class ExpandableSegments:
                 block = block.prev
             if _has_room(block, size):
                 return block
-        return self._new_range(free_list)
+        return self._new_range(free_list, size)
 
-    def _new_range(self, free_list: FreeList) -> Block:
+    def _new_range(self, free_list: FreeList, needed: int) -> Block:
+        """A block larger than the card is met only without a limit, when what a run would need is asked."""
         page = SMALL_SEGMENT_BYTES if free_list.pool.is_small else self.large_page_bytes
-        size = -(-self._range_bytes // page) * page
+        size = -(-max(self._range_bytes, needed) // page) * page
         address = self._device.reserve_addresses(size)
         segment = ExpandableSegment(address, size, page)
         block = Block(free_list, address, size, self._ranks.of_segment(), segment, mapped=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,9 @@ class LoadedJob:
     notes: tuple[Note, ...] = ()
     where: str = ""
     """What the user named; messages begin with it."""
+    overrides: Overrides = field(default_factory=dict)
+    """What the user changed in it."""
+    request: Request = field(default_factory=Request)
 
 
 def load_job(argument: str | None, overrides: Overrides | None = None, request: Request | None = None) -> LoadedJob:
@@ -55,7 +58,14 @@ def load_job(argument: str | None, overrides: Overrides | None = None, request: 
     job = with_overrides(reading.job, overrides)
     kept = [text for key, text in reading.assumed.items() if not any(said.startswith(key) for said in overrides)]
     assumed = (Note("assumed", "; ".join(kept)),) if kept else ()
-    return LoadedJob(job=job, recognised_as=reading.recognised_as, notes=(*assumed, *reading.notes), where=argument)
+    return LoadedJob(
+        job=job,
+        recognised_as=reading.recognised_as,
+        notes=(*assumed, *reading.notes),
+        where=argument,
+        overrides=overrides,
+        request=request,
+    )
 
 
 def load_scenario(loaded: LoadedJob, name: str) -> LoadedJob:

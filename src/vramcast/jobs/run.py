@@ -44,7 +44,7 @@ def predict(
     loaded = as_loaded(job)
     job = loaded.job
     card, remark = choose_card(job, gpu)
-    limit_bytes = _limit(job, memory)
+    limit_bytes = limit_for(job, memory)
     conf = allocator_conf if allocator_conf is not None else job.allocator_conf
 
     progress("loading PyTorch")
@@ -95,7 +95,7 @@ def choose_card(job: Job, gpu: str | GpuSpec | None) -> tuple[GpuSpec, str | Non
     ), f"none was named and there is none here: {find_gpu(DEFAULT_CARD).short_name} is taken"
 
 
-def _limit(job: Job, memory: str | int | None) -> int | None:
+def limit_for(job: Job, memory: str | int | None) -> int | None:
     wanted = memory if memory is not None else job.target.memory
     limit = parse_bytes(wanted) if isinstance(wanted, str) else wanted
     if limit is not None and limit <= 0:

@@ -16,7 +16,7 @@ from vramcast.report.terminal import table
 class Line:
     text: str
     tone: str = ""
-    """good, bad, heading, aside, or nothing."""
+    """good, bad, heading, aside, code (never wrapped, so that it can be copied), or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,14 @@ _HTML = {
     "bad": "color:#b00020;font-weight:bold",
     "heading": "font-weight:bold",
     "aside": "opacity:0.7",
+    "code": "font-family:monospace;white-space:pre",
 }
 
 
 def print_page(page: Page, console: Console) -> None:
     for i, part in enumerate(page):
         if isinstance(part, Line):
-            console.print(Text(part.text, style=_TERMINAL.get(part.tone, "")))
+            console.print(Text(part.text, style=_TERMINAL.get(part.tone, "")), soft_wrap=part.tone == "code")
             continue
         if i and isinstance(page[i - 1], Line):
             console.print()

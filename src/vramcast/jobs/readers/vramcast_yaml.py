@@ -12,7 +12,7 @@ from vramcast.jobs.readers import Part, Reading, Request
 from vramcast.jobs.readers.code import resolve_factory
 from vramcast.jobs.schema import SOURCES
 from vramcast.jobs.validation import LineOf, check_part, make_job
-from vramcast.jobs.yaml_file import Key, read_yaml
+from vramcast.jobs.yaml_file import Key, parse_yaml, read_yaml
 
 NAME = "vramcast.yaml"
 FILE_NAME = "vramcast.yaml"
@@ -38,8 +38,20 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path, request: Request) -> Reading:
-    file = path / FILE_NAME if path.is_dir() else path
-    data, lines = read_yaml(file)
+    file = file_of(path)
+    return _reading(*read_yaml(file), file, request)
+
+
+def read_text(text: str, file: Path, request: Request) -> Reading:
+    """What `file` would mean if it said `text`."""
+    return _reading(*parse_yaml(text, str(file)), file, request)
+
+
+def file_of(path: Path) -> Path:
+    return path / FILE_NAME if path.is_dir() else path
+
+
+def _reading(data: Any, lines: dict[Key, int], file: Path, request: Request) -> Reading:
     if isinstance(data, dict):
         data = {"name": file.resolve().parent.name if file.name == FILE_NAME else file.stem, **data}
         _resolve_paths(data, file.parent, request)
@@ -48,7 +60,7 @@ def read(path: Path, request: Request) -> Reading:
 
 def read_part(path: Path, request: Request) -> Part:
     """Beside another config, a vramcast.yaml may say no more than the inputs."""
-    file = path / FILE_NAME if path.is_dir() else path
+    file = file_of(path)
     data, lines = read_yaml(file)
     if not isinstance(data, dict):
         raise UsageError(f"{file}: a mapping of keys to values is needed")

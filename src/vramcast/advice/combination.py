@@ -1,0 +1,78 @@
+"""One option of some of the knobs, taken together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from vramcast.advice.option import CHANGES_TRAINING, SAFE, Option
+from vramcast.jobs.schema import Job
+
+
+@dataclass(frozen=True)
+class Combination:
+    options: tuple[Option, ...]
+
+    @cached_property
+    def text(self) -> str:
+        return " + ".join(option.text for option in self.options)
+
+    @cached_property
+    def changes(self) -> dict[str, Any]:
+        return {key: value for option in self.options for key, value in option.changes.items()}
+
+    @cached_property
+    def risk(self) -> int:
+        return max((option.risk for option in self.options), default=SAFE)
+
+    @cached_property
+    def sacrifices(self) -> int:
+        """How many of the options change the training."""
+        return sum(option.risk >= CHANGES_TRAINING for option in self.options)
+
+    @cached_property
+    def time(self) -> float:
+        """Of a sample, beside the job as it is."""
+        return prod(option.time for option in self.options)
+
+    @cached_property
+    def state_ratio(self) -> float:
+        return prod(option.state_ratio for option in self.options)
+
+    @cached_property
+    def activations_ratio(self) -> float:
+        return prod(option.activations_ratio for option in self.options)
+
+    @cached_property
+    def traced(self) -> tuple[Option, ...]:
+        """Those that need a trace of their own."""
+        return tuple(option for option in self.options if option.traced)
+
+    @cached_property
+    def traced_knobs(self) -> tuple[str, ...]:
+        return tuple(option.text for option in self.traced)
+
+    @cached_property
+    def expandable(self) -> bool:
+        return any(option.knob == "allocator" for option in self.options)
+
+    def batch(self, job: Job) -> int:
+        if "gpus.global_batch" in self.changes:
+            return int(self.changes["gpus.global_batch"]) // job.gpus.count
+        return int(self.changes.get("sizes.batch", job.effective_sizes["batch"]))
+
+    def accumulation(self, job: Job) -> int:
+        return int(self.changes.get("accumulation", job.accumulation))
+
+
+def combinations(options: Mapping[str, list[Option]], most_risk: int) -> Iterator[Combination]:
+    """All of them up to a risk, the job as it is among them."""
+    ways: list[list[Option | None]] = [
+        [None, *(option for option in of_knob if option.risk <= most_risk)] for of_knob in options.values()
+    ]
+    for chosen in itertools.product(*ways):
+        yield Combination(tuple(option for option in chosen if option is not None))

@@ -1,0 +1,39 @@
+"""Half precision, where the card has it."""
+
+from __future__ import annotations
+
+from vramcast.advice.option import CHANGES_TRAINING, USUAL, Option
+from vramcast.gpus import GpuSpec
+from vramcast.jobs.schema import Job
+
+NAME = "precision"
+
+_BF16_FROM = (8, 0)
+_FP16_FROM = (7, 0)
+_HALF_TIME = 0.5
+"""Matrix products in half precision take at most half the time of fp32 on every card with tensor cores."""
+
+
+def options(job: Job, gpu: GpuSpec) -> list[Option]:
+    now = job.precision
+    if not job.components or any(value is not None for value in (now.weights, now.autocast, now.grad_scaler)):
+        return []  # it was said part by part: somebody meant it
+    if now.weights_dtype != "fp32":
+        return []
+    speed = _HALF_TIME if now.autocast_dtype == "none" else 1.0
+    found = []
+    if now.autocast_dtype == "none" and job.task == "training":
+        if gpu.compute_capability >= _BF16_FROM:
+            found.append(_option("bf16 autocast", "bf16", "activations are rounded to 8 bits", USUAL, speed))
+        elif gpu.compute_capability >= _FP16_FROM:
+            text = "needs a GradScaler; overflows in rare models"
+            found.append(_option("fp16 autocast", "fp16", text, USUAL, speed))
+    says_fp32 = any(one.dtype == "fp32" for one in job.inputs.values())  # which bf16 weights do not take
+    if gpu.compute_capability >= _BF16_FROM and not says_fp32:
+        text = "small updates are lost to rounding: look at the loss, or round stochastically"
+        found.append(_option("weights in bf16", "pure-bf16", text, CHANGES_TRAINING, speed))
+    return found
+
+
+def _option(text: str, preset: str, cost: str, risk: int, time: float) -> Option:
+    return Option(knob=NAME, text=text, changes={"precision": preset}, cost=cost, risk=risk, time=time, traced=True)

@@ -1,0 +1,54 @@
+"""One way to turn one knob: what it changes in the job, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from vramcast.gpus import GpuSpec
+from vramcast.jobs.schema import Job
+
+SAFE = 0
+"""The same training, to rounding."""
+USUAL = 1
+"""Other arithmetic that most people train with and do not notice."""
+CHANGES_TRAINING = 2
+"""The result may differ: learning rate and quality are to be looked at again."""
+LAST_RESORT = 3
+"""Something else is trained."""
+
+RISKS = ("same training", "usual arithmetic", "training changes", "another training")
+"""In words, by number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Option:
+    knob: str
+    text: str
+    """What is done, in a few words."""
+    changes: Mapping[str, Any]
+    """Dotted key of the job → value."""
+    cost: str
+    """In time, accuracy or risk, in words."""
+    risk: int = SAFE
+    time: float = 1.0
+    """Time of a sample, beside the job as it is; rules of thumb of docs/advise.md."""
+    traced: bool = False
+    """Another run: it needs a trace. What does not is worked out from the trace of the others."""
+    state_ratio: float = 1.0
+    """Optimizer state that is left, for the estimate."""
+    activations_ratio: float = 1.0
+    """Activations that are left, for the estimate."""
+
+
+class Knob(Protocol):
+    """A module of knobs/."""
+
+    NAME: str
+    """What `--keep` calls it."""
+
+    @staticmethod
+    def options(job: Job, gpu: GpuSpec) -> list[Option]:
+        """The ways to turn it that suit this job and card; none where it does not apply."""
+        ...

@@ -1,0 +1,61 @@
+"""Say what to change so that a job fits, with what each change costs, ready to paste.
+
+JOB and the card are what `vramcast check` takes. Everything that is printed has been traced and replayed on the
+virtual card. The batch of an optimizer step (batch × GPUs × accumulation) stays what it is. Exit code 1: nothing fits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+
+from vramcast.cli.job_options import add_job_argument, add_job_options, load
+from vramcast.cli.options import EXIT_DOES_NOT_FIT, EXIT_FITS, add_json_option, add_room_options, print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_argument(parser)
+    add_room_options(parser)
+    parser.add_argument(
+        "--keep", metavar="A,B", type=_names, default=(),
+        help="leave these alone: batch, checkpointing, allocator, precision, optimizer, sequence, resolution, frames, "
+        "trained",
+    )  # fmt: skip
+    parser.add_argument(
+        "--objective", metavar="NAME", default="throughput",
+        help="throughput (the default), memory (the least), or closest (the fewest changes)",
+    )  # fmt: skip
+    parser.add_argument("--write", metavar="FILE", type=Path, help="the best as a new vramcast.yaml")
+    add_json_option(parser)
+    add_job_options(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from vramcast.advice.advise import advise
+    from vramcast.cli.progress import Reporter
+
+    loaded = load(args)
+    progress = Reporter()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # whatever a factory prints is not the result
+            found = advise(
+                loaded, args.gpu, args.memory, args.device, keep=args.keep, objective=args.objective,
+                write=args.write, progress=progress,
+            )  # fmt: skip
+    finally:
+        progress.done()
+    if args.json:
+        print_json(found.to_document())
+    else:
+        from vramcast.report.advice import advice_page
+        from vramcast.report.console import emit
+        from vramcast.report.page import print_page
+
+        emit(lambda console: print_page(advice_page(found.advice), console), sys.stdout)
+    return EXIT_FITS if found.fits else EXIT_DOES_NOT_FIT
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())

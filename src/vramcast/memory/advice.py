@@ -1,0 +1,82 @@
+"""What was advised, as plain data for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vramcast.gpus.state import LocalGpu
+from vramcast.memory.cards import CardFit, with_margin
+from vramcast.memory.prediction import Prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One knob that is turned."""
+
+    knob: str
+    text: str
+    cost: str
+    risk: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigText:
+    """What to paste."""
+
+    kind: str
+    """diff: of the user's file. command: the options that say the same. changes: fields, for a job made in Python."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """A configuration that has been traced and replayed on the card."""
+
+    changes: tuple[Change, ...]
+    overrides: Mapping[str, Any]
+    """Dotted key of the job → value."""
+    prediction: Prediction
+    batch: int
+    accumulation: int
+    samples_per_step: int
+    time_factor: float
+    """Time of a sample, beside the job as it is; a rule of thumb."""
+    config: ConfigText
+
+    @property
+    def text(self) -> str:
+        return " + ".join(change.text for change in self.changes) or "as it is"
+
+    @property
+    def comfortable(self) -> bool:
+        """It fits with the margin."""
+        return self.prediction.fits and with_margin(self.prediction.device_bytes) <= self.prediction.limit_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    job: str
+    recognised_as: str
+    objective: str
+    keep: tuple[str, ...]
+    local: LocalGpu | None
+    asked: Prediction
+    """The job as it is."""
+    best: tuple[Suggestion, ...]
+    """Best first; empty: nothing fits."""
+    front: tuple[Suggestion, ...]
+    """Of all that fit: those that no other beats in both memory and speed, least memory first."""
+    smallest: Suggestion | None
+    """Where nothing fits: what needs the least."""
+    smallest_card: CardFit | None
+    """Where nothing fits: the smallest known card that holds `smallest`."""
+    combinations: int
+    traces: int
+    refused: tuple[str, ...] = ()
+    """What this model cannot do, and why."""
+
+    @property
+    def fits(self) -> bool:
+        return bool(self.best)

@@ -1,0 +1,139 @@
+"""Advice as text and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from vramcast.memory.advice import Advice, Suggestion
+from vramcast.memory.cards import MARGIN, with_margin
+from vramcast.report.page import Grid, Line, Page
+from vramcast.report.wording import verdict, with_article
+from vramcast.units import GIB, format_gib
+
+ADVICE_FORMAT = "vramcast-advice"
+ADVICE_VERSION = 1
+
+
+def advice_page(advice: Advice) -> Page:
+    page: list[Line | Grid] = [Line(verdict(advice.asked), "good" if advice.asked.fits else "bad")]
+    if advice.best:
+        page += _found(advice)
+    else:
+        page += _nothing(advice)
+    page += [Line(f"cannot be done: {problem}", "aside") for problem in advice.refused]
+    kept = f"; kept: {', '.join(advice.keep)}" if advice.keep else ""
+    page.append(
+        Line(
+            f"{advice.job}; {advice.combinations:,} combinations, {advice.traces} runs traced; what is shown was "
+            f"traced as it is; time by rule of thumb{kept}",
+            "aside",
+        )
+    )
+    return page
+
+
+def _found(advice: Advice) -> list[Line | Grid]:
+    page: list[Line | Grid] = [_grid("best", advice.best)]
+    for i, one in enumerate(advice.best, 1):
+        page.append(Line(f"{i}. {one.text}", "heading"))
+        page += [Line(f"   {change.text}: {change.risk}; {change.cost}") for change in one.changes]
+        if not one.comfortable:
+            page.append(Line(f"   close: keeps less than the margin of {MARGIN:.0%} free"))
+        if one.prediction.retries:
+            page.append(Line("   the allocator has to give memory back and try again, which takes time"))
+        if one.overrides:
+            page += _paste(one)
+    if len(advice.front) > 1:
+        page.append(Line("memory against time: none of these is beaten in both", "heading"))
+        page.append(_grid("front", advice.front))
+    return page
+
+
+def _grid(name: str, ones: tuple[Suggestion, ...]) -> Grid:
+    rows = tuple(
+        (
+            one.text,
+            f"{one.prediction.device_bytes / GIB:.2f}",
+            f"{one.prediction.headroom_bytes / GIB:.2f}",
+            f"{one.batch:,} × {one.accumulation:,}",
+            f"{one.time_factor:.2f}",
+        )
+        for one in ones
+    )
+    return Grid((name, "GiB", "left", "batch", "time"), rows)
+
+
+def _nothing(advice: Advice) -> list[Line | Grid]:
+    pins = " with what is kept" if advice.keep else ""
+    page: list[Line | Grid] = [Line(f"Nothing that can be changed makes it fit{pins}", "bad")]
+    one = advice.smallest
+    if one is None:
+        return page
+    need = one.prediction.device_bytes
+    page.append(
+        Line(
+            f"The least that was found is {format_gib(need)} ({one.text}); with a margin of {MARGIN:.0%} "
+            f"{format_gib(with_margin(need))}"
+        )
+    )
+    card = advice.smallest_card
+    if card is None:
+        page.append(Line("No known card holds it"))
+    else:
+        page.append(
+            Line(f"The smallest known card that holds it is {with_article(card.gpu.short_name)}: --gpu {card.gpu.id}")
+        )
+    if one.overrides:
+        page += _paste(one)
+    return page
+
+
+def _paste(one: Suggestion) -> list[Line]:
+    return [Line(line, "code") for line in one.config.text.splitlines()]
+
+
+def advice_document(advice: Advice) -> dict[str, Any]:
+    card = advice.smallest_card
+    return {
+        "format": ADVICE_FORMAT,
+        "version": ADVICE_VERSION,
+        "job": advice.job,
+        "recognised_as": advice.recognised_as,
+        "objective": advice.objective,
+        "keep": list(advice.keep),
+        "gpu": advice.asked.gpu.id,
+        "limit_bytes": advice.asked.limit_bytes,
+        "local": None if advice.local is None else asdict(advice.local),
+        "fits": advice.fits,
+        "asked": {"fits": advice.asked.fits, "device_bytes": advice.asked.device_bytes},
+        "best": [_suggestion(one) for one in advice.best],
+        "front": [_suggestion(one) for one in advice.front],
+        "smallest": None if advice.smallest is None else _suggestion(advice.smallest),
+        "smallest_card": None if card is None else card.gpu.id,
+        "combinations": advice.combinations,
+        "traces": advice.traces,
+        "refused": list(advice.refused),
+    }
+
+
+def _suggestion(one: Suggestion) -> dict[str, Any]:
+    prediction = one.prediction
+    return {
+        "text": one.text,
+        "changes": [asdict(change) for change in one.changes],
+        "overrides": dict(one.overrides),
+        "fits": prediction.fits,
+        "comfortable": one.comfortable,
+        "device_bytes": prediction.device_bytes,
+        "with_margin_bytes": with_margin(prediction.device_bytes),
+        "peak_reserved_bytes": prediction.peak_reserved_bytes,
+        "peak_allocated_bytes": prediction.peak_allocated_bytes,
+        "headroom_bytes": prediction.headroom_bytes,
+        "retries": prediction.retries,
+        "batch": one.batch,
+        "accumulation": one.accumulation,
+        "samples_per_step": one.samples_per_step,
+        "time_factor": round(one.time_factor, 4),
+        "config": asdict(one.config),
+    }

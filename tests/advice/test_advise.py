@@ -1,0 +1,193 @@
+"""`vramcast advise`: what is printed fits, is what predict says of it, and keeps what is pinned."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vramcast
+from tests.jobs.tiny import JOB as TINY
+from vramcast.cli.job_options import load
+from vramcast.cli.main import main, make_parser
+from vramcast.memory.cards import with_margin
+
+same_torch = pytest.mark.skipif(not torch.__version__.startswith("2.11"), reason="the golden output is of torch 2.11")
+
+YAML = """\
+# mine
+name: mixer
+components:
+  model: {factory: "tests.jobs.tiny:mixer"}   # three blocks
+inputs:
+  x: {shape: [batch, 64]}
+  labels: {shape: [batch], dtype: int64, below: 10}
+sizes:
+  batch: 200000   # too many
+precision: fp32
+"""
+LARGE = {**TINY, "sizes": {"batch": 200_000}}
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = Path("vramcast.yaml")
+    path.write_text(YAML, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def found() -> vramcast.advice.advise.JobAdvice:  # type: ignore[name-defined]
+    return vramcast.advise(LARGE, memory="3GiB")
+
+
+def test_what_is_advised_fits_and_keeps_the_batch_of_a_step(found: Any) -> None:
+    assert found.fits and not found.advice.asked.fits
+    for number, one in enumerate(found.best):
+        assert one.prediction.fits and one.samples_per_step == 200_000
+        read = vramcast.check(found.job(number), memory="3GiB")
+        assert read.fits and read.verdict.needed_bytes == one.prediction.device_bytes
+    times = [one.time_factor for one in found.best]
+    assert times == sorted(times, reverse=True), "a further suggestion is faster than those before it"
+
+
+def test_the_front_is_one(found: Any) -> None:
+    points = [(one.prediction.device_bytes, one.time_factor) for one in found.advice.front]
+    assert points == sorted(points)
+    assert all(a[1] > b[1] for a, b in itertools.pairwise(points))
+    assert all(one.prediction.fits for one in found.advice.front)
+
+
+def test_least_memory_takes_no_more_than_the_fastest(found: Any) -> None:
+    least = vramcast.advise(LARGE, memory="3GiB", objective="memory").best[0]
+    assert least.prediction.device_bytes <= min(one.prediction.device_bytes for one in found.best)
+
+
+def test_closest_changes_least() -> None:
+    assert vramcast.advise(LARGE, gpu="a100-80gb", objective="closest").best[0].changes == ()
+    assert len(vramcast.advise(LARGE, memory="3GiB", objective="closest").best[0].changes) == 1
+
+
+@pytest.mark.parametrize("pin", ["batch", "checkpointing", "precision", "optimizer", "allocator"])
+def test_what_is_kept_is_not_touched(pin: str) -> None:
+    advice = vramcast.advise(LARGE, memory="3GiB", keep=[pin]).advice
+    shown = [*advice.best, *advice.front, *([advice.smallest] if advice.smallest else [])]
+    assert shown and all(change.knob != pin for one in shown for change in one.changes)
+
+
+def test_the_diff_applies_and_predicts_what_was_advised(job: Path) -> None:
+    best = vramcast.advise(str(job), memory="3GiB").best[0]
+    assert best.config.kind == "diff"
+    patch = subprocess.run(["patch", "-p0"], input=best.config.text + "\n", text=True, capture_output=True, check=False)
+    assert patch.returncode == 0, patch.stdout + patch.stderr
+    text = job.read_text(encoding="utf-8")
+    assert "# mine" in text and "# three blocks" in text and "# too many" in text
+    read = vramcast.check(str(job), memory="3GiB")
+    assert read.verdict.needed_bytes == best.prediction.device_bytes
+
+
+def test_the_command_predicts_what_was_advised() -> None:
+    args = make_parser().parse_args(["advise", "tests.jobs.tiny:JOB", "--batch", "200000", "--memory", "3GiB"])
+    best = vramcast.advise(load(args), memory="3GiB", keep=["batch"]).best[0]
+    assert best.config.kind == "command"
+    read = make_parser().parse_args(shlex.split(best.config.text)[1:])
+    result = vramcast.check(load(read), memory=read.memory)
+    assert result.verdict.needed_bytes == best.prediction.device_bytes
+
+
+@pytest.mark.parametrize("name", ["new.yaml", "elsewhere/new.yaml"])
+def test_write_makes_a_new_file_and_never_overwrites(job: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("elsewhere").mkdir()
+    argv = ["advise", str(job), "--memory", "3GiB", "--write", name]
+    assert main([*argv, "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)["best"][0]
+    assert vramcast.check(name, memory="3GiB").verdict.needed_bytes == best["device_bytes"]
+    assert main(argv) == 2
+    assert "nothing is overwritten" in capsys.readouterr().err
+    assert job.read_text(encoding="utf-8") == YAML
+
+
+def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    wide = {"factory": "tests.jobs.tiny:mixer", "arguments": {"width": 8192}}
+    advice = vramcast.advise({**TINY, "components": {"model": wide}, "sizes": {"batch": 4}}, memory="2GiB").advice
+    assert not advice.fits and advice.smallest is not None and advice.smallest_card is not None
+    assert advice.smallest.prediction.device_bytes > advice.asked.limit_bytes
+    assert advice.smallest_card.fits
+    pins = "batch,checkpointing,allocator,precision,optimizer"
+    assert main(["advise", "tests.jobs.tiny:JOB", "--batch", "200000", "--memory", "3GiB", "--keep", pins]) == 1
+    assert "Nothing that can be changed makes it fit with what is kept" in capsys.readouterr().out
+
+
+def test_a_margin_is_kept_where_it_can_be(found: Any) -> None:
+    first = found.best[0].prediction
+    assert with_margin(first.device_bytes) <= first.limit_bytes
+
+
+def test_a_model_that_cannot_be_checkpointed_is_not_told_to() -> None:
+    job = {
+        "components": {"model": {"factory": "tests.jobs.tiny:looks_at_data"}},
+        "inputs": {"x": {"shape": ["batch", 8]}},
+        "sizes": {"batch": 2},
+    }
+    with pytest.raises(vramcast.errors.VramcastError):
+        vramcast.advise(job, memory="3GiB")
+    conv = {
+        "components": {"model": {"factory": "tests.jobs.tiny:conv_net"}},
+        "inputs": {"image": {"shape": ["batch", 3, 256, 256]}, "target": {"shape": ["batch", 3, 256, 256]}},
+        "sizes": {"batch": 256},
+        "loss": "l1",
+    }
+    advice = vramcast.advise(conv, memory="4GiB").advice
+    assert any("checkpoint every block" in text for text in advice.refused)
+    assert all(change.knob != "checkpointing" for one in (*advice.best, *advice.front) for change in one.changes)
+
+
+def test_a_card_without_bf16_is_not_told_to_use_it() -> None:
+    advice = vramcast.advise(LARGE, gpu="t4", objective="memory").advice
+    assert all("bf16" not in change.text for one in (*advice.best, *advice.front) for change in one.changes)
+
+
+@same_torch
+def test_golden(job: Path, capsys: pytest.CaptureFixture[str], golden: Callable[[str, str], None]) -> None:
+    assert main(["advise", str(job), "--memory", "3GiB"]) == 0
+    fits = capsys.readouterr().out
+    assert main(["advise", str(job), "--memory", "1100MiB", "--keep", "batch"]) == 1
+    golden("advise", f"{fits}\n{capsys.readouterr().out}")
+
+
+def test_a_notebook(found: Any) -> None:
+    html = found._repr_html_()
+    assert html.startswith('<div class="vramcast">') and "front" in html
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--keep", "batsch"], "did you mean 'batch'?"),
+        (["--objective", "beauty"], "write one of throughput, memory, closest"),
+        (["--gpu", "rtx-4091"], "did you mean"),
+        (["--gpu", "t4", "--device", "0"], "leave one out"),
+        (["--write", "best.txt"], "ends with .yaml"),
+        (["--write", "no/such/folder/best.yaml"], "there is no folder"),
+        (["--memory", "lots"], "cannot read 'lots' as a size"),
+    ],
+)
+def test_nonsense_is_a_message(capsys: pytest.CaptureFixture[str], argv: list[str], said: str) -> None:
+    assert main(["advise", "tests.jobs.tiny:JOB", *argv]) == 2
+    out, err = capsys.readouterr()
+    assert not out and said in err and "Traceback" not in err
+
+
+def test_a_tensor_larger_than_the_card_with_expandable_segments() -> None:
+    """What it would need is asked without a limit, and expandable segments have an end."""
+    job = {**TINY, "sizes": {"batch": 2_000_000}, "task": "inference", "allocator_conf": "expandable_segments:True"}
+    found = vramcast.check(job, memory="3GiB")
+    assert not found.fits and found.verdict.needed_bytes > 3 * 2**30
