@@ -188,6 +188,7 @@ def test_diffsr_wants_to_know_the_class() -> None:
 
 
 def test_torchtitan() -> None:
+    pytest.importorskip("transformers")
     loaded = _load("torchtitan_debug.toml")
     job = loaded.job
     assert job.sizes == {"batch": 4, "sequence": 256}

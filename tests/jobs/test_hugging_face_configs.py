@@ -17,6 +17,8 @@ from vramcast.jobs.readers import Request, hf_names, recognise
 from vramcast.jobs.readers.command_line import commands_in, parse_command
 from vramcast.jobs.run import predict
 
+pytest.importorskip("transformers")
+
 CONFIGS = Path(__file__).parent / "configs"
 MODEL = str(CONFIGS / "llama-tiny")
 PARAMETERS = 2 * 1000 * 64 + 4 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 176 + 2 * 64) + 64

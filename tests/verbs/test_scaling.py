@@ -24,6 +24,7 @@ from vramcast.memory.longer import lengthened
 from vramcast.memory.replay import replay
 from vramcast.memory.scaling import DifferentRuns, ScaledTrace, Skeleton, _last_true, difference, same_sizes
 from vramcast.trace import StepTrace
+from vramcast.virtual_gpu.workspaces.cudnn_query import open_cudnn
 
 FOLDERS = Path(__file__).parents[1] / "jobs" / "folders"
 CARD = find_gpu("rtx-4090")
@@ -48,6 +49,8 @@ MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
 @cache
 def trace(model: str, batch: int) -> StepTrace:
     source, changes = MODELS[model]
+    if isinstance(source, str):
+        pytest.importorskip("transformers")
     job = load_job(source).job if isinstance(source, str) else make_job(source, "job")
     return trace_job(with_overrides(job, {**changes, "sizes.batch": batch}), CARD, steps=2, limit_bytes=NO_LIMIT).trace
 
@@ -114,6 +117,8 @@ def test_a_line_through_two_scales(seed: int) -> None:
 @pytest.mark.parametrize("memory", ["1GiB", "3GiB"])
 @pytest.mark.parametrize("model", ["mixer", "convolutions"])
 def test_the_largest_batch_fits_and_one_more_does_not(model: str, memory: str) -> None:
+    if model == "convolutions" and open_cudnn() is None:
+        pytest.skip("fitted workspaces jump from one batch to the next: a larger one may fit again")
     source, changes = MODELS[model]
     job = with_overrides(make_job(source, "job"), changes)
     gpu = dataclasses.replace(CARD, total_memory_bytes=GpuSpec.from_memory("24GiB").context_bytes + _bytes(memory))
