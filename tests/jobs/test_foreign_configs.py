@@ -39,6 +39,15 @@ def _notes(loaded: LoadedJob) -> str:
         ("torchtitan_debug.toml", "torchtitan config"),
         ("torchtitan_8b.toml", "torchtitan config"),
         ("lightning_inputs.yaml", "vramcast.yaml"),
+        ("training_args.json", "Hugging Face TrainingArguments"),
+        ("training_args.yaml", "Hugging Face TrainingArguments"),
+        ("llama_factory.yaml", "Hugging Face TrainingArguments"),
+        ("run_clm.sh", "command of a Hugging Face training script"),
+        ("accelerate_ddp.yaml", "accelerate config"),
+        ("accelerate_fsdp.yaml", "accelerate config"),
+        ("accelerate_deepspeed.yaml", "accelerate config"),
+        ("ds_zero0.json", "DeepSpeed config"),
+        ("ds_zero3.json", "DeepSpeed config"),
     ],
 )
 def test_what_is_recognised(name: str, kind: str) -> None:

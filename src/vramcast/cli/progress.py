@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 _QUIET_SECONDS = 3.0
 """Work that is done sooner says nothing outside a terminal."""
@@ -34,3 +35,15 @@ class Reporter:
             self._stream.write(f"\r{'':<{self._width}}\r")
             self._stream.flush()
             self._width = 0
+
+
+@contextlib.contextmanager
+def reporting() -> Iterator[Reporter]:
+    """Around a job's work: what it is at, and whatever its code prints, goes to standard error; only the result is
+    standard output."""
+    progress = Reporter()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield progress
+    finally:
+        progress.done()

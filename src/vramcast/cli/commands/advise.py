@@ -7,7 +7,6 @@ virtual card. The batch of an optimizer step (batch × GPUs × accumulation) sta
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from pathlib import Path
 
@@ -34,18 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from vramcast.advice.advise import advise
-    from vramcast.cli.progress import Reporter
+    from vramcast.cli.progress import reporting
 
     loaded = load(args)
-    progress = Reporter()
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # whatever a factory prints is not the result
-            found = advise(
-                loaded, args.gpu, args.memory, args.device, keep=args.keep, objective=args.objective,
-                write=args.write, progress=progress,
-            )  # fmt: skip
-    finally:
-        progress.done()
+    with reporting() as progress:
+        found = advise(
+            loaded, args.gpu, args.memory, args.device, keep=args.keep, objective=args.objective,
+            write=args.write, progress=progress,
+        )  # fmt: skip
     if args.json:
         print_json(found.to_document())
     else:

@@ -61,19 +61,13 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _job(args: argparse.Namespace) -> int:
-    import contextlib
-
     from vramcast.cli.job_options import load
-    from vramcast.cli.progress import Reporter
+    from vramcast.cli.progress import reporting
     from vramcast.jobs.check import check
 
     loaded = load(args)
-    progress = Reporter()
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # whatever a factory prints is not the result
-            result = check(loaded, args.gpu, args.memory, args.device, progress=progress)
-    finally:
-        progress.done()
+    with reporting() as progress:
+        result = check(loaded, args.gpu, args.memory, args.device, progress=progress)
     if args.json:
         print_json(result.to_document())
     else:

@@ -11,7 +11,6 @@ from the first measurement or, if there is none, from the first of them. Jobs ma
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,26 +125,18 @@ def _parse_scenario(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _predict(args: argparse.Namespace, jobs: dict[str, LoadedJob]) -> JobComparison:
-    from vramcast.cli.progress import Reporter
+    from vramcast.cli.progress import reporting
     from vramcast.jobs.compare import compare
 
-    progress = Reporter()
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # whatever a factory prints is not the result
-            return compare(jobs, args.gpu, args.memory, args.device, progress=progress)
-    finally:
-        progress.done()
+    with reporting() as progress:
+        return compare(jobs, args.gpu, args.memory, args.device, progress=progress)
 
 
 def _job_result(args: argparse.Namespace, argument: str, name: str) -> Any:
-    from vramcast.cli.progress import Reporter
+    from vramcast.cli.progress import reporting
     from vramcast.jobs.compare import job_result
     from vramcast.jobs.run import predict
 
     loaded = load(args, argument)
-    progress = Reporter()
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            return job_result(name, predict(loaded, args.gpu, progress=progress))
-    finally:
-        progress.done()
+    with reporting() as progress:
+        return job_result(name, predict(loaded, args.gpu, progress=progress))

@@ -7,7 +7,6 @@ for anything between two dots (model.layers.*): all modules that match are added
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
@@ -26,15 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     loaded = load(args)
 
-    from vramcast.cli.progress import Reporter
+    from vramcast.cli.progress import reporting
     from vramcast.jobs.explain import explain
 
-    progress = Reporter()
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # whatever a factory prints is not the result
-            result = explain(loaded, args.module, args.gpu, depth=args.depth, progress=progress)
-    finally:
-        progress.done()
+    with reporting() as progress:
+        result = explain(loaded, args.module, args.gpu, depth=args.depth, progress=progress)
     if args.json:
         print_json(result.to_document())
         return EXIT_FITS

@@ -9,7 +9,6 @@ never run.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from pathlib import Path
 
@@ -40,22 +39,18 @@ def execute(args: argparse.Namespace) -> int:
     check_writable(args.save)
     loaded = load(args)
 
-    from vramcast.cli.progress import Reporter
+    from vramcast.cli.progress import reporting
     from vramcast.jobs.run import predict
 
-    progress = Reporter()
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # whatever a factory prints is not the result
-            result = predict(
-                loaded,
-                args.gpu,
-                args.limit,
-                args.steps,
-                allocator_conf=args.allocator_conf,
-                progress=progress,
-            )
-    finally:
-        progress.done()
+    with reporting() as progress:
+        result = predict(
+            loaded,
+            args.gpu,
+            args.limit,
+            args.steps,
+            allocator_conf=args.allocator_conf,
+            progress=progress,
+        )
     if args.save is not None and result.trace is not None:
         result.trace.save(args.save)
     if args.json:

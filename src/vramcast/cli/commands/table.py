@@ -6,7 +6,6 @@ Two small batches are traced for each size, all others are worked out from them,
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Callable
 from typing import TypeVar
@@ -58,22 +57,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     loaded = load(args)
 
-    from vramcast.cli.progress import Reporter
+    from vramcast.cli.progress import reporting
     from vramcast.jobs.table import DEFAULT_CARDS, table
 
-    progress = Reporter()
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # whatever a factory prints is not the result
-            found = table(
-                loaded,
-                args.gpus or DEFAULT_CARDS,
-                args.batches,
-                resolutions=args.resolutions or (),
-                sequences=args.sequences or (),
-                progress=progress,
-            )
-    finally:
-        progress.done()
+    with reporting() as progress:
+        found = table(
+            loaded,
+            args.gpus or DEFAULT_CARDS,
+            args.batches,
+            resolutions=args.resolutions or (),
+            sequences=args.sequences or (),
+            progress=progress,
+        )
     if args.json:
         print_json(found.to_document())
         return EXIT_FITS

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import math
 
-from vramcast.virtual_gpu.workspaces.cudnn_fit import DEPTHWISE_CHANNELS, DEPTHWISE_PARTS, fitted_workspace
+from vramcast.virtual_gpu.workspaces.cudnn_fit import (
+    EIGHT_WEIGHTS_PER_IMAGE,
+    WEIGHT_PER_IMAGE,
+    copies_bytes,
+    fitted_workspace,
+)
 from vramcast.virtual_gpu.workspaces.cudnn_query import Refusal
 from vramcast.virtual_gpu.workspaces.problem import Card, ConvolutionProblem
 
@@ -40,8 +45,7 @@ def _depthwise(problem: ConvolutionProblem, engine: int) -> int:
     """Direct kernels; one of those for the weight keeps eight fp32 gradients an image."""
     if not problem.channels_last or problem.operation != "backward_weight" or engine != _DEPTHWISE_WEIGHT_PARTS_ENGINE:
         return 0
-    channels = -(-problem.w[0] // DEPTHWISE_CHANNELS) * DEPTHWISE_CHANNELS
-    return problem.x[0] * channels * math.prod(problem.w[1:]) * 4 * DEPTHWISE_PARTS
+    return copies_bytes(problem, EIGHT_WEIGHTS_PER_IMAGE)
 
 
 def _matrix_product(problem: ConvolutionProblem, card: Card) -> int:
@@ -50,9 +54,8 @@ def _matrix_product(problem: ConvolutionProblem, card: Card) -> int:
     A batch takes nothing, but its weight gradient keeps one for each image. A single product may split its reduction:
     fitted.
     """
-    batch, weights = problem.x[0], problem.w[0] * problem.w[1]
-    if not problem.channels_last and batch > 1 and math.prod(problem.x[2:]) > 1:
-        return batch * weights * 4 if problem.operation == "backward_weight" else 0
+    if not problem.channels_last and problem.x[0] > 1 and math.prod(problem.x[2:]) > 1:
+        return copies_bytes(problem, WEIGHT_PER_IMAGE) if problem.operation == "backward_weight" else 0
     return fitted_workspace(problem, card.compute_capability, card.sm_count).partials_bytes
 
 

@@ -53,6 +53,9 @@ class Recipe:
     per_image_weight: int
 
 
+WEIGHT_PER_IMAGE, EIGHT_WEIGHTS_PER_IMAGE = Recipe(0, 0, 0, 1), Recipe(0, 0, 0, 2)
+
+
 def copies_bytes(problem: ConvolutionProblem, recipe: Recipe) -> int:
     """The bytes of a recipe for one convolution."""
     item, groups = problem.item_bytes, problem.groups
