@@ -21,10 +21,11 @@ LAYERS: dict[str, set[str]] = {
     "memory": {"gpus", "trace", "allocator"},
     "virtual_gpu": {"gpus", "trace", "allocator", "memory"},
     "measure": {"gpus", "trace", "allocator", "memory"},
-    "report": {"gpus", "trace", "memory"},
+    "watch": {"gpus"},
+    "report": {"gpus", "trace", "memory", "watch"},
     "jobs": {"gpus", "trace", "memory", "report", "virtual_gpu"},
     "advice": {"gpus", "trace", "memory", "report", "jobs"},
-    "cli": {"gpus", "trace", "memory", "quick", "report", "jobs", "advice", "virtual_gpu", "measure"},
+    "cli": {"gpus", "trace", "memory", "quick", "report", "jobs", "advice", "virtual_gpu", "measure", "watch"},
 }
 MAY_IMPORT_TORCH = {"virtual_gpu", "measure"}
 # The recorder's own files would be the only ones of trace/ that do.
