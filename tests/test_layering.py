@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "vramcast"
 
 # Each layer with the layers it may import; every layer may import the base.
-BASE = {"errors", "units", "factories"}
+BASE = {"errors", "units", "access", "factories"}
 LAYERS: dict[str, set[str]] = {
     "gpus": set(),
     "trace": set(),
@@ -25,7 +25,20 @@ LAYERS: dict[str, set[str]] = {
     "report": {"gpus", "trace", "memory", "watch"},
     "jobs": {"gpus", "trace", "memory", "report", "virtual_gpu"},
     "advice": {"gpus", "trace", "memory", "report", "jobs"},
-    "cli": {"gpus", "trace", "memory", "quick", "report", "jobs", "advice", "virtual_gpu", "measure", "watch"},
+    "mcp_server": {"gpus", "trace", "memory", "report", "jobs", "advice"},
+    "cli": {
+        "mcp_server",
+        "gpus",
+        "trace",
+        "memory",
+        "quick",
+        "report",
+        "jobs",
+        "advice",
+        "virtual_gpu",
+        "measure",
+        "watch",
+    },
 }
 MAY_IMPORT_TORCH = {"virtual_gpu", "measure"}
 # The recorder's own files would be the only ones of trace/ that do.

@@ -15,6 +15,7 @@ from vramcast.cli.commands import (
     explain,
     gpus,
     init,
+    mcp,
     measure,
     predict,
     run,
@@ -25,19 +26,8 @@ from vramcast.cli.commands import (
 from vramcast.errors import VramcastError
 
 COMMANDS: tuple[ModuleType, ...] = (
-    predict,
-    check,
-    advise,
-    explain,
-    table,
-    run,
-    init,
-    show,
-    measure,
-    compare,
-    gpus,
-    watch,
-)
+    predict, check, advise, explain, table, run, init, show, measure, compare, gpus, watch, mcp,
+)  # fmt: skip
 
 _DESCRIPTION = "Know before you train whether a PyTorch run fits the GPU, where every byte goes, and why."
 _EPILOG = """\
