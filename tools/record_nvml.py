@@ -18,13 +18,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from tests.gpus.nvml_calls import Recorder, use_library
+from nvml_calls import Recorder, use_library
 
 from vramcast.gpus.nvml import NvmlSession
 
-_HOLD = (
+HOLD = (
     "import sys, torch; x = torch.zeros(int(float(sys.argv[1]) * 2**30), dtype=torch.uint8, device='cuda'); "
     "torch.cuda.synchronize(); print(torch.cuda.memory_reserved(), flush=True); sys.stdin.read()"
 )
@@ -49,7 +47,7 @@ def main() -> int:
     with use_library(recorder):
         moments.append(_moment(recorder, "as it is"))
         held = subprocess.Popen(
-            [sys.executable, "-c", _HOLD, str(args.gib)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", HOLD, str(args.gib)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert held.stdin is not None and held.stdout is not None
         reserved = held.stdout.readline().strip()
@@ -77,10 +75,10 @@ def _moment(recorder: Recorder, label: str) -> dict[str, Any]:
     recorder.calls.clear()
     with NvmlSession() as session:
         session.survey()
-    return {"moment": label, "calls": list(recorder.calls), "nvidia_smi": {k: _smi(q) for k, q in _QUERIES.items()}}
+    return {"moment": label, "calls": list(recorder.calls), "nvidia_smi": {k: smi(q) for k, q in _QUERIES.items()}}
 
 
-def _smi(query: str) -> list[str] | None:
+def smi(query: str) -> list[str] | None:
     program = shutil.which("nvidia-smi")
     if program is None:
         return None

@@ -11,17 +11,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from record_nvml import HOLD, smi
+
 ROOT = Path(__file__).parents[1]
-_HOLD = (
-    "import sys, torch; x = torch.zeros({size}, dtype=torch.uint8, device='cuda'); torch.cuda.synchronize(); "
-    "print(torch.cuda.memory_reserved(), flush=True); sys.stdin.read()"
-)
 _SLEEP = (
     "import time, torch; x = [torch.zeros(2**30, dtype=torch.uint8, device='cuda')]; time.sleep(2); "
     "x += [torch.zeros(2**30, dtype=torch.uint8, device='cuda') for _ in range(3)]; torch.cuda.synchronize(); "
@@ -46,17 +43,15 @@ def main() -> int:
 
 def _same_moment(out: Path) -> dict[str, Any]:
     """One process of known size: NVML through vramcast, and nvidia-smi."""
-    held = subprocess.Popen(
-        [sys.executable, "-c", _HOLD.format(size=3 * 2**30)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    held = subprocess.Popen([sys.executable, "-c", HOLD, "3"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert held.stdin is not None and held.stdout is not None
     reserved = held.stdout.readline().strip()
     here = _vramcast("gpus", "--here", "--json")
     (out / "here.json").write_text(here["stdout"])
     (out / "here.txt").write_text(_vramcast("gpus", "--here")["stdout"])
-    smi = {
-        "compute_apps": _smi("--query-compute-apps=pid,used_memory"),
-        "gpus": _smi("--query-gpu=index,memory.total,memory.reserved,memory.used,memory.free"),
+    listing = {
+        "compute_apps": smi("--query-compute-apps=pid,used_memory"),
+        "gpus": smi("--query-gpu=index,memory.total,memory.reserved,memory.used,memory.free"),
     }
     once = _vramcast("watch", "--once", "--pid", str(held.pid))
     held.stdin.close()
@@ -64,12 +59,12 @@ def _same_moment(out: Path) -> dict[str, Any]:
     processes = [process for card in json.loads(here["stdout"])["gpus"] for process in card["processes"]]
     told = {f"{process['pid']}": process["used_bytes"] for process in processes}
     listed = {}
-    for line in (smi["compute_apps"] or [])[1:]:
+    for line in (listing["compute_apps"] or [])[1:]:
         pid, _, size = line.partition(", ")
         listed[pid] = int(size.split()[0]) * 2**20 if size.split()[:1] and size.split()[0].isdigit() else None
     return {
         "pid": held.pid, "reserved_bytes": reserved, "vramcast": told, "nvidia_smi": listed, "equal": told == listed,
-        "smi": smi, "watch_once": once,
+        "smi": listing, "watch_once": once,
     }  # fmt: skip
 
 
@@ -99,14 +94,6 @@ def _run(words: list[str]) -> dict[str, Any]:
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
     return {"rc": done.returncode, "stdout": done.stdout, "stderr": done.stderr[-3000:]}
-
-
-def _smi(query: str) -> list[str] | None:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return None
-    done = subprocess.run([program, query, "--format=csv"], capture_output=True, text=True, timeout=60, check=False)
-    return done.stdout.splitlines()
 
 
 def _read(path: str) -> str:

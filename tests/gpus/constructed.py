@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.gpus.nvml_calls import Call
+from tools.nvml_calls import Call
+
 from vramcast.units import GIB, MIB
 
 NOT_SUPPORTED, NO_PERMISSION, SIZE_NEEDED, NOT_FOUND, LOST = 3, 4, 7, 6, 15

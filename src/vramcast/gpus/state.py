@@ -27,11 +27,15 @@ def local_gpus() -> tuple[LocalGpu, ...]:
 def survey() -> Survey:
     """The visible cards, those that do not answer, and why there is none."""
     try:
-        with NvmlSession() as session:
-            return visible(session.survey())
+        return visible(_by_nvml())
     except NvmlUnavailable as error:
         cards = parse_smi_state(_smi())
         return visible(Survey(cards=tuple(cards), why_none="" if cards else str(error)))
+
+
+def _by_nvml() -> Survey:
+    with NvmlSession() as session:
+        return session.survey()
 
 
 def local_gpu(device: int) -> LocalGpu:

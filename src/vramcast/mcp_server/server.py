@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +20,7 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 
 from vramcast import __version__
 from vramcast.access import Limits, limited
-from vramcast.errors import UsageError, VramcastError
+from vramcast.errors import VramcastError
 from vramcast.mcp_server.answers import Answer, Progress, answer_advise, answer_check, answer_gpus, answer_predict
 from vramcast.mcp_server.inputs import (
     CardName,
@@ -93,15 +92,9 @@ def make_server(limits: Limits) -> MCPServer:
 
 def serve(root: Path, *, allow_code: bool) -> None:
     """Until standard input ends."""
-    if not root.is_dir():
-        raise UsageError(f"--root {root}: there is no such folder")
-    root = root.resolve()
+    os.chdir(root)
     # Models are built from what lies here; nothing is fetched.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    if not allow_code:
-        # A file there could be imported in place of a library that is loaded later.
-        places = {root, Path.cwd().resolve()}
-        sys.path[:] = [entry for entry in sys.path if entry and Path(entry).resolve() not in places]
     make_server(Limits(root, allow_code)).run("stdio")
 
 

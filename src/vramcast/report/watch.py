@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vramcast.report.local_cards import process_cells
+from vramcast.report.wording import signed_percent
 from vramcast.units import GIB, format_gib
 from vramcast.watch.history import CardHistory, History
 from vramcast.watch.sample import BASES, CardSample, Sample
@@ -145,16 +146,20 @@ def plain_lines(sample: Sample, history: History) -> Iterator[str]:
 
 
 def summary_lines(history: History) -> Iterator[str]:
-    for index, card in sorted(history.cards.items()):
+    """Peak, when, of how much, beside the prediction; cards that the watched processes never used are left out."""
+    used = [card for _, card in sorted(history.cards.items()) if card.peak_bytes] or list(history.cards.values())
+    for card in used:
         total = card.last.total_bytes
         text = (
-            f"card {index}: peak {format_gib(card.peak_bytes)} at {clock(card.peak_seconds)}, of {format_gib(total)} "
-            f"({card.peak_bytes / total:.0%})"
+            f"card {card.last.index}: peak {format_gib(card.peak_bytes)} at {clock(card.peak_seconds)}, of "
+            f"{format_gib(total)} ({card.peak_bytes / total:.0%})"
         )
         if history.predicted_bytes is not None:
-            off = card.peak_bytes - history.predicted_bytes
-            text += f"; predicted {format_gib(history.predicted_bytes)} ({off / history.predicted_bytes:+.1%})"
-        yield f"{text}; {BASES[card.last.basis]}"
+            text += f"; predicted {format_gib(history.predicted_bytes)}"
+            text += f" ({signed_percent(card.peak_bytes, history.predicted_bytes)})"
+        yield text
+    for basis in dict.fromkeys(card.last.basis for card in used):
+        yield f"that is {BASES[basis]}, seen at {history.n_samples} moments"
 
 
 def summary_document(history: History) -> dict[str, Any]:

@@ -7,6 +7,7 @@ unless --allow-code is given. Needs the `mcp` extra: pip install "vramcast[mcp]"
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from vramcast.cli.options import EXIT_FITS
@@ -26,11 +27,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from vramcast.errors import UsageError
 
+    root = args.root.resolve()
+    if not root.is_dir():
+        raise UsageError(f"--root {args.root}: there is no such folder")
+    if not args.allow_code:
+        _import_nothing_from(root, Path.cwd())
     try:
         from vramcast.mcp_server.server import serve
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("mcp", "mcp_types", "anyio"):
+        if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "anyio"):
             raise
         raise UsageError('the MCP SDK is missing: pip install "vramcast[mcp]"') from None
-    serve(args.root, allow_code=args.allow_code)
+    serve(root, allow_code=args.allow_code)
     return EXIT_FITS
+
+
+def _import_nothing_from(*folders: Path) -> None:
+    """A file there could be imported in place of a library that is loaded later."""
+    places = {folder.resolve() for folder in folders}
+    sys.path[:] = [entry for entry in sys.path if entry and Path(entry).resolve() not in places]
