@@ -241,10 +241,10 @@ def test_recorded_cards_agree_with_nvidia_smi(path: Path, cards_here: Machine) -
         for card, (_, name, _, total, reserved, used, free, _, celsius, _) in zip(cards, listed, strict=True):
             assert card.name == name and card.spec().name == name
             sizes = (card.total_bytes, card.reserved_bytes or 0, card.used_bytes, card.free_bytes)
-            assert [f"{size // MIB} MiB" for size in sizes] == [total, reserved, used, free]
+            assert [f"{-(-size // MIB)} MiB" for size in sizes] == [total, reserved, used, free]  # it rounds up
             assert abs((card.temperature_celsius or 0) - int(celsius)) <= 3
         apps = dict(line.split(", ") for line in moment["nvidia_smi"]["compute_apps"][1:])
-        told = {str(p.pid): f"{(p.used_bytes or 0) // MIB} MiB" for card in cards for p in card.processes}
+        told = {str(p.pid): f"{-(-(p.used_bytes or 0) // MIB)} MiB" for card in cards for p in card.processes}
         assert told == apps
         if "process" in moment:
             assert str(moment["process"]["pid"]) in told
