@@ -105,6 +105,7 @@ def test_only_some_layers_import_torch(layer: str) -> None:
         "import vramcast; vramcast.check, vramcast.explain, vramcast.compare, vramcast.table, vramcast.advise",
         "import vramcast.advice.search, vramcast.report.advice; from vramcast.advice.knobs import knobs; list(knobs())",
         "import vramcast.quick.words, vramcast.gpus.state; vramcast.gpus.state.local_gpus()",
+        "import vramcast.cli.watching, vramcast.watch.process_tree, vramcast.report.watch",
     ],
 )
 def test_importing_leaves_torch_alone(code: str) -> None:

@@ -205,3 +205,18 @@ def _read_until(terminal: int, words: bytes | None) -> bytes:
         if not chunk or (words is not None and words in seen):
             return seen
     raise AssertionError(f"waited in vain for {words!r}; saw {seen[-2000:]!r}")
+
+
+def test_the_predicted_peak_of_a_job(cards_here: Machine, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Predicted for the card here, before anything is watched."""
+    cards_here(Card(used=3 * GIB))
+    (tmp_path / "model.py").write_text("import torch\ndef build():\n    return torch.nn.Linear(64, 64)\n")
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "components:\n  model:\n    factory: model.py:build\n    inputs: [x]\n"
+        "inputs:\n  x: {shape: [batch, 64]}\nloss: mean\n"
+    )
+    code, out, _ = run(capfd, "--once", "--json", "--job", str(job))
+    predicted = json.loads(out.splitlines()[0])["predicted_bytes"]
+    assert main(["predict", str(job), "--gpu", "rtx-4090", "--json"]) == code == 0
+    assert predicted == json.loads(capfd.readouterr().out)["device_bytes"]
