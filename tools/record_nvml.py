@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def main() -> int:
             print("no torch with a GPU here: the moment with a process is left out", file=sys.stderr)
         held.stdin.close()
         held.wait()
+        time.sleep(2)  # the driver takes its memory back a moment later
         moments.append(_moment(recorder, "it has ended"))
     document = {
         "format": "vramcast-nvml-recording",
