@@ -1,0 +1,153 @@
+"""Read a log of any size: all of it is looked at, and of a large one every sixteenth part is parsed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from vramcast.diagnosis.collect import EVALUATION, PROBLEM, SAVING, Collected
+from vramcast.diagnosis.readers import LineReader, csv_file, line_readers, profiler_trace, trainer_state
+from vramcast.diagnosis.sample import Sample
+from vramcast.diagnosis.text import WHAT_IS_READ, Block, Source, blocks, opened
+from vramcast.errors import UsageError
+
+PARSED_WHOLE_BYTES = 8 << 20
+"""So much of a log is parsed line by line; behind it, the first 1/SHARE of each block, and the end."""
+SHARE = 16
+TAIL_BYTES = 1 << 17
+
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# What is looked for everywhere, in the lines that are not parsed too.
+_RARE = (b"heckpoint", b"valuat", b"alidat", b"raceback", b"out of memory")
+_EVENTS = (
+    (PROBLEM, re.compile(r"traceback \(most recent|out of memory|\bnan\b.*loss|loss[^,;|]{0,10}\bnan\b|killed|nccl.*(?:error|timeout)", re.IGNORECASE)),
+    (SAVING, re.compile(r"sav(?:e|ed|ing)\b.*(?:checkpoint|model|state|weights)|checkpoint\w*.*\bsav(?:e|ed|ing)\b|wrote .*checkpoint", re.IGNORECASE)),
+    (EVALUATION, re.compile(r"\b(?:running|start\w*|begin\w*)\W+(?:evaluation|validation)|^\W*(?:evaluating|validating|validation)\b|\bvalidate step", re.IGNORECASE)),
+)  # fmt: skip
+_MOST_OF_A_RARE_WORD = 4096
+"""A word that stands in every line is not rare; after so many it is no longer looked for."""
+
+
+def read_log(path: str | Path, into: Collected | None = None) -> Collected:
+    """Read one log, into what other logs of the same run said already."""
+    found = into if into is not None else Collected()
+    before = sum(found.formats.values())
+    with opened(path) as source:
+        if profiler_trace.is_one(source.head):
+            if str(path) == "-":
+                raise UsageError("a profiler trace is read twice; give it as a file, not on standard input")
+            for sample in profiler_trace.samples(str(path), source):
+                _add(found, sample, 0, profiler_trace.NAME)
+        elif trainer_state.is_one(source.head):
+            for sample in trainer_state.samples(source):
+                _add(found, sample, 0, trainer_state.NAME)
+        else:
+            _Lines(found, source).read()
+    if sum(found.formats.values()) == before:
+        raise UsageError(f"{source.name}: {_why_nothing(source, found)}; {WHAT_IS_READ} is needed")
+    return found
+
+
+def _why_nothing(source: Source, found: Collected) -> str:
+    first = source.head.decode(source.encoding, errors="replace").strip().splitlines()
+    begins = f', which begins "{first[0][:60]}"' if first and first[0].isprintable() else ""
+    return f"none of its {found.lines:,} lines says anything about steps or times{begins}"
+
+
+def _add(found: Collected, sample: Sample, line: int, reader: str) -> None:
+    found.formats[reader] += 1
+    found.add(sample, line)
+
+
+class _Lines:
+    """A log that is lines."""
+
+    def __init__(self, found: Collected, source: Source) -> None:
+        self._found = found
+        self._source = source
+        self._readers = self._choose()
+        self._rare = dict.fromkeys(_RARE, 0)
+
+    def _choose(self) -> list[LineReader]:
+        first = self._source.head.split(b"\n", 1)[0].decode(self._source.encoding, errors="replace")
+        names = csv_file.columns(first.lstrip("\ufeff").strip())
+        if names is not None:
+            return [LineReader(csv_file.NAME, csv_file.READS, csv_file.reader(names))]
+        return list(line_readers())
+
+    def read(self) -> None:
+        for block in blocks(self._source):
+            data = block.data
+            found = self._found
+            found.bytes_read += len(data)
+            found.lines += data.count(b"\n") + (block.is_last and not data.endswith(b"\n"))
+            end = len(data) if block.offset < PARSED_WHOLE_BYTES else _line_end(data, len(data) // SHARE)
+            self._parse(data[:end] if end < len(data) else data, block.first_line)
+            tail = _line_end(data, max(end, len(data) - TAIL_BYTES)) if block.is_last else len(data)
+            if end < tail:
+                self._look_for_rare(block, end, tail)
+            if tail < len(data):
+                self._parse(data[tail:], block.first_line + data.count(b"\n", 0, tail))
+
+    def _look_for_rare(self, block: Block, start: int, end: int) -> None:
+        """Saving, evaluation and errors are found wherever they are."""
+        data = block.data
+        seen = -1
+        for word, count in self._rare.items():
+            at = start
+            while count < _MOST_OF_A_RARE_WORD:
+                at = data.find(word, at, end)
+                if at < 0:
+                    break
+                count += 1
+                line_start = max(data.rfind(b"\n", start, at), data.rfind(b"\r", start, at)) + 1
+                line_end = _line_end(data, at)
+                if line_start != seen:
+                    number = block.first_line + data.count(b"\n", 0, line_start)
+                    self._parse(data[max(line_start, start) : line_end], number)
+                seen = line_start
+                at = line_end
+            self._rare[word] = count
+
+    def _parse(self, data: bytes, number: int) -> None:
+        decode = self._source.encoding
+        found = self._found
+        text = data.decode(decode, errors="replace")
+        if "\x1b" in text:
+            text = _COLOURS.sub("", text)
+        readers = self._readers
+        for row in text.split("\n"):
+            for line in row.split("\r") if "\r" in row else (row,):
+                line = line.rstrip()
+                if line:
+                    found.lines_parsed += 1
+                    self._one(line, number, readers)
+            number += 1
+
+    def _one(self, line: str, number: int, readers: list[LineReader]) -> None:
+        found = self._found
+        if "\ufffd" in line or "\x00" in line:
+            found.broken_lines += 1
+            line = line.replace("\x00", "")
+        bare = line.lstrip()
+        for reader in readers:
+            sample = reader.parse(bare if reader.name != "stage timings" else line)
+            if sample is not None:
+                _add(found, sample, number, reader.name)
+                return
+        for kind, pattern in _EVENTS:
+            if pattern.search(line):
+                found.add_event(kind, number, line.strip())
+                return
+
+
+
+def _line_end(data: bytes, at: int) -> int:
+    """Just behind the line that `at` is in."""
+    end = data.find(b"\n", at)
+    back = data.find(b"\r", at, end if end >= 0 else len(data))
+    if back >= 0 and back + 1 != end:
+        return back + 1
+    return end + 1 if end >= 0 else len(data)
+
+
