@@ -90,6 +90,7 @@ class Stage:
 
 @dataclass(slots=True)
 class Collected:
+    logs: list[str] = field(default_factory=list)
     series: dict[str, Series] = field(default_factory=dict)
     """By quantity (sample.py)."""
     tracks: dict[str, Track] = field(default_factory=dict)

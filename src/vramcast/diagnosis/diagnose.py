@@ -19,8 +19,18 @@ _AGREE = 0.1
 _MOST_LOGS = 64
 
 
-def diagnose_logs(
-    logs: Sequence[str | Path],
+def read_logs(logs: Sequence[str | Path]) -> Collected:
+    """The files of one run: its log, and its stage timings or profiler trace where it has them."""
+    if not 1 <= len(logs) <= _MOST_LOGS:
+        raise UsageError(f"from 1 to {_MOST_LOGS} logs are read, not {len(logs)}")
+    found = Collected()
+    for log in logs:
+        read_log(log, found)
+    return found
+
+
+def diagnose_run(
+    found: Collected,
     setup: Setup | None = None,
     *,
     throughput_of: str | None = None,
@@ -28,18 +38,13 @@ def diagnose_logs(
     predicted: PredictedStep | None = None,
     what_ifs: Sequence[WhatIf] = (),
 ) -> Diagnosis:
-    """Of one run: its log, and its stage timings or profiler trace where it has them.
+    """`setup` is what the caller knows; the log adds what it names itself.
 
-    `setup` is what the caller knows; the log adds what it names itself. `predicted` and `what_ifs` come from a
-    prediction of the same job; without them the parts that the log left out stay unknown.
+    `predicted` and `what_ifs` come from a prediction of the same job; without them the parts that the log left out stay
+    unknown.
     """
-    if not 1 <= len(logs) <= _MOST_LOGS:
-        raise UsageError(f"from 1 to {_MOST_LOGS} logs are read, not {len(logs)}")
-    found = Collected()
-    for log in logs:
-        read_log(log, found)
     known = _setup(setup or Setup(), found, throughput_of)
-    return _diagnosis(found, tuple(str(log) for log in logs), known, job, predicted, tuple(what_ifs))
+    return _diagnosis(found, known, job, predicted, tuple(what_ifs))
 
 
 def _setup(asked: Setup, found: Collected, throughput_of: str | None) -> Setup:
@@ -62,7 +67,7 @@ def _setup(asked: Setup, found: Collected, throughput_of: str | None) -> Setup:
 
 
 def _diagnosis(
-    found: Collected, logs: tuple[str, ...], setup: Setup, job: JobMemory | None, predicted: PredictedStep | None,
+    found: Collected, setup: Setup, job: JobMemory | None, predicted: PredictedStep | None,
     what_ifs: tuple[WhatIf, ...],
 ) -> Diagnosis:  # fmt: skip
     ways = estimates(found, setup)
@@ -72,7 +77,7 @@ def _diagnosis(
     total = track.total_steps if track is not None and track.total_steps else None
     total = total or (int(found.settings[q.TOTAL_STEPS]) if found.settings.get(q.TOTAL_STEPS) else None)
     last = track.last_step if track is not None else None
-    irregular = tuple(irregularities(found, step)) if step else ()
+    irregular = tuple(irregularities(found)) if step else ()
     kind, sentence = "unknown", _no_step_time(found, parts)
     helps: list[WhatIf] = []
     useless: list[WhatIf] = []
@@ -86,7 +91,7 @@ def _diagnosis(
     mfu = found.series.get(q.MFU)
     samples = setup.samples_per_step
     return Diagnosis(
-        logs=logs,
+        logs=tuple(found.logs),
         formats=dict(found.formats),
         lines=found.lines,
         lines_parsed=found.lines_parsed,
@@ -142,7 +147,9 @@ def _notes(found: Collected, setup: Setup, step: Estimate | None, parts: Split) 
     if rates and setup.batch is not None and setup.gpus is None:
         notes.append("one GPU is assumed; --gpus says otherwise")
     if found.lines_parsed < found.lines - found.lines // 4 and found.bytes_read > 1 << 20:
-        notes.append(f"a large log: {found.lines_parsed:,} of {found.lines:,} lines were parsed, evenly, and all searched for saving, evaluation and errors")
+        notes.append(
+            f"a large log: {found.lines_parsed:,} of {found.lines:,} lines were parsed, evenly, and all searched for saving, evaluation and errors"
+        )
     if found.broken_lines:
         notes.append(f"{found.broken_lines:,} lines have bytes that are no text")
     problems = [event for event in found.events if event.kind == PROBLEM]
@@ -150,5 +157,7 @@ def _notes(found: Collected, setup: Setup, step: Estimate | None, parts: Split) 
         notes.append(f"line {problems[0].line:,}: {problems[0].text[:120]}")
     if step is not None and any(part.source == "measured" and part.phase in findings.COMPUTING for part in parts.parts):
         if "torch.profiler trace" not in found.formats:
-            notes.append("stages timed on the host are right only if the timers wait for the GPU (torch.cuda.synchronize)")
+            notes.append(
+                "stages timed on the host are right only if the timers wait for the GPU (torch.cuda.synchronize)"
+            )
     return notes

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from vramcast.diagnosis import sample as q
-from vramcast.diagnosis.result import BOUND, Irregular, Part, Setup, WhatIf
+from vramcast.diagnosis.result import BOUND, UNKNOWN, Irregular, Part, Setup, WhatIf
 from vramcast.diagnosis.split import GPU_IDLE, Split
 
 COMPUTING = (q.FORWARD, q.LOSS, q.BACKWARD, q.RECOMPUTATION, q.OPTIMIZER)
@@ -55,13 +55,10 @@ def text(seconds: float) -> str:
 
 def bottleneck(step: Step) -> tuple[str, str]:
     """Kind, and the sentence."""
-    groups = _groups(step.split)
-    if not groups:
-        return "unknown", _only_step_time(step)
-    kind = max(groups, key=lambda name: groups[name])
-    seconds = groups[kind]
+    kind = _main_group(step.split)
     if kind == "unknown":
         return kind, _only_step_time(step)
+    seconds = _groups(step.split)[kind]
     others = _others(step, kind)
     part = f"{text(seconds)} of {text(step.seconds)} ({step.share(seconds)})"
     if kind == "data":
@@ -91,6 +88,11 @@ def _groups(split: Split) -> dict[str, float]:
             kind = "computation"
         groups[kind] = groups.get(kind, 0.0) + part.seconds
     return groups
+
+
+def _main_group(split: Split) -> str:
+    groups = _groups(split)
+    return max(groups, key=lambda name: groups[name], default="unknown")
 
 
 def _mostly(step: Step) -> str:
@@ -152,7 +154,18 @@ def helps(step: Step) -> list[WhatIf]:
     """The most that each can give, best first."""
     found = [one for one in _candidates(step) if (one.step_seconds or 0.0) <= (1 - _MATTERS) * step.seconds]
     found += _regular(step)
-    return sorted(found, key=lambda one: (one.total_seconds or 0.0, one.step_seconds or 0.0))
+    found.sort(key=lambda one: (one.total_seconds or 0.0, one.step_seconds or 0.0))
+    return [*found, *_larger_batch(step)]
+
+
+def _larger_batch(step: Step) -> Iterator[WhatIf]:
+    """The one change whose gain no log can bound."""
+    batch = step.setup.batch
+    if batch is not None and _main_group(step.split) in ("computation", "host"):
+        yield WhatIf(
+            change=f"a larger batch than {batch:,}, where memory allows", source=UNKNOWN,
+            why="samples/s rise for as long as the GPU is not full; a log does not say how far it is",
+        )  # fmt: skip
 
 
 def _candidates(step: Step) -> Iterator[WhatIf]:
@@ -173,13 +186,19 @@ def _candidates(step: Step) -> Iterator[WhatIf]:
     yield from _slowest_stage(step)
     sync = split.seconds(q.SYNC)
     if sync:
-        yield step.changed("gradient sync hidden: accumulation with no_sync, larger buckets, a faster link", sync, "all of it gone")
+        yield step.changed(
+            "gradient sync hidden: accumulation with no_sync, larger buckets, a faster link", sync, "all of it gone"
+        )
     optimizer = split.seconds(q.OPTIMIZER)
     if optimizer:
         yield step.changed("optimizer at no cost: fused=True, fewer steps by accumulation", optimizer, "all of it gone")
     idle = next((part.seconds for part in split.parts if part.name == GPU_IDLE), None)
     if idle:
-        yield step.changed("GPU never idle: torch.compile or CUDA graphs, no .item() in the loop, larger batch", idle, "all idle time gone")
+        yield step.changed(
+            "GPU never idle: torch.compile or CUDA graphs, no .item() in the loop, larger batch",
+            idle,
+            "all idle time gone",
+        )
 
 
 def _no_recomputation(step: Step) -> Iterator[WhatIf]:
@@ -259,7 +278,7 @@ def will_not_help(step: Step) -> list[WhatIf]:
     for phases, change, what in small:
         seconds = split.seconds(*phases)
         if seconds is not None and seconds < _MATTERS * step.seconds:
-            why = f"{what} {text(seconds)} of {text(step.seconds)}: at most {step.seconds / max(step.seconds - seconds, 1e-12):.4g} times as fast"
+            why = f"{what} {text(seconds)} of {text(step.seconds)}: {100 * seconds / step.seconds:.2g} % at most"
             found.append(step.changed(change, seconds, why))
     loading = split.seconds(*LOADING)
     if loading is not None and loading > step.seconds / 2:

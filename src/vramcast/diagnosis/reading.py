@@ -32,6 +32,7 @@ def read_log(path: str | Path, into: Collected | None = None) -> Collected:
     """Read one log, into what other logs of the same run said already."""
     found = into if into is not None else Collected()
     before = sum(found.formats.values())
+    found.logs.append(str(path))
     with opened(path) as source:
         if profiler_trace.is_one(source.head):
             if str(path) == "-":
@@ -141,7 +142,6 @@ class _Lines:
                 return
 
 
-
 def _line_end(data: bytes, at: int) -> int:
     """Just behind the line that `at` is in."""
     end = data.find(b"\n", at)
@@ -149,5 +149,3 @@ def _line_end(data: bytes, at: int) -> int:
     if back >= 0 and back + 1 != end:
         return back + 1
     return end + 1 if end >= 0 else len(data)
-
-

@@ -52,6 +52,9 @@ def split(found: Collected, step_seconds: float | None, setup: Setup, predicted:
                 f"the parts are {-rest:.2f} s longer than the step: they overlap, or the batch, the number of GPUs or "
                 "whose throughput it is are not as assumed"
             )
+        if unknown == (q.SYNC,) and setup.gpus is None:
+            # Nobody said that there are several GPUs.
+            unknown = ()
         parts += _remainder(rest, step_seconds, unknown)
     elif unknown:
         parts.append(Part(name=", ".join(unknown), seconds=None, source=UNKNOWN, covers=unknown))
@@ -62,9 +65,7 @@ def split(found: Collected, step_seconds: float | None, setup: Setup, predicted:
 def _remainder(rest: float, step_seconds: float, unknown: tuple[str, ...]) -> list[Part]:
     if unknown:
         phase = unknown[0] if len(unknown) == 1 else None
-        return [
-            Part(name=", ".join(unknown), seconds=max(rest, 0.0), source=WORKED_OUT, phase=phase, covers=unknown)
-        ]
+        return [Part(name=", ".join(unknown), seconds=max(rest, 0.0), source=WORKED_OUT, phase=phase, covers=unknown)]
     if rest > LITTLE * step_seconds:
         return [Part(name="other", seconds=rest, source=WORKED_OUT)]
     return []

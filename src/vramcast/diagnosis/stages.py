@@ -89,7 +89,9 @@ def _about_total(total: tuple[str, float] | None, roots: list[_Node]) -> list[st
         return []
     twice = top + sum(child.seconds for child in nested)
     if abs(seconds - twice) <= _SAME_TOTAL * seconds:
-        inside = ", ".join(f'"{child.name}" inside "{child.parent.name}"' for child in nested if child.parent is not None)
+        inside = ", ".join(
+            f'"{child.name}" inside "{child.parent.name}"' for child in nested if child.parent is not None
+        )
         return [f'"{name}" of the timings, {seconds:.2f} s, counts time twice ({inside}); {top:.2f} s were timed']
     return [f'"{name}" of the timings is {seconds:.2f} s; its parts are {top:.2f} s']
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -36,7 +37,9 @@ def _estimates(found: Collected, setup: Setup) -> Iterator[Estimate]:
         how = "of the profiler's steps" if profiler_trace.NAME in found.formats else "as logged"
         yield _estimate(series[q.STEP_SECONDS], how)
     if lightning_profile.TRAINING_BATCH in series:
-        parts = [series.get(key) for key in (lightning_profile.TRAINING_BATCH, q.phase_key(q.DATA), q.phase_key(q.TRANSFER))]
+        parts = [
+            series.get(key) for key in (lightning_profile.TRAINING_BATCH, q.phase_key(q.DATA), q.phase_key(q.TRANSFER))
+        ]
         seconds = sum(part.median for part in parts if part is not None)
         yield Estimate(seconds=seconds, mean_seconds=seconds, how="of Lightning's profiler", count=1)
     if logged is not None and not smoothed:
@@ -78,7 +81,9 @@ def _by_throughput(found: Collected, setup: Setup) -> Iterator[Estimate]:
         tokens = samples * setup.sequence
         yield _rate(found.series[q.TOKENS_PER_SECOND], tokens, f"{tokens:,.0f} tokens a step / tokens/s of {whose}")
     if q.RUN_SAMPLES_PER_SECOND in found.series and setup.samples_per_step is not None:
-        yield _rate(found.series[q.RUN_SAMPLES_PER_SECOND], setup.samples_per_step, "of the whole run, by its samples/s")
+        yield _rate(
+            found.series[q.RUN_SAMPLES_PER_SECOND], setup.samples_per_step, "of the whole run, by its samples/s"
+        )
 
 
 def _estimate(series: Series, how: str) -> Estimate:
@@ -108,19 +113,23 @@ def is_elapsed(series: Series) -> bool:
     values = series.values
     if len(values) < _ELAPSED_FROM:
         return False
-    grows = sum(later >= earlier for earlier, later in zip(values, values[1:], strict=False))
+    grows = sum(later >= earlier for earlier, later in itertools.pairwise(values))
     return grows >= 0.95 * (len(values) - 1) and values[-1] > 3 * values[0]
 
 
 # -- how regular they are --------------------------------------------------------------------------------------------
 
 
-def irregularities(found: Collected, step: Estimate) -> list[Irregular]:
+def irregularities(found: Collected) -> list[Irregular]:
     track = found.main_track
     candidates = [found.series.get(q.STEP_SECONDS), found.series.get(q.TIME)]
     if track is not None:
-        candidates = [track.logged, track.by_clock, *candidates]
-    series = next((one for one in candidates if one is not None and one.count >= _ELAPSED_FROM and not is_elapsed(one)), None)
+        own = [track.logged, track.by_clock]
+        # A bar smooths its rate, which hides slow steps.
+        candidates = [*(reversed(own) if "progress bars" in found.formats else own), *candidates]
+    series = next(
+        (one for one in candidates if one is not None and one.count >= _ELAPSED_FROM and not is_elapsed(one)), None
+    )
     made = []
     if series is not None:
         made += [one for one in (_slow_ones(found, series), _drift(series)) if one is not None]
@@ -130,7 +139,9 @@ def irregularities(found: Collected, step: Estimate) -> list[Irregular]:
         whole = run.total if run is not None else track.clocked_seconds if track is not None else 0.0
         share = min(1.0, evaluation.total / whole) if whole else 0.0
         text = f"{evaluation.count} evaluations take {evaluation.total:.1f} s"
-        made.append(Irregular(kind="evaluation", text=text + (f", {share:.1%} of the run" if whole else ""), share=share))
+        made.append(
+            Irregular(kind="evaluation", text=text + (f", {share:.1%} of the run" if whole else ""), share=share)
+        )
     return made
 
 
@@ -140,7 +151,7 @@ def _slow_ones(found: Collected, series: Series) -> Irregular | None:
     limit = max(_SLOW_FACTOR * middle, middle + 6 * spread(values))
     slow = [point for point in series.first[warm_up:] if point.value > limit]
     late = [point for point in series.largest if point.value > limit]
-    if not late or not slow and len(late) < 2:
+    if not late or (not slow and len(late) < 2):
         return None
     cost = sum(value - middle for value in values if value > limit) / sum(values)
     worst = max(late)
@@ -152,13 +163,17 @@ def _slow_ones(found: Collected, series: Series) -> Irregular | None:
         return Irregular(kind="periodic", text=text, share=cost)
     n_slow = sum(value > limit for value in values)
     share = f"{n_slow} of {len(values):,}" if n_slow else "a few"
-    return Irregular(kind="stalls", text=f"{share} take more than {_seconds(limit)} (usual {_seconds(middle)}); {longest}", share=cost)
+    return Irregular(
+        kind="stalls",
+        text=f"{share} take more than {_seconds(limit)} (usual {_seconds(middle)}); {longest}",
+        share=cost,
+    )
 
 
 def period(slow: Sequence[Point]) -> int | None:
     """The distance in steps at which slow steps come back, if most do."""
     steps = [point.step for point in slow if point.step >= 0]
-    gaps = [later - earlier for earlier, later in zip(steps, steps[1:], strict=False) if later > earlier]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(steps) if later > earlier]
     if len(gaps) < 3:
         return None
     every, _ = Counter(gaps).most_common(1)[0]
@@ -178,10 +193,12 @@ def _drift(series: Series) -> Irregular | None:
     size = len(values) // _WINDOWS
     windows = [median(values[i * size : (i + 1) * size]) for i in range(_WINDOWS)]
     first, last = median(windows[:2]), median(windows[-2:])
-    rising = sum(later > earlier for earlier, later in zip(windows, windows[1:], strict=False))
+    rising = sum(later > earlier for earlier, later in itertools.pairwise(windows))
     if last < _DRIFT * first or rising < 6:
         return None
-    text = f"steps get slower: {_seconds(first)} at the beginning, {_seconds(last)} at the end ({last / first - 1:+.0%})"
+    text = (
+        f"steps get slower: {_seconds(first)} at the beginning, {_seconds(last)} at the end ({last / first - 1:+.0%})"
+    )
     return Irregular(kind="drift", text=text, share=1 - first * len(values) / sum(values))
 
 

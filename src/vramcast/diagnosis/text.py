@@ -1,4 +1,4 @@
-"""A log as blocks of whole lines, in constant memory, whatever its encoding; what is no text is refused with its place."""
+"""A log as blocks of whole lines, in constant memory, in any encoding; what is no text is refused with its place."""
 
 from __future__ import annotations
 
@@ -135,10 +135,9 @@ def _encoding(name: str, head: bytes) -> str:
         decoder = codecs.getincrementaldecoder(encoding)()
         try:
             decoder.decode(head)
-        except UnicodeDecodeError as error:
+        except UnicodeDecodeError:
             if encoding == "utf-8" and _few_broken(head):
                 return "utf-8"
-            del error
             continue
         return encoding
     return "latin-1"

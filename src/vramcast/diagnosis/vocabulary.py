@@ -27,7 +27,9 @@ RATE_UNITS = {
 }  # fmt: skip
 """What is counted in "N .../s"."""
 
-STEP_KEYS = frozenset({"step", "iter", "iteration", "global_step", "it", "_step", "train_step", "current_step", "update"})
+STEP_KEYS = frozenset(
+    {"step", "iter", "iteration", "global_step", "it", "_step", "train_step", "current_step", "update"}
+)
 
 _NAMES = {
     **dict.fromkeys(
@@ -87,7 +89,9 @@ _PHASE_WORDS = (
 )
 # The escapes are Chinese: backward (two words), optimizer, data, forward.
 _PHASES = tuple((phase, re.compile(pattern)) for phase, pattern in _PHASE_WORDS)
-_TIME_WORD = re.compile(r"(?:^|[_/])(?:time|secs?|seconds|ms|msec|duration|elapsed|latency)(?:$|[_/])|time$|^time|timer")
+_TIME_WORD = re.compile(
+    r"(?:^|[_/])(?:time|secs?|seconds|ms|msec|duration|elapsed|latency)(?:$|[_/])|time$|^time|timer"
+)
 _IN_BRACKETS = re.compile(r"\(([^)]*)\)\s*$")
 _UNIT_SUFFIX = re.compile(r"_(ms|msec|us|ns|s|secs?|seconds|mins?|gib|gb|mib|mb)$")
 _NOT_A_WORD = re.compile(r"[^\w/%]+")

@@ -15,8 +15,12 @@ READS = "step, times, throughput and phases under any usual name (nanoGPT, detec
 _PAIR = re.compile(
     r"(?<![\w.])([A-Za-z_][\w/.\-]*(?:\([^()\s]*\))?)\s*[:=]\s*([-+]?[\d.,]*\d(?:[eE][-+]?\d+)?)\s*([A-Za-z%µ]*)(?![\w/])"
 )
-_NO_SIGN = re.compile(r"\b(step|iter|iteration|time|step_time|dt|mfu)\s+([\d.,]*\d)\s*(ms|s|%)?(?![\w/:])", re.IGNORECASE)
-_OF_ALL = re.compile(r"\b(?:step|iter|iteration|batch|epoch)\w*\b[^\d|]{0,12}(?:\[\d+\]\s*)?\[?\s*(\d+)\s*/\s*(\d+)\]?", re.IGNORECASE)
+_NO_SIGN = re.compile(
+    r"\b(step|iter|iteration|time|step_time|dt|mfu)\s+([\d.,]*\d)\s*(ms|s|%)?(?![\w/:])", re.IGNORECASE
+)
+_OF_ALL = re.compile(
+    r"\b(?:step|iter|iteration|batch|epoch)\w*\b[^\d|]{0,12}(?:\[\d+\]\s*)?\[?\s*(\d+)\s*/\s*(\d+)\]?", re.IGNORECASE
+)
 
 
 def parse(line: str) -> Sample | None:
@@ -28,7 +32,11 @@ def parse(line: str) -> Sample | None:
         return None
     if "/" in line and sample.total_steps is None:
         of_all = _OF_ALL.search(line)
-        if of_all is not None and (sample.step is None or sample.step == int(of_all[1])) and "epoch" not in of_all[0].lower():
+        if (
+            of_all is not None
+            and (sample.step is None or sample.step == int(of_all[1]))
+            and "epoch" not in of_all[0].lower()
+        ):
             sample.step, sample.total_steps = whole(number(of_all[1])), whole(number(of_all[2]))
             add_clock(sample, line)
     return sample

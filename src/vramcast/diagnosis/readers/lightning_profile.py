@@ -11,7 +11,9 @@ from vramcast.diagnosis.vocabulary import number
 NAME = "Lightning profiler"
 READS = "run_training_batch, training_step, backward, optimizer_step (less what its closure runs), loading, saving"
 
-_ROW = re.compile(r"^\|\s+(?P<action>\S.*?)\s+\|\s+(?P<mean>[\d.e+-]+)\s+\|\s+(?P<calls>\d+)\s+\|\s+[\d.e+-]+\s+\|\s+[\d.e+-]+\s+\|$")
+_ROW = re.compile(
+    r"^\|\s+(?P<action>\S.*?)\s+\|\s+(?P<mean>[\d.e+-]+)\s+\|\s+(?P<calls>\d+)\s+\|\s+[\d.e+-]+\s+\|\s+[\d.e+-]+\s+\|$"
+)
 OPTIMIZER_WITH_CLOSURE = "optimizer_step_with_closure"
 TRAINING_BATCH = "training_batch_seconds"
 _ACTIONS = (

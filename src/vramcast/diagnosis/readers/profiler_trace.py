@@ -20,7 +20,9 @@ from vramcast.diagnosis.text import Source, opened
 from vramcast.errors import UsageError
 
 NAME = "torch.profiler trace"
-READS = "ProfilerStep, loading, autograd, Optimizer.step and NCCL by name; kernels by the launch that caused them; idle GPU"
+READS = (
+    "ProfilerStep, loading, autograd, Optimizer.step and NCCL by name; kernels by the launch that caused them; idle GPU"
+)
 
 MOST_LAUNCHES = 1_000_000
 _MOST_SPANS = 500_000

@@ -8,7 +8,9 @@ from vramcast.diagnosis.sample import Sample
 from vramcast.diagnosis.vocabulary import TIME_UNITS, number
 
 NAME = "stage timings"
-READS = "`name : 1805.28ms (50.0%)`, also as rows of a Markdown table; indented or bulleted stages lie inside the one above"
+READS = (
+    "`name : 1805.28ms (50.0%)`, also as rows of a Markdown table; indented or bulleted stages lie inside the one above"
+)
 
 _ROW = re.compile(
     r"^(?P<indent>[\s│├└─|*•-]*)(?P<name>[^\s│├└─|:=*•-][^:=|]*?)[\s*]*(?:[:=]|\.{3,}|\|)[\s*]*~?(?P<value>[\d.,]*\d)\s*"
@@ -31,4 +33,8 @@ def parse(line: str) -> Sample | None:
         return None
     depth = len(row["indent"].replace("|", "").replace("**", "").expandtabs(4).lstrip("\n")) if row["indent"] else 0
     bullet = any(mark in row["indent"] for mark in "-├└•")
-    return Sample(stage=name, stage_seconds=value * TIME_UNITS[row["unit"].lower()], stage_depth=depth if bullet or depth > 1 else 0)
+    return Sample(
+        stage=name,
+        stage_seconds=value * TIME_UNITS[row["unit"].lower()],
+        stage_depth=depth if bullet or depth > 1 else 0,
+    )

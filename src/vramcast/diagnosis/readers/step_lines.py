@@ -10,7 +10,9 @@ from vramcast.diagnosis.sample import Sample
 from vramcast.diagnosis.vocabulary import RATE_UNITS, number, whole
 
 NAME = "lines of steps"
-READS = "step and steps in all, N samples/s (images, tokens, it, ...), key=value or key: value with its unit; Megatron too"
+READS = (
+    "step and steps in all, N samples/s (images, tokens, it, ...), key=value or key: value with its unit; Megatron too"
+)
 
 _STEP = re.compile(
     r"\b(?:global[_ ]?step|step|iter(?:ation)?|batch|it)s?\b\s*[:=#\[]?\s*(\d[\d,]*)(?:\s*(?:/|of)\s*(\d[\d,]*))?",
@@ -18,7 +20,9 @@ _STEP = re.compile(
 )
 _RATE = re.compile(r"([\d.,]+(?:[eE][-+]?\d+)?)\s*([A-Za-z]+)\s*(?:/|\bper\s)\s*s(?:ec(?:ond)?)?\b(?!/)", re.IGNORECASE)
 _SECONDS_PER = re.compile(r"([\d.,]+)\s*(ms|s|sec)\s*/\s*(it|iter|step|batch)\b", re.IGNORECASE)
-_PAIR = re.compile(r"^\s*([A-Za-z_][\w/.\- ]*(?:\([^()]*\))?)\s*[:=]\s*([-+]?[\d.,]+(?:[eE][-+]?\d+)?)\s*([A-Za-z%µ]*)\s*$")
+_PAIR = re.compile(
+    r"^\s*([A-Za-z_][\w/.\- ]*(?:\([^()]*\))?)\s*[:=]\s*([-+]?[\d.,]+(?:[eE][-+]?\d+)?)\s*([A-Za-z%µ]*)\s*$"
+)
 
 
 def parse(line: str) -> Sample | None:
@@ -48,7 +52,7 @@ def _pairs(line: str) -> Iterator[tuple[str, float, str]]:
 
 
 def rates(text: str) -> Iterator[tuple[str, float, str]]:
-    """"0.5 samples/s" and "1.2 s/it"."""
+    """ "0.5 samples/s" and "1.2 s/it"."""
     per = _SECONDS_PER.search(text)
     if per is not None:
         value = number(per[1])

@@ -24,7 +24,9 @@ _RICH = re.compile(
 _PAIR = re.compile(r"([A-Za-z_][\w/.\-]*)\s*[=:]\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*([A-Za-z%]+)?")
 _SCALE = {"k": 1e3, "M": 1e6, "G": 1e9}
 _DIGITS = re.compile(r"\d+")
-_NOT_TRAINING = re.compile(r"valid|\beval|\btest|sanity|predict|download|load|\bmap\b|saving|tokeniz|fetch", re.IGNORECASE)
+_NOT_TRAINING = re.compile(
+    r"valid|\beval|\btest|sanity|predict|download|load|\bmap\b|saving|tokeniz|fetch", re.IGNORECASE
+)
 
 
 def parse(line: str) -> Sample | None:

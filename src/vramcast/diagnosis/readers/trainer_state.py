@@ -9,7 +9,6 @@ from vramcast.diagnosis import sample as q
 from vramcast.diagnosis.readers.json_lines import from_document
 from vramcast.diagnosis.sample import Sample
 from vramcast.diagnosis.text import Source
-from vramcast.diagnosis.vocabulary import whole
 from vramcast.errors import UsageError
 
 NAME = "trainer_state.json"
@@ -37,14 +36,12 @@ def samples(source: Source) -> Iterator[Sample]:
     if not isinstance(document, dict) or not isinstance(document.get("log_history"), list):
         raise UsageError(f"{source.name}: log_history is not a list")
     settings = {q.BATCH: document.get("train_batch_size"), q.TOTAL_STEPS: document.get("max_steps")}
-    yield Sample(values={name: float(value) for name, value in settings.items() if _is_count(value)})
+    yield Sample(
+        values={name: float(value) for name, value in settings.items() if isinstance(value, int) and value > 0}
+    )
     for entry in document["log_history"]:
         found = from_document(entry) if isinstance(entry, dict) else None
         if found is not None:
             if q.RUN_SAMPLES_PER_SECOND in found.values:
                 found.throughput_of = "all"
             yield found
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and bool(whole(value))
