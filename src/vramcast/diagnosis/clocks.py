@@ -24,13 +24,15 @@ def _day(year: str, month: str, day: str) -> float | None:
 def clock_of(line: str) -> tuple[float, float] | None:
     """Seconds and their resolution."""
     head = line[:_LOOK_AT]
+    if head.count(":") < 2:
+        return None
     found = _DATED.search(head)
     if found is not None:
         day = _day(found[1], found[2], found[3])
         if day is not None:
             return _seconds(day, found[4], found[5], found[6], found[7])
     found = _TIME_ONLY.search(head)
-    if found is not None and ":" in head[:24]:
+    if found is not None:
         return _seconds(0.0, found[1], found[2], found[3], found[4])
     return None
 

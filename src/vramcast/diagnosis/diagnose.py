@@ -9,8 +9,9 @@ from pathlib import Path
 from vramcast.diagnosis import findings
 from vramcast.diagnosis import sample as q
 from vramcast.diagnosis.collect import PROBLEM, Collected
-from vramcast.diagnosis.reading import read_log
-from vramcast.diagnosis.result import Diagnosis, Estimate, JobMemory, PredictedStep, Setup, WhatIf
+from vramcast.diagnosis.readers import profiler_trace
+from vramcast.diagnosis.reading import BUDGET_BYTES, read_log
+from vramcast.diagnosis.result import MEASURED, Diagnosis, Estimate, JobMemory, PredictedStep, Setup, WhatIf
 from vramcast.diagnosis.split import Split, split
 from vramcast.diagnosis.step_time import estimates, irregularities
 from vramcast.errors import UsageError
@@ -140,24 +141,22 @@ def _notes(found: Collected, setup: Setup, step: Estimate | None, parts: Split) 
     notes = []
     rates = {q.SAMPLES_PER_SECOND, q.TOKENS_PER_SECOND} & set(found.series)
     if rates and setup.samples_per_step is not None and not found.throughput_of and (setup.gpus or 1) > 1:
-        other = "one" if setup.throughput_of == "all" else "all"
-        notes.append(
-            f"throughput is taken as that of {'all GPUs' if setup.throughput_of == 'all' else 'one GPU'}; --throughput {other} if not"
-        )
+        of_all = setup.throughput_of == "all"
+        whose, other = ("all GPUs", "one") if of_all else ("one GPU", "all")
+        notes.append(f"throughput is taken as that of {whose}; --throughput {other} if not")
     if rates and setup.batch is not None and setup.gpus is None:
         notes.append("one GPU is assumed; --gpus says otherwise")
-    if found.lines_parsed < found.lines - found.lines // 4 and found.bytes_read > 1 << 20:
+    if found.lines_parsed < found.lines // 2 and found.bytes_read > BUDGET_BYTES:
         notes.append(
-            f"a large log: {found.lines_parsed:,} of {found.lines:,} lines were parsed, evenly, and all searched for saving, evaluation and errors"
+            f"a large log: {found.lines_parsed:,} of {found.lines:,} lines, from all over it, were parsed; all were "
+            "searched for saving, evaluation and errors"
         )
     if found.broken_lines:
         notes.append(f"{found.broken_lines:,} lines have bytes that are no text")
     problems = [event for event in found.events if event.kind == PROBLEM]
     if problems:
         notes.append(f"line {problems[0].line:,}: {problems[0].text[:120]}")
-    if step is not None and any(part.source == "measured" and part.phase in findings.COMPUTING for part in parts.parts):
-        if "torch.profiler trace" not in found.formats:
-            notes.append(
-                "stages timed on the host are right only if the timers wait for the GPU (torch.cuda.synchronize)"
-            )
+    by_host = profiler_trace.NAME not in found.formats
+    if step and by_host and any(part.source == MEASURED and part.phase in findings.COMPUTING for part in parts.parts):
+        notes.append("stages timed on the host are right only if the timers wait for the GPU (torch.cuda.synchronize)")
     return notes

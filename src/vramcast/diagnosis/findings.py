@@ -128,8 +128,8 @@ def _others(step: Step, kind: str) -> str:
 
 def _only_step_time(step: Step) -> str:
     return (
-        f"The bottleneck cannot be named: of the step's {text(step.seconds)} the log does not say where they go; log the "
-        "time spent waiting for data, or give a torch.profiler trace too."
+        f"The bottleneck cannot be named: the log does not say where the step's {text(step.seconds)} go; log the time "
+        "spent waiting for data, or give a torch.profiler trace too."
     )
 
 
@@ -213,9 +213,8 @@ def _no_recomputation(step: Step) -> Iterator[WhatIf]:
         # Without recomputation backward would still take its own time.
         saved = min(forward, max(0.0, unrecorded.seconds - forward))
         doubt = "" if step.setup.checkpointing else ", if it is on"
-        yield step.changed(
-            f"gradient checkpointing off{doubt}", saved, "at most one forward pass is computed again; needs memory: vramcast advise"
-        )  # fmt: skip
+        why = "at most one forward pass is computed again; needs memory: vramcast advise"
+        yield step.changed(f"gradient checkpointing off{doubt}", saved, why)
 
 
 def _slowest_stage(step: Step) -> Iterator[WhatIf]:
@@ -258,9 +257,13 @@ def _regular(step: Step) -> Iterator[WhatIf]:
         mean = step.mean_seconds * (1 - one.share)
         samples = step.setup.samples_per_step
         yield WhatIf(
-            change=change, source=BOUND, step_seconds=mean, samples_per_second=samples / mean if samples and mean else None,
-            total_seconds=mean * step.total_steps, why=one.text,
-        )  # fmt: skip
+            change=change,
+            source=BOUND,
+            step_seconds=mean,
+            samples_per_second=samples / mean if samples and mean else None,
+            total_seconds=mean * step.total_steps,
+            why=one.text,
+        )
 
 
 # -- and what will not -----------------------------------------------------------------------------------------------

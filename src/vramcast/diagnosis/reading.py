@@ -1,4 +1,4 @@
-"""Read a log of any size: all of it is looked at, and of a large one every sixteenth part is parsed."""
+"""Read a log of any size: all of it is looked at, and of a large one a part of every block is parsed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,26 @@ from vramcast.diagnosis.sample import Sample
 from vramcast.diagnosis.text import WHAT_IS_READ, Block, Source, blocks, opened
 from vramcast.errors import UsageError
 
-PARSED_WHOLE_BYTES = 8 << 20
-"""So much of a log is parsed line by line; behind it, the first 1/SHARE of each block, and the end."""
-SHARE = 16
+WHOLE_BYTES = 1 << 20
+"""So much is parsed line by line from the beginning."""
+BUDGET_BYTES = 8 << 20
+"""So much is parsed of a large log in all: the first part of every block, as large as its length allows."""
+UNKNOWN_SHARE = 1 / 64
+"""Of each block, where nobody can say how much will come: a pipe, a packed log."""
 TAIL_BYTES = 1 << 17
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # What is looked for everywhere, in the lines that are not parsed too.
-_RARE = (b"heckpoint", b"valuat", b"alidat", b"raceback", b"out of memory")
-_EVENTS = (
-    (PROBLEM, re.compile(r"traceback \(most recent|out of memory|\bnan\b.*loss|loss[^,;|]{0,10}\bnan\b|killed|nccl.*(?:error|timeout)", re.IGNORECASE)),
-    (SAVING, re.compile(r"sav(?:e|ed|ing)\b.*(?:checkpoint|model|state|weights)|checkpoint\w*.*\bsav(?:e|ed|ing)\b|wrote .*checkpoint", re.IGNORECASE)),
-    (EVALUATION, re.compile(r"\b(?:running|start\w*|begin\w*)\W+(?:evaluation|validation)|^\W*(?:evaluating|validating|validation)\b|\bvalidate step", re.IGNORECASE)),
-)  # fmt: skip
+_RARE = (b"heckpoint", b"valuat", b"alidat", b"raceback")
+_EVENTS = tuple(
+    (kind, re.compile(pattern, re.IGNORECASE))
+    for kind, pattern in (
+        (PROBLEM, r"traceback \(most recent|out of memory|loss[^,;|]{0,10}\bnan\b|\bkilled\b|nccl.*(?:error|timeout)"),
+        (SAVING, r"\bsav(?:e|ed|ing)\b.*(?:checkpoint|model|state|weights)|checkpoint\w*.*\bsav(?:e|ed|ing)\b"),
+        (EVALUATION, r"\b(?:running|start\w*|begin\w*)\W+(?:evaluation|validation)|\bvalidate step"),
+        (EVALUATION, r"^\W*(?:evaluating|validating|validation)\b"),
+    )
+)
 _MOST_OF_A_RARE_WORD = 4096
 """A word that stands in every line is not rare; after so many it is no longer looked for."""
 
@@ -68,6 +75,8 @@ class _Lines:
         self._source = source
         self._readers = self._choose()
         self._rare = dict.fromkeys(_RARE, 0)
+        size = source.size_bytes
+        self._share = UNKNOWN_SHARE if size is None else min(1.0, BUDGET_BYTES / max(1, size))
 
     def _choose(self) -> list[LineReader]:
         first = self._source.head.split(b"\n", 1)[0].decode(self._source.encoding, errors="replace")
@@ -82,7 +91,7 @@ class _Lines:
             found = self._found
             found.bytes_read += len(data)
             found.lines += data.count(b"\n") + (block.is_last and not data.endswith(b"\n"))
-            end = len(data) if block.offset < PARSED_WHOLE_BYTES else _line_end(data, len(data) // SHARE)
+            end = len(data) if block.offset < WHOLE_BYTES else _line_end(data, int(len(data) * self._share))
             self._parse(data[:end] if end < len(data) else data, block.first_line)
             tail = _line_end(data, max(end, len(data) - TAIL_BYTES)) if block.is_last else len(data)
             if end < tail:
@@ -93,20 +102,21 @@ class _Lines:
     def _look_for_rare(self, block: Block, start: int, end: int) -> None:
         """Saving, evaluation and errors are found wherever they are."""
         data = block.data
-        seen = -1
+        seen: set[int] = set()
         for word, count in self._rare.items():
-            at = start
+            at, counted, number = start, 0, block.first_line
             while count < _MOST_OF_A_RARE_WORD:
                 at = data.find(word, at, end)
                 if at < 0:
                     break
                 count += 1
-                line_start = max(data.rfind(b"\n", start, at), data.rfind(b"\r", start, at)) + 1
+                line_start = max(data.rfind(b"\n", start, at), data.rfind(b"\r", start, at), start - 1) + 1
                 line_end = _line_end(data, at)
-                if line_start != seen:
-                    number = block.first_line + data.count(b"\n", 0, line_start)
-                    self._parse(data[max(line_start, start) : line_end], number)
-                seen = line_start
+                number += data.count(b"\n", counted, line_start)
+                counted = line_start
+                if line_start not in seen:
+                    self._parse(data[line_start:line_end], number)
+                    seen.add(line_start)
                 at = line_end
             self._rare[word] = count
 

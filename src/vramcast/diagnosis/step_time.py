@@ -159,7 +159,8 @@ def _slow_ones(found: Collected, series: Series) -> Irregular | None:
     longest = f"the longest {_seconds(worst.value)} at {where}{_beside(found.events, worst)}"
     every = period(slow)
     if every is not None:
-        text = f"every {every:,} steps one takes {_seconds(median(p.value for p in slow))} instead of {_seconds(middle)}; {longest}"
+        usual = median(point.value for point in slow)
+        text = f"every {every:,} steps one takes {_seconds(usual)} instead of {_seconds(middle)}; {longest}"
         return Irregular(kind="periodic", text=text, share=cost)
     n_slow = sum(value > limit for value in values)
     share = f"{n_slow} of {len(values):,}" if n_slow else "a few"

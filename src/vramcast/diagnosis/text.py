@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import dataclasses
 import gzip
 import io
+import os
 import re
+import stat
 import sys
 import zlib
 from collections.abc import Iterator
@@ -55,6 +58,9 @@ class Source:
     """From the beginning, unpacked, as UTF-8 or another encoding that has ASCII in it."""
     head: bytes
     encoding: str
+    size_bytes: int | None = None
+    """None: not known."""
+    is_packed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +87,23 @@ def opened(path: str | Path) -> Iterator[Source]:
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {name!r}: {getattr(error, 'strerror', None) or error}") from error
     with file:
-        yield _source(name, file)
+        source = _source(name, file)
+        status = os.fstat(file.fileno())
+        is_whole = stat.S_ISREG(status.st_mode) and not source.is_packed
+        yield dataclasses.replace(source, size_bytes=status.st_size) if is_whole else source
 
 
 def _source(name: str, file: BinaryIO) -> Source:
     stream: Readable = _Careful(file, name)
     head = _read_fully(stream, HEAD_BYTES)
     stream = _Again(head, stream)
+    packed = False
     if head[:2] == _GZIP:
         # GzipFile asks for read() only.
         stream = _Careful(gzip.GzipFile(fileobj=cast("BinaryIO", _File(stream))), f"{name} (gzip)")
         head = _read_fully(stream, HEAD_BYTES)
         stream = _Again(head, stream)
+        packed = True
     if not head.strip():
         raise UsageError(f"{name} is empty; {WHAT_IS_READ} is needed")
     encoding = _encoding(name, head)
@@ -100,8 +111,8 @@ def _source(name: str, file: BinaryIO) -> Source:
         stream = _Recoded(stream, encoding)
         head = _read_fully(stream, HEAD_BYTES)
         stream = _Again(head, stream)
-        return Source(name, stream, head, "utf-8")
-    return Source(name, stream, head, encoding)
+        return Source(name, stream, head, "utf-8", is_packed=packed)
+    return Source(name, stream, head, encoding, is_packed=packed)
 
 
 def _encoding(name: str, head: bytes) -> str:

@@ -13,7 +13,8 @@ NAME = "key=value"
 READS = "step, times, throughput and phases under any usual name (nanoGPT, detectron2, mmengine, own loops)"
 
 _PAIR = re.compile(
-    r"(?<![\w.])([A-Za-z_][\w/.\-]*(?:\([^()\s]*\))?)\s*[:=]\s*([-+]?[\d.,]*\d(?:[eE][-+]?\d+)?)\s*([A-Za-z%µ]*)(?![\w/])"
+    r"(?<![\w.])([A-Za-z_][\w/.\-]*(?:\([^()\s]*\))?)\s*[:=]\s*([-+]?[\d.,]*\d(?:[eE][-+]?\d+)?)"
+    r"\s*([A-Za-z%µ]*)(?![\w/]*\s*[=:]|[\w/])"
 )
 _NO_SIGN = re.compile(
     r"\b(step|iter|iteration|time|step_time|dt|mfu)\s+([\d.,]*\d)\s*(ms|s|%)?(?![\w/:])", re.IGNORECASE

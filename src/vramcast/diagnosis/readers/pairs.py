@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from vramcast.diagnosis import sample as q
 from vramcast.diagnosis.clocks import clock_of
@@ -12,30 +13,37 @@ from vramcast.diagnosis.vocabulary import STEP_KEYS, is_evaluation, read, whole
 _ONE_GPU = ("device", "per_gpu", "per gpu", "/gpu")
 
 
+@lru_cache(maxsize=4096)
+def _kind(key: str) -> tuple[bool, bool, bool]:
+    """Whether it counts steps, belongs to an evaluation, or speaks of one GPU."""
+    lowered = key.strip().lower()
+    counts = lowered.removeprefix("train/").removeprefix("trainer/") in STEP_KEYS
+    return counts, is_evaluation(key), any(word in lowered for word in _ONE_GPU)
+
+
 def sample_of(pairs: Iterable[tuple[str, float, str]], line: str = "") -> Sample | None:
     """(key, value, unit) → what is known of them; None when nothing is."""
     found = Sample()
-    evaluation = False
+    values = found.values
+    of_evaluation = False
     for key, value, unit in pairs:
-        lowered = key.strip().lower().removeprefix("train/").removeprefix("trainer/")
-        if lowered in STEP_KEYS:
+        counts, evaluation, one_gpu = _kind(key)
+        if counts:
             found.step = whole(value) if not unit else found.step
             continue
+        of_evaluation = of_evaluation or evaluation
         known = read(key, value, unit)
         if known is None:
-            evaluation = evaluation or is_evaluation(key)
             continue
         quantity, figure = known
-        if quantity == q.EVALUATION_SECONDS:
-            evaluation = True
-        elif quantity in (q.SAMPLES_PER_SECOND, q.TOKENS_PER_SECOND) and any(word in lowered for word in _ONE_GPU):
+        values[quantity] = figure
+        if one_gpu and quantity in (q.SAMPLES_PER_SECOND, q.TOKENS_PER_SECOND):
             found.throughput_of = "one"
-        found.values[quantity] = figure
-    if evaluation:
+    if of_evaluation:
         # The rates and steps of an evaluation are not those of training.
-        kept = found.values.get(q.EVALUATION_SECONDS)
+        kept = values.get(q.EVALUATION_SECONDS)
         return None if kept is None else Sample(values={q.EVALUATION_SECONDS: kept})
-    if found.step is None and not found.values:
+    if found.step is None and not values:
         return None
     add_clock(found, line)
     return found

@@ -1,6 +1,6 @@
 """Chrome traces as torch.profiler writes them, of any size: read twice, a few arrays kept.
 
-The first pass finds steps and phases on the host; the second gives each kernel to the phase whose host code launched it.
+The first pass finds steps and phases on the host; the second gives each kernel to the phase whose code launched it.
 """
 
 from __future__ import annotations

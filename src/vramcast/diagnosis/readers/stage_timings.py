@@ -18,11 +18,13 @@ _ROW = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_NAME = 60
+_LONGEST_LINE = 200
+_UNIT_WITHIN = 28
 _STEP_OR_CLOCK = re.compile(r"\d{4}-\d\d-\d\d|^(?:step|iter|epoch)\b", re.IGNORECASE)
 
 
 def parse(line: str) -> Sample | None:
-    if len(line) > 200:
+    if len(line) > _LONGEST_LINE or "s" not in line[-_UNIT_WITHIN:].lower():
         return None
     row = _ROW.match(line)
     if row is None:

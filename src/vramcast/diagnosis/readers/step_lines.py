@@ -53,6 +53,8 @@ def _pairs(line: str) -> Iterator[tuple[str, float, str]]:
 
 def rates(text: str) -> Iterator[tuple[str, float, str]]:
     """ "0.5 samples/s" and "1.2 s/it"."""
+    if "/" not in text and " per " not in text:
+        return
     per = _SECONDS_PER.search(text)
     if per is not None:
         value = number(per[1])
