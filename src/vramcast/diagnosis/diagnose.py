@@ -132,9 +132,9 @@ def _no_step_time(found: Collected, parts: Split) -> str:
     if {q.SAMPLES_PER_SECOND, q.TOKENS_PER_SECOND} & set(found.series):
         more = " and --seq" if q.SAMPLES_PER_SECOND not in found.series else ""
         return f"The time of a step cannot be worked out from throughput alone: add --batch, --gpus{more}."
-    if parts.parts:
+    if any(part.source == MEASURED for part in parts.parts):
         return "The log has timings of parts and no time of a whole step: give the training log too."
-    return "The log names steps, but neither times nor throughput nor the time at which a line was written."
+    return "The log names steps, but neither their time nor throughput, nor when a line was written."
 
 
 def _notes(found: Collected, setup: Setup, step: Estimate | None, parts: Split) -> list[str]:
@@ -156,6 +156,11 @@ def _notes(found: Collected, setup: Setup, step: Estimate | None, parts: Split) 
     problems = [event for event in found.events if event.kind == PROBLEM]
     if problems:
         notes.append(f"line {problems[0].line:,}: {problems[0].text[:120]}")
+    track = found.main_track
+    if track is not None and track.restarts and track.total_steps:
+        notes.append(
+            f"its steps begin anew {track.restarts} times: {track.total_steps:,} are those of an epoch, or of a restart"
+        )
     by_host = profiler_trace.NAME not in found.formats
     if step and by_host and any(part.source == MEASURED and part.phase in findings.COMPUTING for part in parts.parts):
         notes.append("stages timed on the host are right only if the timers wait for the GPU (torch.cuda.synchronize)")

@@ -67,6 +67,9 @@ def bottleneck(step: Step) -> tuple[str, str]:
         return kind, f"The host is the bottleneck: the GPU has nothing to do for {part}{others}."
     if kind == q.SYNC:
         return kind, f"Gradient sync is the bottleneck: {part}{others}."
+    if step.split.seconds(*COMPUTING) is None:
+        # Loading was ruled out; nothing says more.
+        return kind, f"Computation, or the host that issues it, is the bottleneck: {part}{others}."
     return kind, f"Computation on the GPU is the bottleneck{_mostly(step)}: {part}{others}."
 
 

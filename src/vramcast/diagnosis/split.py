@@ -12,7 +12,8 @@ from vramcast.diagnosis.stages import stage_tree
 
 _EXPECTED = (q.DATA, q.FORWARD, q.BACKWARD, q.SYNC, q.OPTIMIZER)
 """What every step of training has; gradient sync only with several GPUs."""
-LITTLE = 0.02
+_OVERLAP_FROM = 0.02
+_OTHER_FROM = 0.005
 GPU_IDLE = "GPU idle"
 _ORDER = {phase: i for i, phase in enumerate(q.PHASES)}
 
@@ -47,7 +48,7 @@ def split(found: Collected, step_seconds: float | None, setup: Setup, predicted:
     rest = None if step_seconds is None else step_seconds - sum(part.seconds or 0.0 for part in parts)
     unknown = tuple(phase for phase in missing if phase not in {part.phase for part in filled})
     if step_seconds is not None and rest is not None:
-        if rest < -LITTLE * step_seconds:
+        if rest < -_OVERLAP_FROM * step_seconds:
             notes.append(
                 f"the parts are {-rest:.2f} s longer than the step: they overlap, or the batch, the number of GPUs or "
                 "whose throughput it is are not as assumed"
@@ -66,7 +67,7 @@ def _remainder(rest: float, step_seconds: float, unknown: tuple[str, ...]) -> li
     if unknown:
         phase = unknown[0] if len(unknown) == 1 else None
         return [Part(name=", ".join(unknown), seconds=max(rest, 0.0), source=WORKED_OUT, phase=phase, covers=unknown)]
-    if rest > LITTLE * step_seconds:
+    if rest > _OTHER_FROM * step_seconds:
         return [Part(name="other", seconds=rest, source=WORKED_OUT)]
     return []
 

@@ -124,9 +124,9 @@ def irregularities(found: Collected) -> list[Irregular]:
     track = found.main_track
     candidates = [found.series.get(q.STEP_SECONDS), found.series.get(q.TIME)]
     if track is not None:
-        own = [track.logged, track.by_clock]
-        # A bar smooths its rate, which hides slow steps.
-        candidates = [*(reversed(own) if "progress bars" in found.formats else own), *candidates]
+        # A bar smooths its rate, which hides slow steps and makes trends of nothing.
+        own = [track.by_clock] if "progress bars" in found.formats else [track.logged, track.by_clock]
+        candidates = [*own, *candidates]
     series = next(
         (one for one in candidates if one is not None and one.count >= _ELAPSED_FROM and not is_elapsed(one)), None
     )
@@ -150,7 +150,8 @@ def _slow_ones(found: Collected, series: Series) -> Irregular | None:
     middle = median(values)
     limit = max(_SLOW_FACTOR * middle, middle + 6 * spread(values))
     slow = [point for point in series.first[warm_up:] if point.value > limit]
-    late = [point for point in series.largest if point.value > limit]
+    warm_line = series.first[warm_up - 1].line if warm_up else 0
+    late = [point for point in series.largest if point.value > limit and point.line > warm_line]
     if not late or (not slow and len(late) < 2):
         return None
     cost = sum(value - middle for value in values if value > limit) / sum(values)

@@ -21,7 +21,7 @@ _DISAGREES = 0.1
 def diagnosis_page(found: Diagnosis) -> Page:
     page: list[Line | Grid] = [Line(found.bottleneck, "bad" if found.bottleneck_kind == "unknown" else "good")]
     page += [Line(text) for text in _about_step(found)]
-    if found.parts:
+    if any(part.seconds is not None for part in found.parts):
         page.append(_parts(found))
     page += _changes(found)
     page += [Line(f"will not help: {one.change}: {one.why}") for one in found.will_not_help]
@@ -86,9 +86,9 @@ def _why_other(other: Estimate, step: Estimate) -> str:
 
 
 def _parts(found: Diagnosis) -> Grid:
-    whole = found.step.seconds if found.step is not None else sum(part.seconds or 0.0 for part in found.parts)
+    whole = found.step.seconds if found.step is not None else 0.0
     rows = [row for part in found.parts for row in _rows(part, whole, 0)]
-    total = ("step", seconds(whole), "", "") if found.step is not None else None
+    total = ("step", seconds(whole), "", "") if whole else None
     return Grid(("of a step", "time", "share", "source"), tuple(rows), total=total)
 
 
@@ -132,7 +132,7 @@ def _unpredicted(found: Diagnosis) -> str:
 
 def _footer(found: Diagnosis) -> str:
     formats = ", ".join(f"{name} ({count:,})" for name, count in found.formats.items())
-    lines = f"; {found.lines:,} lines" if found.lines else ""
+    lines = f"; {found.lines:,} line{'' if found.lines == 1 else 's'}" if found.lines else ""
     return f"{', '.join(found.logs)}{lines}; read as {formats}"
 
 

@@ -17,7 +17,7 @@ _PAIR = re.compile(
     r"\s*([A-Za-z%µ]*)(?![\w/]*\s*[=:]|[\w/])"
 )
 _NO_SIGN = re.compile(
-    r"\b(step|iter|iteration|time|step_time|dt|mfu)\s+([\d.,]*\d)\s*(ms|s|%)?(?![\w/:])", re.IGNORECASE
+    r"\b(step|iter|iteration|time|step_time|dt|mfu)\s+([\d.,]*\d)\s*(ms|s|%)?(?![\w/]|:\d)", re.IGNORECASE
 )
 _OF_ALL = re.compile(
     r"\b(?:step|iter|iteration|batch|epoch)\w*\b[^\d|]{0,12}(?:\[\d+\]\s*)?\[?\s*(\d+)\s*/\s*(\d+)\]?", re.IGNORECASE

@@ -31,6 +31,8 @@ _STEP = re.compile(r"ProfilerStep#\d+")
 _LAUNCH = ("cuda_runtime", "cuda_driver")
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _ANNOTATED = (q.OPTIMIZER, q.BACKWARD, q.DATA)
+_ALWAYS = (q.FORWARD, q.BACKWARD, q.SYNC, q.OPTIMIZER)
+"""A trace with kernels shows these; one that has none of a phase says that it took no time."""
 
 
 def is_one(head: bytes) -> bool:
@@ -78,6 +80,8 @@ class _Host:
 
     steps: _Spans = field(default_factory=_Spans)
     spans: dict[str, _Spans] = field(default_factory=lambda: {phase: _Spans() for phase in _ANNOTATED})
+    ops: _Spans = field(default_factory=_Spans)
+    """Operators and all that is annotated."""
     first: float = float("inf")
     last: float = float("-inf")
     events: int = 0
@@ -117,14 +121,16 @@ def _host(source: Source) -> _Host:
             phase = _phase(name)
             if phase is not None:
                 host.spans[phase].add(start, seconds)
-    for spans in host.spans.values():
+            if phase is not None or name.startswith("aten::"):
+                host.ops.add(start, seconds)
+    for spans in (*host.spans.values(), host.ops):
         spans.merge()
     return host
 
 
 def _phase(name: str) -> str | None:
     """The phase that an annotation of PyTorch itself stands for."""
-    if name.startswith("Optimizer.step"):
+    if name.startswith(("Optimizer.step", "Optimizer.zero_grad")):
         return q.OPTIMIZER
     if name.startswith("enumerate(DataLoader)"):
         return q.DATA
@@ -178,7 +184,7 @@ def _summary(host: _Host, busy: _Spans, by_phase: dict[str, float], kernels: int
     if kernels:
         window = sum(lengths) if lengths else host.last - host.first
         values[q.GPU_IDLE_SECONDS] = max(0.0, window - busy.seconds) / n_steps
-        values |= {q.phase_key(phase): seconds / n_steps for phase, seconds in by_phase.items() if seconds}
+        values |= {q.phase_key(phase): by_phase[phase] / n_steps for phase in _ALWAYS}
         data = host.spans[q.DATA].seconds / n_steps
         if data:
             values[q.phase_key(q.DATA)] = data
@@ -189,7 +195,9 @@ def _summary(host: _Host, busy: _Spans, by_phase: dict[str, float], kernels: int
 
 def _host_phases(host: _Host, n_steps: int) -> dict[str, float]:
     """A trace without a GPU: wall-clock time of the annotations."""
-    return {q.phase_key(phase): spans.seconds / n_steps for phase, spans in host.spans.items() if spans.seconds}
+    found = {phase: spans.seconds / n_steps for phase, spans in host.spans.items() if spans.seconds}
+    found[q.FORWARD] = max(0.0, host.ops.seconds / n_steps - sum(found.values()))
+    return {q.phase_key(phase): seconds for phase, seconds in found.items()}
 
 
 def _timed(event: dict[str, Any]) -> tuple[float, float, str, str] | None:

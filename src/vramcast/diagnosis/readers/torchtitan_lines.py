@@ -10,9 +10,7 @@ from vramcast.diagnosis.sample import Sample
 from vramcast.diagnosis.vocabulary import number, read, whole
 
 NAME = "torchtitan"
-READS = (
-    "step, memory, tps (tokens/s of one GPU), mfu, time of the line; batch, sequence length and total steps"
-)
+READS = "step, memory, tps (tokens/s of one GPU), mfu, time of the line; batch, sequence length and total steps"
 
 _STEP = re.compile(r"(?P<validate>validate )?step:\s*(?P<step>\d+)\s+loss:")
 _PAIR = re.compile(r"\b(memory|tps|mfu):\s*([\d.,]+)\s*([A-Za-z%]*)")
