@@ -6,18 +6,27 @@ import re
 from pathlib import Path
 
 from vramcast.diagnosis.collect import EVALUATION, PROBLEM, SAVING, Collected
-from vramcast.diagnosis.readers import LineReader, csv_file, line_readers, profiler_trace, trainer_state
+from vramcast.diagnosis.readers import (
+    LineReader,
+    csv_file,
+    json_lines,
+    line_readers,
+    profiler_trace,
+    trainer_state,
+)  # fmt: skip
 from vramcast.diagnosis.sample import Sample
 from vramcast.diagnosis.text import WHAT_IS_READ, Block, Source, blocks, opened
 from vramcast.errors import UsageError
 
 WHOLE_BYTES = 1 << 20
 """So much is parsed line by line from the beginning."""
-BUDGET_BYTES = 8 << 20
+BUDGET_BYTES = 6 << 20
 """So much is parsed of a large log in all: the first part of every block, as large as its length allows."""
 UNKNOWN_SHARE = 1 / 64
 """Of each block, where nobody can say how much will come: a pipe, a packed log."""
 TAIL_BYTES = 1 << 17
+_LONGEST_PARSED = 2000
+"""Characters of a line; only objects of JSON and rows of tables are longer and worth it."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # What is looked for everywhere, in the lines that are not parsed too.
@@ -74,6 +83,9 @@ class _Lines:
         self._found = found
         self._source = source
         self._readers = self._choose()
+        self._long_line_readers = [
+            reader for reader in self._readers if reader.name in (json_lines.NAME, csv_file.NAME)
+        ]
         self._rare = dict.fromkeys(_RARE, 0)
         size = source.size_bytes
         self._share = UNKNOWN_SHARE if size is None else min(1.0, BUDGET_BYTES / max(1, size))
@@ -121,32 +133,30 @@ class _Lines:
             self._rare[word] = count
 
     def _parse(self, data: bytes, number: int) -> None:
-        decode = self._source.encoding
         found = self._found
-        text = data.decode(decode, errors="replace")
+        text = data.decode(self._source.encoding, errors="replace")
         if "\x1b" in text:
             text = _COLOURS.sub("", text)
-        readers = self._readers
         for row in text.split("\n"):
             for line in row.split("\r") if "\r" in row else (row,):
                 line = line.rstrip()
                 if line:
                     found.lines_parsed += 1
-                    self._one(line, number, readers)
+                    self._one(line, number)
             number += 1
 
-    def _one(self, line: str, number: int, readers: list[LineReader]) -> None:
+    def _one(self, line: str, number: int) -> None:
         found = self._found
         if "\ufffd" in line or "\x00" in line:
             found.broken_lines += 1
             line = line.replace("\x00", "")
-        bare = line.lstrip()
-        for reader in readers:
-            sample = reader.parse(bare if reader.name != "stage timings" else line)
+        is_long = len(line) > _LONGEST_PARSED
+        for reader in self._long_line_readers if is_long else self._readers:
+            sample = reader.parse(line)
             if sample is not None:
                 _add(found, sample, number, reader.name)
                 return
-        for kind, pattern in _EVENTS:
+        for kind, pattern in () if is_long else _EVENTS:
             if pattern.search(line):
                 found.add_event(kind, number, line.strip())
                 return

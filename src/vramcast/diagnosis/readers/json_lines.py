@@ -18,6 +18,7 @@ _CLOCKS = ("_timestamp", "timestamp", "ts", "_runtime", "wall_time", "created", 
 
 
 def parse(line: str) -> Sample | None:
+    line = line.lstrip()
     if not line.startswith("{") or '"' not in line:
         return None
     try:

@@ -10,7 +10,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 from vramcast.diagnosis import sample as q
@@ -180,7 +179,8 @@ def _summary(host: _Host, busy: _Spans, by_phase: dict[str, float], kernels: int
     n_steps = max(1, len(lengths))
     values: dict[str, float] = {}
     if lengths:
-        values[q.STEP_SECONDS] = median(lengths)
+        # The mean, as of the phases: a trace has few steps, and its parts shall add up.
+        values[q.STEP_SECONDS] = sum(lengths) / n_steps
     if kernels:
         window = sum(lengths) if lengths else host.last - host.first
         values[q.GPU_IDLE_SECONDS] = max(0.0, window - busy.seconds) / n_steps

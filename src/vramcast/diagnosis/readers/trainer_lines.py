@@ -24,6 +24,7 @@ _SETTING = re.compile(
 
 
 def parse(line: str) -> Sample | None:
+    line = line.strip()
     if line.startswith("{'") and line.endswith("}"):
         pairs = [(key, value, "") for key, text in _PAIR.findall(line) if (value := number(text)) is not None]
         found = sample_of(pairs, line)
