@@ -20,7 +20,7 @@ from vramcast.errors import UsageError
 
 WHOLE_BYTES = 1 << 20
 """So much is parsed line by line from the beginning."""
-BUDGET_BYTES = 6 << 20
+BUDGET_BYTES = 4 << 20
 """So much is parsed of a large log in all: the first part of every block, as large as its length allows."""
 UNKNOWN_SHARE = 1 / 64
 """Of each block, where nobody can say how much will come: a pipe, a packed log."""
@@ -102,7 +102,7 @@ class _Lines:
             data = block.data
             found = self._found
             found.bytes_read += len(data)
-            found.lines += data.count(b"\n") + (block.is_last and not data.endswith(b"\n"))
+            found.lines += block.line_ends + (block.is_last and not data.endswith(b"\n"))
             end = len(data) if block.offset < WHOLE_BYTES else _line_end(data, int(len(data) * self._share))
             self._parse(data[:end] if end < len(data) else data, block.first_line)
             tail = _line_end(data, max(end, len(data) - TAIL_BYTES)) if block.is_last else len(data)

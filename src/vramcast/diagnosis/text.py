@@ -69,6 +69,7 @@ class Block:
     """Whole lines, but for the last of the log."""
     first_line: int
     """As an editor counts, from 1: what stands after a carriage return is on the same line."""
+    line_ends: int
     offset: int
     is_last: bool
 
@@ -177,13 +178,13 @@ def blocks(source: Source) -> Iterator[Block]:
             if ready is not None:
                 yield ready
             data = data[:end] if held else data
-            ready = Block(data, line, offset, is_last=False)
-            line += data.count(b"\n")
+            ready = Block(data, line, data.count(b"\n"), offset, is_last=False)
+            line += ready.line_ends
             offset += end
         if not chunk:
             break
     if ready is not None:
-        yield Block(ready.data, ready.first_line, ready.offset, is_last=True)
+        yield dataclasses.replace(ready, is_last=True)
 
 
 def _read_fully(stream: Readable, size: int) -> bytes:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramcast.diagnosis.diagnose import diagnose_run, read_logs
 from vramcast.diagnosis.result import Diagnosis, JobMemory, PredictedStep, Setup, WhatIf
 from vramcast.errors import UsageError
-from vramcast.gpus import GpuSpec
-from vramcast.jobs.load import LoadedJob
-from vramcast.jobs.prediction import JobPrediction
-from vramcast.jobs.run import as_loaded, predict
-from vramcast.jobs.schema import Job
+
+if TYPE_CHECKING:
+    # A log needs none of these, which take longer to load than most logs to read.
+    from vramcast.gpus import GpuSpec
+    from vramcast.jobs.load import LoadedJob
+    from vramcast.jobs.prediction import JobPrediction
+    from vramcast.jobs.schema import Job
 
 Progress = Callable[[str], None]
 THROUGHPUT_OF = ("all", "one")
@@ -91,7 +93,7 @@ def diagnose(
     for name, value in (("batch", batch), ("gpus", gpus), ("accumulation", accumulation), ("sequence", sequence)):
         if value is not None and value < 1:
             raise UsageError(f"{name}: a whole number above zero is needed, not {value}")
-    loaded = None if job is None else as_loaded(job)
+    loaded = None if job is None else _loaded(job)
     setup = _setup(None if loaded is None else loaded.job, batch, gpus, accumulation, sequence)
     logs = [log] if isinstance(log, (str, Path)) else list(log)
     if loaded is None and gpu is not None:
@@ -100,12 +102,20 @@ def diagnose(
     found = read_logs(logs)
     if loaded is None:
         return LogDiagnosis(diagnose_run(found, setup, throughput_of=throughput))
+    from vramcast.jobs.run import predict
+
     result = predict(loaded, gpu, progress=progress)
     run = predicted_run(result)
     diagnosis = diagnose_run(
         found, setup, throughput_of=throughput, job=run.memory, predicted=run.step, what_ifs=run.what_ifs
     )
     return LogDiagnosis(diagnosis, result)
+
+
+def _loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path) -> LoadedJob:
+    from vramcast.jobs.run import as_loaded
+
+    return as_loaded(job)
 
 
 def _setup(
