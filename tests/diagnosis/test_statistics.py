@@ -220,3 +220,11 @@ def test_garbage_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, da
         return
     json.dumps(found.to_document())
     assert found.diagnosis.bottleneck and found._repr_html_()
+
+
+def test_parts_longer_than_the_step_contradict_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("".join(f"step={i} step_time=1.0s data_time=0.2s forward_time=2.5s\n" for i in range(20)))
+    found = vramcast.diagnose(path).diagnosis
+    assert found.bottleneck_kind == "contradiction" and found.helps == ()
+    assert "contradicts itself: its parts take 2.70 s, the step 1.00 s" in found.bottleneck

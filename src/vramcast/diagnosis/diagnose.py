@@ -86,7 +86,8 @@ def _diagnosis(
     if step is not None:
         basis = findings.Step(step.seconds, step.mean_seconds, parts, setup, total, irregular)
         kind, sentence = findings.bottleneck(basis)
-        helps, useless = findings.helps(basis), findings.will_not_help(basis)
+        if kind != findings.CONTRADICTION:
+            helps, useless = findings.helps(basis), findings.will_not_help(basis)
         notes = [*findings.about_unrecorded(basis), *notes]
     memory = found.series.get(q.MEMORY_BYTES)
     mfu = found.series.get(q.MFU)

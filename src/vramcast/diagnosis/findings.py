@@ -13,6 +13,9 @@ COMPUTING = (q.FORWARD, q.LOSS, q.BACKWARD, q.RECOMPUTATION, q.OPTIMIZER)
 LOADING = (q.DATA, q.TRANSFER)
 _MATTERS = 0.05
 """Of the step: what takes less is not worth changing."""
+CONTRADICTION = "contradiction"
+_CONTRADICTS = 1.2
+"""Parts of a step may overlap a little; that much they do not."""
 BACKWARD_FACTOR = 2.0
 """The backward pass of a matrix product is two: one for its input, one for its weights."""
 
@@ -58,6 +61,12 @@ def bottleneck(step: Step) -> tuple[str, str]:
     kind = _main_group(step.split)
     if kind == "unknown":
         return kind, _only_step_time(step)
+    recorded = sum(part.seconds or 0.0 for part in step.split.parts)
+    if recorded > _CONTRADICTS * step.seconds:
+        return CONTRADICTION, (
+            f"The log contradicts itself: its parts take {text(recorded)}, the step {text(step.seconds)}; check "
+            "--batch, --gpus and --throughput, and that all files are of the same run."
+        )
     seconds = _groups(step.split)[kind]
     others = _others(step, kind)
     part = f"{text(seconds)} of {text(step.seconds)} ({step.share(seconds)})"

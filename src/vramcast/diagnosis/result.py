@@ -138,7 +138,7 @@ class Diagnosis:
     missing: tuple[str, ...]
     """Phases that the log did not record."""
     bottleneck_kind: str
-    """data, computation, gradient sync, host, or unknown."""
+    """data, computation, gradient sync, host, contradiction, or unknown."""
     bottleneck: str
     helps: tuple[WhatIf, ...]
     """Best first."""

@@ -19,7 +19,9 @@ _DISAGREES = 0.1
 
 
 def diagnosis_page(found: Diagnosis) -> Page:
-    page: list[Line | Grid] = [Line(found.bottleneck, "bad" if found.bottleneck_kind == "unknown" else "good")]
+    page: list[Line | Grid] = [
+        Line(found.bottleneck, "bad" if found.bottleneck_kind in ("unknown", "contradiction") else "good")
+    ]
     page += [Line(text) for text in _about_step(found)]
     if any(part.seconds is not None for part in found.parts):
         page.append(_parts(found))
