@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec, all_gpus, find_gpu
     from vramcast.jobs.check import check
     from vramcast.jobs.compare import compare
+    from vramcast.jobs.diagnose import diagnose
     from vramcast.jobs.explain import explain
     from vramcast.jobs.prediction import JobPrediction
     from vramcast.jobs.run import predict
@@ -39,6 +40,7 @@ __all__ = [
     "all_gpus",
     "check",
     "compare",
+    "diagnose",
     "explain",
     "find_gpu",
     "predict",
@@ -55,6 +57,7 @@ _HOMES = {
     "advise": "vramcast.advice.advise",
     "check": "vramcast.jobs.check",
     "compare": "vramcast.jobs.compare",
+    "diagnose": "vramcast.jobs.diagnose",
     "explain": "vramcast.jobs.explain",
     "table": "vramcast.jobs.table",
     "JobPrediction": "vramcast.jobs.prediction",

@@ -12,6 +12,7 @@ from vramcast.cli.commands import (
     advise,
     check,
     compare,
+    diagnose,
     explain,
     gpus,
     init,
@@ -26,7 +27,7 @@ from vramcast.cli.commands import (
 from vramcast.errors import VramcastError
 
 COMMANDS: tuple[ModuleType, ...] = (
-    predict, check, advise, explain, table, run, init, show, measure, compare, gpus, watch, mcp,
+    predict, check, advise, explain, table, run, init, show, measure, compare, diagnose, gpus, watch, mcp,
 )  # fmt: skip
 
 _DESCRIPTION = "Know before you train whether a PyTorch run fits the GPU, where every byte goes, and why."
