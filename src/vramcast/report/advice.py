@@ -13,6 +13,11 @@ from vramcast.units import GIB, format_gib
 
 ADVICE_FORMAT = "vramcast-advice"
 ADVICE_VERSION = 1
+_BESIDE = {
+    "diff": "which the file cannot say; in the shell or the training script:",
+    "flags": "which no flag says; in the shell or the training script:",
+    "command": "or the fields of the job:",
+}
 
 
 def advice_page(advice: Advice) -> Page:
@@ -36,6 +41,7 @@ def advice_page(advice: Advice) -> Page:
 def _found(advice: Advice) -> list[Line | Grid]:
     page: list[Line | Grid] = [_grid("best", advice.best)]
     for i, one in enumerate(advice.best, 1):
+        page += [Line("")] if i > 1 else []
         page.append(Line(f"{i}. {one.text}", "heading"))
         page += [Line(f"   {change.text}: {change.risk}; {change.cost}") for change in one.changes]
         if not one.comfortable:
@@ -45,6 +51,7 @@ def _found(advice: Advice) -> list[Line | Grid]:
         if one.overrides:
             page += _paste(one)
     if len(advice.front) > 1:
+        page.append(Line(""))
         page.append(Line("memory against time: none of these is beaten in both", "heading"))
         page.append(_grid("front", advice.front))
     return page
@@ -90,7 +97,16 @@ def _nothing(advice: Advice) -> list[Line | Grid]:
 
 
 def _paste(one: Suggestion) -> list[Line]:
-    return [Line(line, "code") for line in one.config.text.splitlines()]
+    """To be copied as it stands: the change in the user's own words, what these cannot say, and how to try both."""
+    config = one.config
+    lines = [Line(line, "code") for line in config.text.splitlines()]
+    if config.beside:
+        lines.append(Line(f"   {_BESIDE[config.kind]}"))
+        lines += [Line(line, "code") for line in config.beside]
+    if config.beside and config.check and config.check != config.text:
+        lines.append(Line("   predicted together by"))
+        lines.append(Line(config.check, "code"))
+    return lines
 
 
 def advice_document(advice: Advice) -> dict[str, Any]:
