@@ -102,6 +102,7 @@ CASES: dict[str, tuple[str | None, Request, dict[str, Any], set[str]]] = {
             "sizes.batch": 8,
             "accumulation": 16,
             "precision": "pure-bf16",
+            "gpus.gradient_as_bucket_view": True,
             "optimizer": {"name": "adamw8bit", "arguments": {"lr": 0.1}},
             "checkpointing": "all",
         },
@@ -228,3 +229,21 @@ def test_a_script_that_sets_the_allocator_is_read_so(here: Path) -> None:
     script = Path("run_clm.sh").read_text()
     Path("run_clm.sh").write_text(f"export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n{script}")
     assert load_job("run_clm.sh").job.allocator_conf == "expandable_segments:True"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("allocator_conf", "expandable_segments:True", "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        ("accumulation", 4, "(loss / 4).backward()"),
+        ("checkpointing", "all", "checkpoint(block, x, use_reentrant=False)"),
+        ("precision", "fp16", "dtype=torch.float16):  # around the forward pass and the loss, and a torch.amp.Gra"),
+        ("precision", "pure-bf16", "model.to(torch.bfloat16)"),
+        ("optimizer", {"name": "adam", "arguments": {"fused": True}}, "torch.optim.Adam(parameters, fused=True)"),
+        ("gpus.gradient_as_bucket_view", True, "gradient_as_bucket_view=True"),
+        ("sizes.batch", 3, "batch_size=3"),
+        ("outputs_live_until", "step", "outputs_live_until: step  # as vramcast.yaml says it"),
+    ],
+)
+def test_what_no_file_says_is_a_line_of_python_or_of_the_shell(key: str, value: Any, said: str) -> None:
+    assert said in by_hand(load_job("tests.jobs.tiny:JOB").job, {key: value})[0]

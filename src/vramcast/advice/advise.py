@@ -98,7 +98,7 @@ def advise(
         progress=progress,
         asked=asked.prediction,
     )
-    named = _card_options(gpu, memory, device, card)
+    named = card_options(gpu, memory, device, card)
 
     def made(one: Combination) -> Suggestion:
         return _suggestion(loaded, search, one, named)
@@ -150,7 +150,8 @@ def _smallest_card(search: Search, one: Combination) -> CardFit | None:
     return min(fitting, key=lambda card: (card.limit_bytes, card.gpu.id), default=None)
 
 
-def _card_options(gpu: str | GpuSpec | None, memory: str | int | None, device: int | None, card: GpuSpec) -> str:
+def card_options(gpu: str | GpuSpec | None, memory: str | int | None, device: int | None, card: GpuSpec) -> str:
+    """The options that name the card again."""
     words = []
     if gpu is not None:
         words += ["--gpu", gpu if isinstance(gpu, str) else gpu.id]

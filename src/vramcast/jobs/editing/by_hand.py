@@ -19,10 +19,21 @@ def by_hand(job: Job, changes: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_line(key, value, wanted) for key, value in changes.items()))
 
 
+_OFFLOAD = {
+    "activations": "with torch.autograd.graph.save_on_cpu():  # around the forward pass",
+    "pinned": "with torch.autograd.graph.save_on_cpu(pin_memory=True):  # around the forward pass",
+    "optimizer": "torchao.optim.CPUOffloadOptimizer(parameters, optimizer class)",
+    "gradients": "torchao.optim.CPUOffloadOptimizer(parameters, optimizer class, offload_gradients=True)",
+}
+"""A job's `offload` in Python."""
+
+
 def _line(key: str, value: Any, job: Job) -> str:
     match key.split("."):
         case ["allocator_conf"]:
             return f"export PYTORCH_CUDA_ALLOC_CONF={value}"
+        case ["offload", part] if part in _OFFLOAD and value:
+            return _OFFLOAD[part]
         case ["accumulation"]:
             return f"(loss / {job.accumulation}).backward()  # optimizer.step() after every {job.accumulation} of them"
         case ["sizes", "batch"] | ["gpus", "global_batch"]:
@@ -42,6 +53,18 @@ def _line(key: str, value: Any, job: Job) -> str:
             wish = job.optimizer[0]
             arguments = "".join(f", {name}={said!r}" for name, said in wish.arguments.items())
             return f"optimizer = {class_path(wish.name)}(parameters{arguments})"
+        case ["gpus", "count"]:
+            return f"torchrun --nproc_per_node {value}  # start it on {value} GPU{'s' if value > 1 else ''}"
+        case ["gpus", "gradient_as_bucket_view"]:
+            return f"DistributedDataParallel(..., gradient_as_bucket_view={value})"
+        case ["set_to_none"]:
+            return f"optimizer.zero_grad(set_to_none={value})"
+        case ["evaluation"] if value is None:
+            return "leave the evaluation out"
+        case ["components", name, "mode"] if value == "frozen":
+            return f"{name}.requires_grad_(False).eval()"
+        case ["components", name, "freeze"]:
+            return f"parameter.requires_grad_(False)  # of {name}, where its name matches {one_line(value)}"
         case ["components", name, "mode"] if value == "lora":
             rank = (job.components[name].lora or Lora()).rank
             return f"{name} = peft.get_peft_model({name}, peft.LoraConfig(r={rank}, lora_alpha={2 * rank}))"

@@ -28,6 +28,7 @@ _ASPECTS = {
     "sizes.depth": "resolution",
     "sizes.sequence": "sequence",
     "sizes.frames": "frames",
+    "gpus.gradient_as_bucket_view": "buckets",
 }
 """Dotted key → what it is about; other keys are about their first name."""
 

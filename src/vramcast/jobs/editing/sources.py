@@ -21,6 +21,8 @@ from vramcast.jobs.schema import Job
 from vramcast.jobs.text_files import read_text
 
 ALLOCATOR = "allocator_conf"
+CANNOT_EDIT = (VramcastError, yaml.YAMLError, StopIteration, KeyError)
+"""What an edit that was too simple for the text may end with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,19 @@ def sources_of(loaded: LoadedJob) -> list[Source]:
     return found
 
 
+def steps_key(loaded: LoadedJob) -> str:
+    """What the user's format calls the number of optimizer steps; empty where it has no word for it."""
+    try:
+        sources = sources_of(loaded)
+    except CANNOT_EDIT:
+        return ""
+    of_command = any(not isinstance(one, DocumentSource) for one in sources)
+    if of_command:
+        return f"--{hf_edits.STEPS}"
+    named = [getattr(one.reader, "STEPS", "") for one in sources if isinstance(one, DocumentSource)]
+    return next((name for name in named if name), "")
+
+
 def with_words(sources: list[Source], words: tuple[str, ...]) -> list[Source]:
     """The same after the command was changed."""
     return [WordsSource(words) if one.path is None else one for one in sources]
@@ -147,20 +162,23 @@ def _of_command(words: list[str], aspect: str, job: Job) -> Edits:
     if aspect == ALLOCATOR:
         known = command.script and job.allocator_conf  # flags alone have no place for a variable
         return {("environment", hf_script.ALLOCATOR_VARIABLES[-1]): job.allocator_conf} if known else {}
+    if aspect == "gpus":
+        name = next((name for name in hf_script.PROCESSES if type(command.launcher_flags.get(name)) is int), None)
+        return {("launcher", name): job.gpus.count} if name else {}
     return hf_edits.edits(Keys(command.flags, "the command"), aspect, job)
 
 
 def _command_says(words: list[str], environment: Mapping[str, str], found: Edits) -> bool:
     said, rest = split_environment(words)
-    flags = parse_command(rest, "the command").flags
-    return any(key[-1] in flags or key[-1] in {**environment, **said} for key in found)
+    command = parse_command(rest, "the command")
+    known = {**command.launcher_flags, **command.flags, **environment, **said}
+    return any(key[-1] in known for key in found)
 
 
 def _split(found: Edits) -> tuple[dict[str, Any], dict[str, str]]:
-    """Flags, and variables of the environment."""
+    """Flags (of the script, or of what starts it), and variables of the environment."""
     environment = {str(key[1]): str(value) for key, value in found.items() if key[0] == "environment"}
-    return hf_edits.as_flags({key: value for key, value in found.items() if key[0] != "environment"}), environment
-
-
-CANNOT_EDIT = (VramcastError, yaml.YAMLError, StopIteration, KeyError)
-"""What an edit that was too simple for the text may end with."""
+    flags = {
+        key[-1:] if key[0] == "launcher" else key: value for key, value in found.items() if key[0] != "environment"
+    }
+    return hf_edits.as_flags(flags), environment

@@ -19,6 +19,10 @@ _TRL = ("use_peft", "lora_r", "packing", "dataset_text_field")
 _BITS = {"nf4": "load_in_4bit", "int8": "load_in_8bit"}
 
 
+STEPS = "max_steps"
+"""What it calls the number of optimizer steps."""
+
+
 def edits(keys: Keys, aspect: str, job: Job) -> Edits:
     return {**_own(keys, aspect, job), **_nested(keys, aspect, job)}
 
@@ -47,6 +51,9 @@ def _own(keys: Keys, aspect: str, job: Job) -> Edits:
             return _checkpointing(keys, job, job.checkpointing)
         case "components":
             return _model(keys, job)
+        case "evaluation" if job.evaluation is None:
+            name = keys.first(hf_names.EVALUATION_NAMES)
+            return {(name,): "no"} if name else {}
     return {}
 
 

@@ -26,7 +26,7 @@ _SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".txt", ".cmd")
 MARKS = ("--per_device_train_batch_size", "--model_name_or_path", "--gradient_accumulation_steps")
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _OF_LAUNCHER = ("gpus", "checkpointing", "torch_compile")
-_PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
+PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
 _MACHINES = ("nnodes", "num_machines", "num_nodes")
 
 
@@ -104,7 +104,7 @@ def _launcher(command: Command, folder: Path, where: str, request: Request) -> P
     if file is not None:
         part = accelerate.read_part(beside(file, folder), request)
     gpus: dict[str, Any] = dict(part.data.get("gpus", {})) if part else {}
-    processes = next((flags.whole(name) for name in _PROCESSES if _is_whole(flags.take(name))), None)
+    processes = next((flags.whole(name) for name in PROCESSES if _is_whole(flags.take(name))), None)
     machines = next((flags.whole(name) for name in _MACHINES if _is_whole(flags.take(name))), None)
     if processes is not None:
         # accelerate counts the processes of all machines, the others those of each.

@@ -16,6 +16,8 @@ from vramcast.jobs.validation import make_job
 from vramcast.trace import Note
 
 NAME = "KAIR option file"
+STEPS = "train.total_iter"
+"""What it calls the number of optimizer steps."""
 
 NETWORKS = {
     "vrt": ("models.network_vrt:VRT", "vrt:VRT"),

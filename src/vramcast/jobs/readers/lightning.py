@@ -17,6 +17,8 @@ from vramcast.jobs.validation import in_words
 from vramcast.trace import Note
 
 NAME = "Lightning CLI config"
+STEPS = "trainer.max_steps"
+"""What it calls the number of optimizer steps."""
 
 _PRECISIONS: dict[str, dict[str, Any]] = {
     "32": {"preset": "fp32"},
@@ -219,6 +221,14 @@ def edits(keys: Keys, aspect: str, job: Job) -> Edits:
         case "gpus" if type(keys.section("trainer").take("devices")) is int:
             nodes = keys.section("trainer").whole("num_nodes") or 1
             return {("trainer", "devices"): job.gpus.count // nodes}
+        case "buckets":
+            trainer, place = keys.section("trainer"), ("trainer", "strategy")
+            if isinstance(trainer.take("strategy"), dict):
+                return {(*place, "init_args", "gradient_as_bucket_view"): job.gpus.gradient_as_bucket_view}
+            if trainer.take("strategy") not in (None, "auto", "ddp"):
+                return {}
+            arguments = {"gradient_as_bucket_view": job.gpus.gradient_as_bucket_view}
+            return {place: {"class_path": "lightning.pytorch.strategies.DDPStrategy", "init_args": arguments}}
         case "optimizer" if "class_path" in keys.section("optimizer") and len(job.optimizer) == 1:
             wish = job.optimizer[0]
             path = class_path(wish.name) if wish.factory is None else None

@@ -15,6 +15,8 @@ from vramcast.jobs.schema import Job
 from vramcast.trace import Note
 
 NAME = "torchtitan config"
+STEPS = "training.steps"
+"""What it calls the number of optimizer steps."""
 BASE = Path(__file__).parent / "llama3"
 
 FLAVORS: dict[str, dict[str, int]] = {
