@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from vramcast.gpus.state import LocalGpu
+from vramcast.gpus.state import LocalGpu, survey
 from vramcast.jobs.prediction import JobPrediction
 from vramcast.memory.cards import with_margin
 from vramcast.memory.plan import CheckItem
@@ -22,6 +22,9 @@ def checklist(wished: JobPrediction, local: LocalGpu | None) -> tuple[CheckItem,
 
 def _items(wished: JobPrediction, local: LocalGpu | None) -> Iterator[CheckItem]:
     yield _card(wished, local)
+    driver = survey().driver if local is not None else None
+    if driver is not None:
+        yield CheckItem(name="driver", text=f"{driver}, and it answers", ok=True)
     yield from _weights_on_disk(wished)
     if wished.job.task == "training" and wished.parameter_rows:
         yield _checkpoints(wished)
@@ -44,9 +47,12 @@ def _card(wished: JobPrediction, local: LocalGpu | None) -> CheckItem:
     users = ", ".join(f"{one.name or 'process'} ({one.pid})" for one in local.processes[:3])
     text = f"device {local.index}, {local.name}: {format_gib(local.free_bytes)} free of {format_gib(local.total_bytes)}"
     return CheckItem(
-        name="card", text=f"{text}; in use by {users}" if users else text, ok=not local.processes,
-        needed_bytes=needed, there_bytes=local.free_bytes,
-    )  # fmt: skip
+        name="card",
+        text=f"{text}; in use by {users}" if users else text,
+        ok=not local.processes if local.processes_known else None,
+        needed_bytes=needed,
+        there_bytes=local.free_bytes,
+    )
 
 
 def _weights_on_disk(wished: JobPrediction) -> Iterator[CheckItem]:

@@ -31,7 +31,12 @@ def plan_page(ramp: Ramp) -> Page:
         page += _stop(ramp)
     page += [Line(f"left out: {text}", "aside") for text in ramp.left_out]
     what = f" ({ramp.recognised_as})" if ramp.recognised_as else ""
-    page.append(Line(f"{ramp.job}{what}; every run was traced as it is; margin {MARGIN:.0%}", "aside"))
+    page.append(
+        Line(
+            f"{ramp.job}{what}; every run was traced as it is; margin {MARGIN:.0%}; `vramcast watch` draws a run live",
+            "aside",
+        )
+    )
     return page
 
 
