@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramcast.jobs.editing.rewrite import rewrite
-from vramcast.jobs.load import LoadedJob
+from vramcast.jobs.load import LoadedJob, with_overrides
+from vramcast.jobs.same import same_run
 from vramcast.jobs.schema import Job
 
 _BATCH_STEPS = 4
@@ -99,8 +100,5 @@ def _fewer_frames(frames: int) -> int:
 
 def _without_repeats(job: Job, found: list[Rung]) -> list[Rung]:
     """Runs that are the same as the next are left out."""
-    from vramcast.jobs.load import with_overrides
-    from vramcast.jobs.same import same_run
-
     jobs = [with_overrides(job, rung.changes) for rung in found]
     return [rung for i, rung in enumerate(found) if i + 1 == len(found) or not same_run(jobs[i], jobs[i + 1])]

@@ -7,7 +7,7 @@ from typing import Any
 
 from vramcast.jobs.editing.yaml_text import one_line
 from vramcast.jobs.load import with_overrides
-from vramcast.jobs.same import class_path
+from vramcast.jobs.optimizer_names import class_path
 from vramcast.jobs.schema import Job, Lora
 
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32", "fp64": "torch.float64"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from vramcast.jobs.optimizer_names import optimizer_named
 from vramcast.jobs.readers import Edits, Part, Reading, Request, combine
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
-from vramcast.jobs.same import optimizer_named
 from vramcast.jobs.schema import Job
 from vramcast.trace import Note
 

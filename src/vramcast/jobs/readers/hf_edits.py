@@ -8,10 +8,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from vramcast.jobs.optimizer_names import optimizer_named
 from vramcast.jobs.readers import Edits, deepspeed, hf_names
 from vramcast.jobs.readers.documents import beside
 from vramcast.jobs.readers.keys import Keys
-from vramcast.jobs.same import optimizer_named
 from vramcast.jobs.schema import Checkpointing, Job
 
 _TRL = ("use_peft", "lora_r", "packing", "dataset_text_field")

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
+from vramcast.jobs.optimizer_names import plain
 from vramcast.jobs.readers import Edits, Reading, Request
 from vramcast.jobs.readers.code import code_note, factory_beside, is_there, resolve_factory, taken_by
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
-from vramcast.jobs.same import plain
 from vramcast.jobs.schema import Job
 from vramcast.jobs.validation import make_job
 from vramcast.trace import Note

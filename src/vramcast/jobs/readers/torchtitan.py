@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
+from vramcast.jobs.optimizer_names import plain
 from vramcast.jobs.readers import Edits, Part, Reading, Request, combine
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
 from vramcast.jobs.references import nearest
-from vramcast.jobs.same import plain
 from vramcast.jobs.schema import Job
 from vramcast.trace import Note
 
