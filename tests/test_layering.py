@@ -104,6 +104,8 @@ def test_only_some_layers_import_torch(layer: str) -> None:
         "import vramcast.jobs.check, vramcast.jobs.explain, vramcast.jobs.compare, vramcast.jobs.table",
         "import vramcast.report.check, vramcast.report.explain, vramcast.report.scenarios, vramcast.report.batch_table",
         "import vramcast; vramcast.check, vramcast.explain, vramcast.compare, vramcast.table, vramcast.advise",
+        "import vramcast; vramcast.plan",
+        "import vramcast.advice.plan, vramcast.advice.write, vramcast.report.plan, vramcast.jobs.editing.rewrite",
         "import vramcast.advice.search, vramcast.report.advice; from vramcast.advice.knobs import knobs; list(knobs())",
         "import vramcast; vramcast.diagnose; import vramcast.diagnosis.diagnose, vramcast.report.diagnosis",
         "import vramcast.quick.words, vramcast.gpus.state; vramcast.gpus.state.local_gpus()",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vramcast.advice.advise import advise
+    from vramcast.advice.plan import plan
     from vramcast.gpus import GpuSpec, all_gpus, find_gpu
     from vramcast.jobs.check import check
     from vramcast.jobs.compare import compare
@@ -43,6 +44,7 @@ __all__ = [
     "diagnose",
     "explain",
     "find_gpu",
+    "plan",
     "predict",
     "rule",
     "table",
@@ -55,6 +57,7 @@ _HOMES = {
     "find_gpu": "vramcast.gpus",
     "Job": "vramcast.jobs.schema",
     "advise": "vramcast.advice.advise",
+    "plan": "vramcast.advice.plan",
     "check": "vramcast.jobs.check",
     "compare": "vramcast.jobs.compare",
     "diagnose": "vramcast.jobs.diagnose",

@@ -18,6 +18,7 @@ from vramcast.cli.commands import (
     init,
     mcp,
     measure,
+    plan,
     predict,
     run,
     show,
@@ -27,7 +28,7 @@ from vramcast.cli.commands import (
 from vramcast.errors import VramcastError
 
 COMMANDS: tuple[ModuleType, ...] = (
-    predict, check, advise, explain, table, run, init, show, measure, compare, diagnose, gpus, watch, mcp,
+    predict, check, advise, plan, explain, table, run, init, show, measure, compare, diagnose, gpus, watch, mcp,
 )  # fmt: skip
 
 _DESCRIPTION = "Know before you train whether a PyTorch run fits the GPU, where every byte goes, and why."
