@@ -1,0 +1,138 @@
+"""Copies of modules, optimizers and batches for the virtual card: the same shapes, no data, nothing shared.
+
+A copy is made by `copy.deepcopy` while the virtual card is active, with one change: a tensor, wherever it is found,
+becomes one without data. Neither the original nor the real card is touched, but for values that programs look at:
+small parameters, buffers and the batch are read.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from vramcast.errors import CannotPredict
+
+_VALUES_BELOW = 65
+"""Elements up to which a parameter keeps its values on the virtual card."""
+_LARGEST_VALUES_BYTES = 1 << 28
+
+
+class Copies:
+    """`make` is called on the virtual card."""
+
+    def __init__(self, objects: list[Any]) -> None:
+        self._objects = objects
+        found = list(_modules(objects))
+        self._buffers = {id(buffer) for module in found for buffer in module.buffers()}
+        tensors = [*(p for module in found for p in module.parameters()), *_tensors(objects)]
+        # Where the model is not on a card yet, everything goes there, as training would have it.
+        self._all_to_card = not any(tensor.is_cuda for tensor in tensors)
+        self._parameters: list[tuple[nn.Parameter, bool]] = []
+
+    def make(self) -> Any:
+        memo: dict[int, Any] = {}
+        with self._tensors_without_data():
+            try:
+                made = copy.deepcopy(self._objects, memo)
+            except (TypeError, AttributeError, RuntimeError) as error:
+                raise CannotPredict(f"what was handed over cannot be copied: {error}") from error
+        modules = [value for value in memo.values() if isinstance(value, nn.Module)]
+        inner = {id(child) for module in modules for child in module.modules() if child is not module}
+        on_card = {id(parameter) for parameter, goes in self._parameters if goes}
+        for module in modules:
+            if id(module) not in inner and all(id(parameter) in on_card for parameter in module.parameters()):
+                module.to("cuda")
+        for parameter, goes in self._parameters:
+            if goes:
+                parameter.data = parameter.data.to("cuda")
+        return made
+
+    @contextmanager
+    def _tensors_without_data(self) -> Iterator[None]:
+        before = {owner: owner.__deepcopy__ for owner in (torch.Tensor, nn.Parameter)}
+
+        def copied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+            known = memo.get(id(tensor))
+            if known is None:
+                known = memo[id(tensor)] = self._copy(tensor)
+                if tensor.grad is not None and isinstance(tensor, nn.Parameter):
+                    known.grad = None  # a training step begins without
+            return known
+
+        try:
+            for owner in before:
+                owner.__deepcopy__ = copied  # type: ignore[method-assign]
+            yield
+        finally:
+            for owner, original in before.items():
+                owner.__deepcopy__ = original  # type: ignore[method-assign]
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        if type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer):
+            raise CannotPredict(f"a {type(tensor).__name__} cannot be copied without its data")
+        is_parameter = isinstance(tensor, nn.Parameter)
+        with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+            source = tensor.detach()
+            goes = source.is_cuda or self._all_to_card
+            size = source.numel() * source.element_size()
+            keeps = source.numel() < _VALUES_BELOW if is_parameter else size <= _LARGEST_VALUES_BYTES
+            if keeps:
+                host = source.cpu().clone() if source.is_cuda else source.clone()
+            else:  # memory that is never touched costs nothing
+                host = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype)
+        if is_parameter:
+            parameter = nn.Parameter(host, requires_grad=tensor.requires_grad)
+            self._parameters.append((parameter, goes))
+            return parameter
+        if goes and id(tensor) not in self._buffers:
+            host = host.to("cuda")
+        return host.requires_grad_(tensor.requires_grad) if tensor.is_leaf else host
+
+
+def is_live(value: Any) -> bool:
+    """Whether a training step would change it, or it lies on a card."""
+    return isinstance(value, (nn.Module, torch.optim.Optimizer, torch.Tensor, torch.amp.GradScaler))
+
+
+def bytes_on_card(objects: Any) -> int:
+    """What the tensors in `objects` take on the real card."""
+    seen: dict[int, int] = {}
+    tensors = [t for m in _modules(objects) for t in (*m.parameters(), *m.buffers())]
+    for tensor in (*tensors, *_tensors(objects)):
+        for one in (tensor, tensor.grad if tensor.is_leaf else None):
+            if one is not None and one.is_cuda:
+                storage = one.untyped_storage()
+                seen[storage.data_ptr()] = storage.nbytes()
+    return sum(seen.values())
+
+
+def _modules(value: Any) -> Iterator[nn.Module]:
+    if isinstance(value, nn.Module):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _modules(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _modules(item)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """In containers and optimizers."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, torch.optim.Optimizer):
+        for group in value.param_groups:
+            yield from group["params"]
+        yield from _tensors(list(value.state.values()))
