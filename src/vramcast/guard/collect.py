@@ -14,6 +14,7 @@ from torch import nn
 
 from vramcast.memory import Prediction
 from vramcast.memory.alive import Alive, LiveBlock, Owner, Variable, account_of_alive
+from vramcast.virtual_gpu.storages import GPU, block_of
 from vramcast.virtual_gpu.unknown import is_machinery
 
 _OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: the locals of a function, not a module's namespace
@@ -131,10 +132,15 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _address(tensor: Any) -> int:
-    """Of its memory; 0 where it has none of its own."""
+    """Of its memory on the card, real or virtual; 0 where it has none there."""
     try:
         with torch._C.DisableTorchFunction():
-            return int(tensor.untyped_storage().data_ptr())
+            if tensor.is_meta:
+                block = block_of(tensor)
+                if block is None or block.device != GPU or block.ledger is None or not block.ledger.open:
+                    return 0
+                return block.address
+            return int(tensor.untyped_storage().data_ptr()) if tensor.is_cuda else 0
     except (RuntimeError, NotImplementedError, AttributeError):
         return 0
 

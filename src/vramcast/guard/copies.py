@@ -25,8 +25,10 @@ _LARGEST_VALUES_BYTES = 1 << 28
 class Copies:
     """`make` is called on the virtual card."""
 
-    def __init__(self, objects: list[Any]) -> None:
+    def __init__(self, objects: list[Any], *, on_host: bool = False) -> None:
+        """`on_host`: what runs the copies brings them to the card itself."""
         self._objects = objects
+        self._on_host = on_host
         found = list(_modules(objects))
         self._buffers = {id(buffer) for module in found for buffer in module.buffers()}
         tensors = [*(p for module in found for p in module.parameters()), *_tensors(objects)]
@@ -45,7 +47,8 @@ class Copies:
         inner = {id(child) for module in modules for child in module.modules() if child is not module}
         on_card = {id(parameter) for parameter, goes in self._parameters if goes}
         for module in modules:
-            if id(module) not in inner and all(id(parameter) in on_card for parameter in module.parameters()):
+            moves = not self._on_host and all(id(parameter) in on_card for parameter in module.parameters())
+            if moves and id(module) not in inner:
                 module.to("cuda")
         for parameter, goes in self._parameters:
             if goes:
@@ -78,7 +81,7 @@ class Copies:
         is_parameter = isinstance(tensor, nn.Parameter)
         with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
             source = tensor.detach()
-            goes = source.is_cuda or self._all_to_card
+            goes = (source.is_cuda or self._all_to_card) and not self._on_host
             size = source.numel() * source.element_size()
             keeps = source.numel() < _VALUES_BELOW if is_parameter else size <= _LARGEST_VALUES_BYTES
             if keeps:

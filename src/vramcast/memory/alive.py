@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from vramcast.memory.account import FRAGMENTATION, ROUNDING
@@ -23,6 +23,8 @@ UNKNOWN = "activations and other"
 """Blocks that no parameter, optimizer or prediction explains."""
 OUTSIDE = "outside PyTorch's allocator"
 _LARGEST = 30
+_MODULE_PARTS = 4
+"""GPT2LMHeadModel.transformer.h.0: deeper ones are added to these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,10 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class NamedBlock:
+    """One block, or `count` of which the same can be said."""
+
     size_bytes: int
+    """Of one."""
     kind: str
     name: str
     shape: str
@@ -78,6 +83,7 @@ class NamedBlock:
     variable: str = ""
     """Variables that hold it: "logits (train.py:31)"."""
     where: str = ""
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +139,7 @@ def account_of_alive(
     expected = _Expectation(prediction)
     by_kind: dict[str, int] = defaultdict(int)
     by_module: dict[str, int] = defaultdict(int)
-    named: list[NamedBlock] = []
+    named: Counter[NamedBlock] = Counter()
     matched = unowned = 0
     for block in sorted(blocks, key=lambda one: -one.requested_bytes):
         size = block.requested_bytes
@@ -150,11 +156,10 @@ def account_of_alive(
             matched += size if found else 0
         by_kind[kind] += size
         if module:
-            by_module[module] += size
-        if len(named) < _LARGEST:
-            said = ", ".join(f"{one.name} ({one.where})" for one in held.get(block.address, [])[:3])
-            shape = shape or next((one.shape for one in held.get(block.address, [])), "")
-            named.append(NamedBlock(size, kind, name, shape, known_by, said, block.where))
+            by_module[_shortened(module)] += size
+        said = ", ".join(f"{one.name} ({one.where})" for one in held.get(block.address, [])[:3])
+        shape = shape or next((one.shape for one in held.get(block.address, [])), "")
+        named[NamedBlock(size, kind, name, shape, known_by, said, block.where)] += 1
     allocated = sum(block.size_bytes for block in blocks)
     by_kind[ROUNDING] = allocated - sum(block.requested_bytes for block in blocks)
     by_kind[FRAGMENTATION] = reserved_bytes - allocated
@@ -168,7 +173,7 @@ def account_of_alive(
         limit_bytes=limit_bytes,
         parts=_beside(by_kind, expected.parts, (*KINDS, UNKNOWN, ROUNDING, FRAGMENTATION, OUTSIDE)),
         modules=_beside(by_module, expected.modules, sorted(by_module, key=lambda name: -by_module[name])),
-        largest=tuple(named),
+        largest=tuple(replace(block, count=count) for block, count in _most(named)),
         blocks=len(blocks),
         matched_bytes=matched,
         unowned_bytes=unowned,
@@ -193,12 +198,20 @@ def _by_block(blocks: Sequence[LiveBlock], held: Iterable[_Held]) -> dict[int, l
     return found
 
 
+def _most(named: Counter[NamedBlock]) -> list[tuple[NamedBlock, int]]:
+    return sorted(named.items(), key=lambda item: -item[0].size_bytes * item[1])[:_LARGEST]
+
+
+def _shortened(module: str) -> str:
+    return ".".join(module.split(".")[:_MODULE_PARTS])
+
+
 class _Expectation:
     """The blocks that the prediction has at the moment it is set beside, to be taken away one by one."""
 
     def __init__(self, prediction: Prediction | None) -> None:
         self.parts: dict[str, int] | None = None
-        self.modules: dict[str, int] = defaultdict(int)
+        self.modules: dict[str, int] | None = None
         self.moment = ""
         self._there: dict[int, list[_Expected]] = defaultdict(list)
         self._ever: dict[int, Counter[_Expected]] = defaultdict(Counter)
@@ -211,12 +224,13 @@ class _Expectation:
         event = replayed.n_events - 1 if refused else replayed.peak_reserved.event
         self.moment = "refusal" if refused else "peak"
         parts: dict[str, int] = defaultdict(int)
+        modules: dict[str, int] = defaultdict(int)
         for block in replayed.live_blocks(event):
             one = _Expected(KINDS[run.kind[block]], run.modules[run.module[block]], run.shapes[run.shape[block]])
             self._there[run.requested_bytes[block]].append(one)
             parts[one.kind] += run.requested_bytes[block]
             if one.module:
-                self.modules[one.module] += run.requested_bytes[block]
+                modules[_shortened(one.module)] += run.requested_bytes[block]
         for block in range(run.n_blocks):
             one = _Expected(KINDS[run.kind[block]], run.modules[run.module[block]], run.shapes[run.shape[block]])
             self._ever[run.requested_bytes[block]][one] += 1
@@ -224,7 +238,7 @@ class _Expectation:
         parts[ROUNDING] = moment.allocated_bytes - moment.requested_bytes
         parts[FRAGMENTATION] = moment.reserved_bytes - moment.allocated_bytes
         parts[OUTSIDE] = prediction.context_bytes
-        self.parts = parts
+        self.parts, self.modules = parts, modules
 
     def take(self, size: int, kind: str) -> None:
         """A block of which the kind is known: it must not stand for another one."""

@@ -42,7 +42,7 @@ def alive_page(alive: Alive) -> Page:
                     one.name or one.where or "–",
                     one.shape or "–",
                     one.variable or "–",
-                    format_size(one.size_bytes),
+                    format_size(one.size_bytes) + (f" × {one.count}" if one.count > 1 else ""),
                 )
                 for one in alive.largest
             ),

@@ -1,0 +1,201 @@
+"""Hugging Face's Trainer: predicted by training a copy of its model for a few steps with the Trainer's own code.
+
+    vramcast.guard(trainer)                                  # in front of trainer.train()
+    Trainer(..., callbacks=[vramcast.guard.VramcastCallback()])
+
+The first can change the trainer (`fallbacks`), the second comes when training has begun.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import CallbackHandler
+
+from vramcast.errors import CannotPredict, UsageError
+from vramcast.guard.copies import Copies, bytes_on_card
+from vramcast.guard.entry import Guard, check_subject, start_watch, tell
+from vramcast.guard.fallbacks import smaller_batches
+from vramcast.guard.step import trace_program
+from vramcast.gpus import GpuSpec
+from vramcast.trace import StepTrace
+from vramcast.virtual_gpu.context import VirtualGpu
+
+_MOST_ACCUMULATED = 2
+"""Passes of one step that are run; those after the second repeat it."""
+
+_DURING_A_PREDICTION: dict[str, Any] = {
+    "report_to": [],
+    "logging_strategy": "no",
+    "save_strategy": "no",
+    "eval_strategy": "no",
+    "load_best_model_at_end": False,
+    "push_to_hub": False,
+    "disable_tqdm": True,
+    "dataloader_num_workers": 0,
+    "dataloader_prefetch_factor": None,
+    "dataloader_persistent_workers": False,
+    "dataloader_pin_memory": False,
+    "auto_find_batch_size": False,
+    "use_cpu": False,
+    "group_by_length": False,
+}
+
+
+class TrainerSubject:
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self.name = f"{type(trainer).__name__} of {type(trainer.model).__name__}"
+        self.gpu: str | None = None
+
+    def own_bytes(self) -> int | None:
+        return bytes_on_card([self._trainer.model, self._optimizer()])
+
+    def trace(self, gpu: GpuSpec, changes: Mapping[str, Any], available_bytes: int, steps: int) -> StepTrace:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise CannotPredict("several processes train together: guard a job that says `gpus` instead")
+        batch = changes.get("per_device_train_batch_size", self._trainer.args.per_device_train_batch_size)
+        samples = self._samples(batch)
+
+        def program(card: VirtualGpu) -> None:
+            with tempfile.TemporaryDirectory(prefix="vramcast-") as folder:
+                self._shadow(changes, samples, steps, folder).train()
+
+        return trace_program(program, gpu, available_bytes, name=self.name, fresh=True)
+
+    def named(self, fallback: str) -> Iterator[Mapping[str, Any]]:
+        args = self._trainer.args
+        if fallback == "micro-batch":
+            yield from smaller_batches(
+                "per_device_train_batch_size", args.per_device_train_batch_size,
+                "gradient_accumulation_steps", args.gradient_accumulation_steps,
+            )  # fmt: skip
+        elif fallback == "checkpointing":
+            yield {"gradient_checkpointing": True}
+        else:
+            raise UsageError(
+                f"fallbacks: {fallback!r}: for a Trainer there are micro-batch and checkpointing, or name changes of "
+                "its arguments, e.g. {'optim': 'adamw_bnb_8bit'}"
+            )
+
+    def apply(self, changes: Mapping[str, Any]) -> TrainingArguments:
+        args = self._trainer.args
+        _change(args, changes)
+        if "per_device_train_batch_size" in changes:
+            self._trainer._train_batch_size = args.train_batch_size
+        return args
+
+    def _optimizer(self) -> Any:
+        """torch's own: accelerate's wrapper is made anew."""
+        return getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
+
+    def _samples(self, batch: int) -> list[Any]:
+        """The first ones, read as they are; a streamed dataset cannot be read twice."""
+        dataset: Any = self._trainer.train_dataset
+        if dataset is None:
+            raise CannotPredict("the Trainer has no train_dataset")
+        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+            raise CannotPredict("its dataset can only be read once: guard a training step with a batch instead")
+        if not len(dataset):
+            raise CannotPredict("its train_dataset is empty")
+        state = torch.get_rng_state()
+        try:
+            return [dataset[i % len(dataset)] for i in range(min(batch, len(dataset)))]
+        finally:
+            torch.set_rng_state(state)
+
+    def _shadow(self, changes: Mapping[str, Any], samples: list[Any], steps: int, folder: str) -> Trainer:
+        """The trainer once more, as it is but for its model, on the virtual card."""
+        shadow = copy.copy(self._trainer)
+        args = copy.copy(self._trainer.args)
+        for name in ("_setup_devices", "_n_gpu", "distributed_state"):  # found out anew on the virtual card
+            vars(args).pop(name, None)
+        accumulation = changes.get("gradient_accumulation_steps", args.gradient_accumulation_steps)
+        # Dropout and the like draw random numbers whatever the seed; the Trainer sets it for the whole process.
+        _change(args, {**_DURING_A_PREDICTION, **changes, "output_dir": folder, "max_steps": steps,
+                       "gradient_accumulation_steps": min(accumulation, _MOST_ACCUMULATED)})  # fmt: skip
+        model, optimizer = Copies([self._trainer.model, self._optimizer()]).make()
+        needed = args.per_device_train_batch_size * args.gradient_accumulation_steps * steps
+        shadow.args = args
+        shadow.train_dataset = list(itertools.islice(itertools.cycle(samples), needed))
+        shadow.eval_dataset = None
+        shadow.model = shadow.model_wrapped = model
+        shadow.model_init = None
+        shadow.optimizer, shadow.lr_scheduler = optimizer, None
+        shadow._train_batch_size = args.train_batch_size
+        shadow.create_accelerator_and_postprocess()
+        shadow.state, shadow.control = TrainerState(), TrainerControl()
+        shadow.callback_handler = CallbackHandler(
+            [one for one in self._trainer.callback_handler.callbacks if _needed(one)],
+            model, shadow.processing_class, optimizer, None,
+        )  # fmt: skip
+        shadow.is_in_train = False
+        return shadow
+
+
+def _needed(callback: TrainerCallback) -> bool:
+    """Only what decides when the loop ends; others would report, or be ourselves."""
+    return type(callback).__name__ == "DefaultFlowCallback"
+
+
+def _change(args: TrainingArguments, changes: Mapping[str, Any]) -> None:
+    known = {name for name in changes if hasattr(args, name)}
+    wrong = next((name for name in changes if name not in known and name not in _DURING_A_PREDICTION), None)
+    if wrong is not None:
+        raise UsageError(f"fallbacks: TrainingArguments has no {wrong!r}")
+    for name in known:
+        object.__setattr__(args, name, changes[name])
+
+
+class VramcastCallback(TrainerCallback):
+    """Predicts when training begins, then watches. The arguments are those of `vramcast.guard`."""
+
+    def __init__(
+        self,
+        *,
+        gpu: str | GpuSpec | None = None,
+        memory: str | int | None = None,
+        on_overflow: Any = "raise",
+        margin: float = 0.0,
+        steps: int = 3,
+        warn_above: float = 0.9,
+        report_dir: str = ".",
+    ) -> None:
+        self._room = {"gpu": gpu, "memory": memory}
+        self._on_overflow = on_overflow
+        self._margin = margin
+        self._steps = steps
+        self._watch = {"warn_above": warn_above, "report_dir": report_dir}
+        self.guard: Guard | None = None
+
+    def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
+        trainer = _calling_trainer()
+        on_cpu = args.device.type != "cuda" and not any(self._room.values())
+        subject = None if trainer is None or on_cpu else TrainerSubject(trainer)
+        result = check_subject(subject, **self._room, margin=self._margin, steps=self._steps)  # type: ignore[arg-type]
+        tell(result, self._on_overflow)
+        self.guard = Guard(result, start_watch(result, device=None, **self._watch))  # type: ignore[arg-type]
+
+    def on_train_end(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.guard is not None:
+            self.guard.close()
+
+
+def _calling_trainer() -> Trainer | None:
+    """Callbacks are not told whose they are, so the Trainer is looked for among those who called."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        found = frame.f_locals.get("self")
+        if isinstance(found, Trainer):
+            return found
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
