@@ -23,7 +23,7 @@ _LARGEST_VALUES_BYTES = 1 << 28
 
 
 class Copies:
-    """`make` is called on the virtual card."""
+    """Made where the originals are, in front of the virtual card; `make` is called on it, once for each run."""
 
     def __init__(self, objects: list[Any], *, on_host: bool = False) -> None:
         """`on_host`: what runs the copies brings them to the card itself."""
@@ -35,9 +35,11 @@ class Copies:
         # Where the model is not on a card yet, everything goes there, as training would have it.
         self._all_to_card = not any(tensor.is_cuda for tensor in tensors)
         self._parameters: list[tuple[nn.Parameter, bool]] = []
+        """Of the last `make`, and whether each goes to the card."""
 
     def make(self) -> Any:
         memo: dict[int, Any] = {}
+        self._parameters = []
         with self._tensors_without_data():
             try:
                 made = copy.deepcopy(self._objects, memo)

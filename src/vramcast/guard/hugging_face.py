@@ -63,10 +63,12 @@ class TrainerSubject:
             raise CannotPredict("several processes train together: guard a job that says `gpus` instead")
         batch = changes.get("per_device_train_batch_size", self._trainer.args.per_device_train_batch_size)
         samples = self._samples(batch)
+        copies = Copies([self._trainer.model, self._optimizer()])
 
         def program(card: VirtualGpu) -> None:
             with tempfile.TemporaryDirectory(prefix="vramcast-") as folder:
-                self._shadow(changes, samples, steps, folder).train()
+                model, optimizer = copies.make()
+                self._shadow(model, optimizer, {**changes, "max_steps": steps, "output_dir": folder}, samples).train()
 
         return trace_program(program, gpu, available_bytes, name=self.name, fresh=True)
 
@@ -111,18 +113,16 @@ class TrainerSubject:
         finally:
             torch.set_rng_state(state)
 
-    def _shadow(self, changes: Mapping[str, Any], samples: list[Any], steps: int, folder: str) -> Trainer:
+    def _shadow(self, model: Any, optimizer: Any, changes: Mapping[str, Any], samples: list[Any]) -> Trainer:
         """The trainer once more, as it is but for its model, on the virtual card."""
         shadow = copy.copy(self._trainer)
         args = copy.copy(self._trainer.args)
         for name in ("_setup_devices", "_n_gpu", "distributed_state"):  # found out anew on the virtual card
             vars(args).pop(name, None)
         accumulation = changes.get("gradient_accumulation_steps", args.gradient_accumulation_steps)
-        # Dropout and the like draw random numbers whatever the seed; the Trainer sets it for the whole process.
-        _change(args, {**_DURING_A_PREDICTION, **changes, "output_dir": folder, "max_steps": steps,
-                       "gradient_accumulation_steps": min(accumulation, _MOST_ACCUMULATED)})  # fmt: skip
-        model, optimizer = Copies([self._trainer.model, self._optimizer()]).make()
-        needed = args.per_device_train_batch_size * args.gradient_accumulation_steps * steps
+        passes = min(accumulation, _MOST_ACCUMULATED)
+        _change(args, {**_DURING_A_PREDICTION, **changes, "gradient_accumulation_steps": passes})
+        needed = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.max_steps
         shadow.args = args
         shadow.train_dataset = list(itertools.islice(itertools.cycle(samples), needed))
         shadow.eval_dataset = None
@@ -197,5 +197,3 @@ def _calling_trainer() -> Trainer | None:
             return found
         frame = frame.f_back  # type: ignore[assignment]
     return None
-
-

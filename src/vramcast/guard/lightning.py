@@ -53,10 +53,10 @@ class LightningSubject:
         if self._trainer.world_size > 1:
             raise CannotPredict("several processes train together: guard a job that says `gpus` instead")
         samples = _first_batch(self._trainer.train_dataloader)
+        copies = Copies([self._module], on_host=True)
 
         def program(card: VirtualGpu) -> None:
-            module = self._copy()
-            self._shadow(steps).fit(module, _Repeated(samples, steps * _MOST_ACCUMULATED))
+            self._shadow(steps).fit(self._copy(copies), _Repeated(samples, steps * _MOST_ACCUMULATED))
 
         return trace_program(program, gpu, available_bytes, name=self.name, fresh=True)
 
@@ -66,15 +66,13 @@ class LightningSubject:
     def apply(self, changes: Mapping[str, Any]) -> None:
         return None
 
-    def _copy(self) -> Any:
+    def _copy(self, copies: Copies) -> Any:
         """The module knows its trainer, and must not take that along."""
         trainer, self._module._trainer = self._module._trainer, None
-        fabric = getattr(self._module, "_fabric", None)
         try:
-            return Copies([self._module], on_host=True).make()[0]
+            return copies.make()[0]
         finally:
             self._module._trainer = trainer
-            self._module._fabric = fabric
 
     def _shadow(self, steps: int) -> Any:
         real = self._trainer

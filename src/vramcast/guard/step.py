@@ -10,6 +10,7 @@ import torch
 
 from vramcast.errors import CannotPredict, UsageError, VramcastError
 from vramcast.gpus import GpuSpec
+from vramcast.guard.accelerate import accelerators_in, lent
 from vramcast.guard.copies import Copies, bytes_on_card, is_live
 from vramcast.guard.fallbacks import batch_keys, smaller_batches
 from vramcast.guard.process_state import kept
@@ -27,28 +28,30 @@ class StepSubject:
         self._arguments = dict(arguments)
         self.name: str = getattr(function, "__name__", type(function).__name__)
         self.gpu: str | None = None
+        self._accelerators = accelerators_in([*_reached(function).values(), *self._objects, *self._arguments.values()])
         _refuse_live_closures(function)
 
     def own_bytes(self) -> int | None:
         return bytes_on_card([self._objects, self._arguments])
 
     def trace(self, gpu: GpuSpec, changes: Mapping[str, Any], available_bytes: int, steps: int) -> StepTrace:
-        def program(card: VirtualGpu) -> None:
-            arguments = self.apply(changes)
-            copies = Copies([self._objects, arguments])
-            objects, arguments = copies.make()
-            if self._objects:
-                for _ in range(steps):
-                    self._function(*objects, **arguments)
-                return
-            step = self._function(**arguments)
-            if callable(step):
-                for _ in range(steps):
-                    step()
+        copies = Copies([self._objects, self.apply(changes)])
 
-        return trace_program(
-            program, gpu, available_bytes, name=self.name, fresh=not self._objects
-        )
+        def program(card: VirtualGpu) -> None:
+            with lent(self._accelerators) as tell:
+                objects, arguments = copies.make()
+                tell(objects)
+                if self._objects:
+                    for _ in range(steps):
+                        self._function(*objects, **arguments)
+                    return
+                step = self._function(**arguments)
+                if callable(step):
+                    for _ in range(steps):
+                        step()
+
+        fresh = not self._objects and not self._accelerators
+        return trace_program(program, gpu, available_bytes, name=self.name, fresh=fresh)
 
     def named(self, fallback: str) -> Iterator[Mapping[str, Any]]:
         if fallback == "micro-batch":
@@ -104,13 +107,18 @@ def _run(
     return card, refused
 
 
-def _refuse_live_closures(function: Callable[..., Any]) -> None:
-    """What it reaches by itself would be the real model, not a copy."""
+def _reached(function: Callable[..., Any]) -> dict[str, Any]:
+    """What it reaches by itself, by name."""
     try:
         reached = inspect.getclosurevars(inspect.unwrap(function))
-    except TypeError:
-        return  # a builtin, or an object that is called
-    for name, value in {**reached.globals, **reached.nonlocals}.items():
+    except (TypeError, ValueError):
+        return {}  # a builtin, or an object that is called
+    return {**reached.globals, **reached.nonlocals}
+
+
+def _refuse_live_closures(function: Callable[..., Any]) -> None:
+    """That would be the real model, not a copy."""
+    for name, value in _reached(function).items():
         if is_live(value):
             raise UsageError(
                 f"guard: {getattr(function, '__name__', 'the function')} uses {name!r} ({type(value).__name__}) from "

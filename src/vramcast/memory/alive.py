@@ -257,8 +257,6 @@ class _Expectation:
         return max(ever, key=lambda pair: pair[0])[1] if ever else None
 
 
-def _beside(
-    alive: Mapping[str, int], predicted: Mapping[str, int] | None, names: Iterable[str]
-) -> tuple[Beside, ...]:
+def _beside(alive: Mapping[str, int], predicted: Mapping[str, int] | None, names: Iterable[str]) -> tuple[Beside, ...]:
     rows = (Beside(n, alive.get(n, 0), None if predicted is None else predicted.get(n, 0)) for n in names)
     return tuple(row for row in rows if row.alive_bytes or row.predicted_bytes)
