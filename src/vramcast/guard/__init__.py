@@ -1,7 +1,7 @@
 """A check in front of training, and a watch while it runs.
 
-The package can be called: `vramcast.guard(job)`. Python binds the name of a package to the package itself as soon as one
-of its modules is imported, so a function of that name beside it would come and go.
+The package can be called: `vramcast.guard(job)`. Python binds the name of a package to the package itself as soon as
+one of its modules is imported, so a function of that name beside it would come and go.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Copies:
 
 def is_live(value: Any) -> bool:
     """Whether a training step would change it, or it lies on a card."""
-    return isinstance(value, (nn.Module, torch.optim.Optimizer, torch.Tensor, torch.amp.GradScaler))
+    return isinstance(value, (nn.Module, torch.optim.Optimizer, torch.Tensor, torch.amp.grad_scaler.GradScaler))
 
 
 def bytes_on_card(objects: Any) -> int:

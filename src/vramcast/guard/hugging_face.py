@@ -20,16 +20,13 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_callback import CallbackHandler
 
 from vramcast.errors import CannotPredict, UsageError
+from vramcast.gpus import GpuSpec
+from vramcast.guard.callback import MOST_ACCUMULATED, GuardedTraining, first_samples
 from vramcast.guard.copies import Copies, bytes_on_card
-from vramcast.guard.entry import Guard, check_subject, start_watch, tell
 from vramcast.guard.fallbacks import smaller_batches
 from vramcast.guard.step import trace_program
-from vramcast.gpus import GpuSpec
 from vramcast.trace import StepTrace
 from vramcast.virtual_gpu.context import VirtualGpu
-
-_MOST_ACCUMULATED = 2
-"""Passes of one step that are run; those after the second repeat it."""
 
 _DURING_A_PREDICTION: dict[str, Any] = {
     "report_to": [],
@@ -62,7 +59,7 @@ class TrainerSubject:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             raise CannotPredict("several processes train together: guard a job that says `gpus` instead")
         batch = changes.get("per_device_train_batch_size", self._trainer.args.per_device_train_batch_size)
-        samples = self._samples(batch)
+        samples = first_samples(self._trainer.train_dataset, batch)
         copies = Copies([self._trainer.model, self._optimizer()])
 
         def program(card: VirtualGpu) -> None:
@@ -98,21 +95,6 @@ class TrainerSubject:
         """torch's own: accelerate's wrapper is made anew."""
         return getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
 
-    def _samples(self, batch: int) -> list[Any]:
-        """The first ones, read as they are; a streamed dataset cannot be read twice."""
-        dataset: Any = self._trainer.train_dataset
-        if dataset is None:
-            raise CannotPredict("the Trainer has no train_dataset")
-        if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-            raise CannotPredict("its dataset can only be read once: guard a training step with a batch instead")
-        if not len(dataset):
-            raise CannotPredict("its train_dataset is empty")
-        state = torch.get_rng_state()
-        try:
-            return [dataset[i % len(dataset)] for i in range(min(batch, len(dataset)))]
-        finally:
-            torch.set_rng_state(state)
-
     def _shadow(self, model: Any, optimizer: Any, changes: Mapping[str, Any], samples: list[Any]) -> Trainer:
         """The trainer once more, as it is but for its model, on the virtual card."""
         shadow = copy.copy(self._trainer)
@@ -120,14 +102,14 @@ class TrainerSubject:
         for name in ("_setup_devices", "_n_gpu", "distributed_state"):  # found out anew on the virtual card
             vars(args).pop(name, None)
         accumulation = changes.get("gradient_accumulation_steps", args.gradient_accumulation_steps)
-        passes = min(accumulation, _MOST_ACCUMULATED)
+        passes = min(accumulation, MOST_ACCUMULATED)
         _change(args, {**_DURING_A_PREDICTION, **changes, "gradient_accumulation_steps": passes})
         needed = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.max_steps
         shadow.args = args
         shadow.train_dataset = list(itertools.islice(itertools.cycle(samples), needed))
         shadow.eval_dataset = None
         shadow.model = shadow.model_wrapped = model
-        shadow.model_init = None
+        shadow.model_init = None  # type: ignore[assignment]
         shadow.optimizer, shadow.lr_scheduler = optimizer, None
         shadow._train_batch_size = args.train_batch_size
         shadow.create_accelerator_and_postprocess()
@@ -154,38 +136,15 @@ def _change(args: TrainingArguments, changes: Mapping[str, Any]) -> None:
         object.__setattr__(args, name, changes[name])
 
 
-class VramcastCallback(TrainerCallback):
+class VramcastCallback(GuardedTraining, TrainerCallback):
     """Predicts when training begins, then watches. The arguments are those of `vramcast.guard`."""
-
-    def __init__(
-        self,
-        *,
-        gpu: str | GpuSpec | None = None,
-        memory: str | int | None = None,
-        on_overflow: Any = "raise",
-        margin: float = 0.0,
-        steps: int = 3,
-        warn_above: float = 0.9,
-        report_dir: str = ".",
-    ) -> None:
-        self._room = {"gpu": gpu, "memory": memory}
-        self._on_overflow = on_overflow
-        self._margin = margin
-        self._steps = steps
-        self._watch = {"warn_above": warn_above, "report_dir": report_dir}
-        self.guard: Guard | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
         trainer = _calling_trainer()
-        on_cpu = args.device.type != "cuda" and not any(self._room.values())
-        subject = None if trainer is None or on_cpu else TrainerSubject(trainer)
-        result = check_subject(subject, **self._room, margin=self._margin, steps=self._steps)  # type: ignore[arg-type]
-        tell(result, self._on_overflow)
-        self.guard = Guard(result, start_watch(result, device=None, **self._watch))  # type: ignore[arg-type]
+        self.begin(None if trainer is None else TrainerSubject(trainer), args.device.type)
 
     def on_train_end(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.guard is not None:
-            self.guard.close()
+        self.end()
 
 
 def _calling_trainer() -> Trainer | None:

@@ -1,4 +1,4 @@
-"""A job is predicted in a process of its own: whatever this one holds on the card, or has set in torch, stays as it is."""
+"""A job is predicted in a process of its own: what this one holds on the card, or has set in torch, stays as it is."""
 
 from __future__ import annotations
 

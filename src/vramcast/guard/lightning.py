@@ -16,15 +16,14 @@ import torch
 
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.gpus import GpuSpec
+from vramcast.guard.callback import MOST_ACCUMULATED, GuardedTraining, first_samples
 from vramcast.guard.copies import Copies, bytes_on_card
-from vramcast.guard.entry import Guard, check_subject, start_watch, tell
+from vramcast.guard.process_state import random_numbers_kept
 from vramcast.guard.step import trace_program
 from vramcast.trace import StepTrace
 from vramcast.virtual_gpu.context import VirtualGpu
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
-_MOST_ACCUMULATED = 2
-"""Passes of one step that are run; those after the second repeat it."""
 
 
 def _lightning() -> Any:
@@ -56,7 +55,7 @@ class LightningSubject:
         copies = Copies([self._module], on_host=True)
 
         def program(card: VirtualGpu) -> None:
-            self._shadow(steps).fit(self._copy(copies), _Repeated(samples, steps * _MOST_ACCUMULATED))
+            self._shadow(steps).fit(self._copy(copies), _Repeated(samples, steps * MOST_ACCUMULATED))
 
         return trace_program(program, gpu, available_bytes, name=self.name, fresh=True)
 
@@ -81,7 +80,7 @@ class LightningSubject:
             devices=1,
             max_steps=steps,
             precision=real.precision,
-            accumulate_grad_batches=min(real.accumulate_grad_batches, _MOST_ACCUMULATED),
+            accumulate_grad_batches=min(real.accumulate_grad_batches, MOST_ACCUMULATED),
             gradient_clip_val=real.gradient_clip_val,
             gradient_clip_algorithm=real.gradient_clip_algorithm,
             logger=False,
@@ -111,57 +110,28 @@ class _Repeated(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
 
 def _first_batch(loader: Any) -> Any:
     """Of the first samples, read in this process; a streamed dataset cannot be read twice."""
-    dataset = getattr(loader, "dataset", None)
     sampler = getattr(loader, "batch_sampler", None)
-    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__") or sampler is None:
-        raise CannotPredict("its data can only be read once: guard a training step with a batch instead")
-    state = torch.get_rng_state()
-    try:
-        count = min(sampler.batch_size, len(dataset))
-        return loader.collate_fn([dataset[i] for i in range(count)])
-    finally:
-        torch.set_rng_state(state)
+    if sampler is None:
+        raise CannotPredict("its data loader makes no batches of samples: guard a training step with a batch instead")
+    samples = first_samples(loader.dataset, sampler.batch_size)
+    with random_numbers_kept():
+        return loader.collate_fn(samples)
 
 
 def _callback_class() -> type:
     lightning = _lightning()
 
-    class LightningVramcastCallback(lightning.Callback):  # type: ignore[misc, name-defined]
+    class LightningVramcastCallback(GuardedTraining, lightning.Callback):  # type: ignore[misc, name-defined]
         """Predicts when training begins, then watches. The arguments are those of `vramcast.guard`."""
 
-        def __init__(
-            self,
-            *,
-            gpu: str | GpuSpec | None = None,
-            memory: str | int | None = None,
-            on_overflow: Any = "raise",
-            margin: float = 0.0,
-            steps: int = 3,
-            warn_above: float = 0.9,
-            report_dir: str = ".",
-        ) -> None:
-            self._room = {"gpu": gpu, "memory": memory}
-            self._on_overflow = on_overflow
-            self._check = {"margin": margin, "steps": steps}
-            self._watch = {"warn_above": warn_above, "report_dir": report_dir}
-            self.guard: Guard | None = None
-
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            on_cpu = pl_module.device.type != "cuda" and not any(self._room.values())
-            subject = None if on_cpu else LightningSubject(trainer, pl_module)
-            result = check_subject(subject, **self._room, **self._check)
-            tell(result, self._on_overflow)
-            self.guard = Guard(result, start_watch(result, device=None, **self._watch))
+            self.begin(LightningSubject(trainer, pl_module), pl_module.device.type)
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-            self._close()
+            self.end()
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-            self._close()
-
-        def _close(self) -> None:
-            if self.guard is not None:
-                self.guard.close()
+            self.end()
 
     return LightningVramcastCallback
 

@@ -24,7 +24,8 @@ def kept(*, fresh: bool) -> Iterator[None]:
     `fresh`: what runs inside sets up its own process state, as a script of its own would, on one card.
     """
     with ExitStack() as after:
-        for restore in (_random_numbers(), _switches(), _environment(), _accelerate(fresh=fresh)):
+        after.enter_context(random_numbers_kept())
+        for restore in (_switches(), _environment(), _accelerate(fresh=fresh)):
             after.callback(restore)
         if fresh:
             for name in _OF_A_LAUNCHER:
@@ -33,19 +34,19 @@ def kept(*, fresh: bool) -> Iterator[None]:
         yield
 
 
-def _random_numbers() -> Any:
+@contextmanager
+def random_numbers_kept() -> Iterator[None]:
     """Those of the real card are not drawn from: its generators are replaced on the virtual one."""
     numpy = sys.modules.get("numpy")
     torch_state, python_state = torch.get_rng_state(), random.getstate()
     numpy_state = None if numpy is None else numpy.random.get_state()
-
-    def restore() -> None:
+    try:
+        yield
+    finally:
         torch.set_rng_state(torch_state)
         random.setstate(python_state)
         if numpy is not None:
             numpy.random.set_state(numpy_state)
-
-    return restore
 
 
 def _switches() -> Any:

@@ -76,7 +76,7 @@ def trace_program(
     card, _ = _run(program, gpu, NO_LIMIT, name, fresh)
     trace = card.trace()
     capacity = available_bytes - trace.context_bytes
-    if 0 < capacity and highest_without_workspaces(trace) <= capacity and not replay(trace, None, capacity).completed:
+    if capacity > 0 and highest_without_workspaces(trace) <= capacity and not replay(trace, None, capacity).completed:
         limited, refused = _run(program, gpu, capacity, name, fresh)
         if not refused:
             return limited.trace()

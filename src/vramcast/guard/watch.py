@@ -137,9 +137,10 @@ def _observe() -> None:
 
 
 def _refused(device: int, tried_bytes: int, device_total_bytes: int, device_free_bytes: int) -> None:
-    for watch in list(_watching):
-        try:
-            watch.out_of_memory(device, tried_bytes)
-        except Exception:  # the training's own error must go on
-            print("vramcast: the out-of-memory report failed:", file=sys.stderr)
-            traceback.print_exc()
+    if not _watching:
+        return
+    try:
+        _watching[-1].out_of_memory(device, tried_bytes)  # the innermost guard; one report is enough
+    except Exception:  # the training's own error must go on
+        print("vramcast: the out-of-memory report failed:", file=sys.stderr)
+        traceback.print_exc()

@@ -22,7 +22,7 @@ from vramcast.trace.schema import KINDS
 UNKNOWN = "activations and other"
 """Blocks that no parameter, optimizer or prediction explains."""
 OUTSIDE = "outside PyTorch's allocator"
-_LARGEST = 30
+_LARGEST = 20
 _MODULE_PARTS = 4
 """GPT2LMHeadModel.transformer.h.0: deeper ones are added to these."""
 

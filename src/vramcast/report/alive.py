@@ -33,6 +33,8 @@ def alive_page(alive: Alive) -> Page:
     page.append(_grid("alive", alive.parts))
     if alive.modules:
         page.append(_grid("module", alive.modules[:_MODULES_SHOWN]))
+        if len(alive.modules) > _MODULES_SHOWN:
+            page.append(Line(f"and {len(alive.modules) - _MODULES_SHOWN} more modules (the .json lists all)", "aside"))
     page.append(
         Grid(
             ("the largest blocks", "what", "shape", "held by", "size"),

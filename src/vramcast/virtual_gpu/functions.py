@@ -236,7 +236,7 @@ def _set_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
     return func(target, value)
 
 
-@handles(torch.Tensor.grad.__set__)  # type: ignore[attr-defined]
+@handles(torch.Tensor.grad.__set__)  # type: ignore[union-attr]
 def _set_grad(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`parameter.grad = tensor`, also how Module.cpu() takes a gradient along."""
     target, value = args
