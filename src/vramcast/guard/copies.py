@@ -29,33 +29,37 @@ class Copies:
         """`on_host`: what runs the copies brings them to the card itself."""
         self._objects = objects
         self._on_host = on_host
-        found = list(_modules(objects))
+        found = self._modules = list(_modules(objects))
         self._buffers = {id(buffer) for module in found for buffer in module.buffers()}
-        tensors = [*(p for module in found for p in module.parameters()), *_tensors(objects)]
-        # Where the model is not on a card yet, everything goes there, as training would have it.
+        handed_over = list(_tensors(objects))
+        self._handed_over = {id(tensor) for tensor in handed_over if tensor.dim()}
+        tensors = [*(p for module in found for p in module.parameters()), *handed_over]
+        # Where the model is not on a card yet, it goes there with its batch, as training would have it.
         self._all_to_card = not any(tensor.is_cuda for tensor in tensors)
         self._parameters: list[tuple[nn.Parameter, bool]] = []
         """Of the last `make`, and whether each goes to the card."""
 
     def make(self) -> Any:
+        """The modules first, as a program does, then the rest."""
         memo: dict[int, Any] = {}
         self._parameters = []
         with self._tensors_without_data():
             try:
+                for module in self._modules:
+                    self._to_card(copy.deepcopy(module, memo))
                 made = copy.deepcopy(self._objects, memo)
             except (TypeError, AttributeError, RuntimeError) as error:
                 raise CannotPredict(f"what was handed over cannot be copied: {error}") from error
-        modules = [value for value in memo.values() if isinstance(value, nn.Module)]
-        inner = {id(child) for module in modules for child in module.modules() if child is not module}
-        on_card = {id(parameter) for parameter, goes in self._parameters if goes}
-        for module in modules:
-            moves = not self._on_host and all(id(parameter) in on_card for parameter in module.parameters())
-            if moves and id(module) not in inner:
-                module.to("cuda")
-        for parameter, goes in self._parameters:
+        for parameter, goes in self._parameters:  # those of modules that lie hidden in other objects
             if goes:
                 parameter.data = parameter.data.to("cuda")
         return made
+
+    def _to_card(self, module: nn.Module) -> None:
+        """As a whole, where all of it goes; it may have parts that stay."""
+        on_card = {id(parameter) for parameter, goes in self._parameters if goes}
+        if not self._on_host and all(id(parameter) in on_card for parameter in module.parameters()):
+            module.to("cuda")
 
     @contextmanager
     def _tensors_without_data(self) -> Iterator[None]:
@@ -65,8 +69,6 @@ class Copies:
             known = memo.get(id(tensor))
             if known is None:
                 known = memo[id(tensor)] = self._copy(tensor)
-                if tensor.grad is not None and isinstance(tensor, nn.Parameter):
-                    known.grad = None  # a training step begins without
             return known
 
         try:
@@ -83,7 +85,8 @@ class Copies:
         is_parameter = isinstance(tensor, nn.Parameter)
         with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
             source = tensor.detach()
-            goes = (source.is_cuda or self._all_to_card) and not self._on_host
+            moves = self._all_to_card and (is_parameter or id(tensor) in self._handed_over)
+            goes = (source.is_cuda or moves) and not self._on_host
             size = source.numel() * source.element_size()
             keeps = source.numel() < _VALUES_BELOW if is_parameter else size <= _LARGEST_VALUES_BYTES
             if keeps:
@@ -97,11 +100,6 @@ class Copies:
         if goes and id(tensor) not in self._buffers:
             host = host.to("cuda")
         return host.requires_grad_(tensor.requires_grad) if tensor.is_leaf else host
-
-
-def is_live(value: Any) -> bool:
-    """Whether a training step would change it, or it lies on a card."""
-    return isinstance(value, (nn.Module, torch.optim.Optimizer, torch.Tensor, torch.amp.grad_scaler.GradScaler))
 
 
 def bytes_on_card(objects: Any) -> int:

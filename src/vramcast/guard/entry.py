@@ -15,7 +15,7 @@ from vramcast.guard.fallbacks import Fallback, first_that_fits
 from vramcast.guard.room import room
 from vramcast.guard.subject import Subject, verdict_of
 from vramcast.memory import Prediction
-from vramcast.memory.guarded import GuardResult, Room
+from vramcast.memory.guarded import GuardResult
 
 if TYPE_CHECKING:
     from vramcast.guard.watch import Watch
@@ -143,7 +143,7 @@ def check_subject(
         return GuardResult(
             name=subject.name, prediction=None, room=None, fits=None, reason=text, settings=subject.apply({})
         )
-    there = _room(subject, gpu, memory, device)
+    there = room(gpu, memory, device, own_bytes=subject.own_bytes(), otherwise=subject.gpu)
     available = int(there.available_bytes * (1 - margin))
 
     def predict(changes: Mapping[str, Any]) -> Prediction:
@@ -211,15 +211,6 @@ def _check(on_overflow: OnOverflow, margin: float, steps: int, warn_above: float
         raise UsageError(f"warn_above: a share of the card up to 1, e.g. 0.9, not {warn_above!r}")
     if steps < 1:
         raise UsageError(f"steps: at least 1 is needed, not {steps}")
-
-
-def _room(subject: Subject, gpu: str | GpuSpec | None, memory: str | int | None, device: int | None) -> Room:
-    try:
-        return room(gpu, memory, device, own_bytes=subject.own_bytes())
-    except UsageError:
-        if gpu is not None or device is not None or subject.gpu is None:
-            raise
-        return room(subject.gpu, memory)
 
 
 def _is_trainer(what: Any) -> bool:

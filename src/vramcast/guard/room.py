@@ -13,15 +13,20 @@ from vramcast.units import parse_bytes
 
 
 def room(
-    gpu: str | GpuSpec | None, memory: str | int | None = None, device: int | None = None, *, own_bytes: int | None = 0
+    gpu: str | GpuSpec | None,
+    memory: str | int | None = None,
+    device: int | None = None,
+    *,
+    own_bytes: int | None = 0,
+    otherwise: str | None = None,
 ) -> Room:
     """`own_bytes`: what of this process's tensors belongs to the run that is predicted, and so is counted in its
-    prediction again; None: all of it. Without a GPU here, and none named: UsageError."""
+    prediction again; None: all of it. `otherwise`: the card to take where there is none here."""
     size_bytes = parse_bytes(memory) if isinstance(memory, str) else memory
     if gpu is not None:
         found = _named(find_gpu(gpu) if isinstance(gpu, str) else gpu)
     else:
-        found = _by_torch(device, own_bytes) or _by_driver(device) or _by_size(size_bytes)
+        found = _by_torch(device, own_bytes) or _by_driver(device) or _by_size(size_bytes, otherwise)
     if size_bytes is None or size_bytes >= found.available_bytes:
         return found
     return Room(
@@ -39,7 +44,9 @@ def _named(spec: GpuSpec) -> Room:
     return Room(gpu=spec, total_bytes=total, free_bytes=total, available_bytes=total, where=where)
 
 
-def _by_size(size_bytes: int | None) -> Room:
+def _by_size(size_bytes: int | None, otherwise: str | None) -> Room:
+    if otherwise is not None:
+        return _named(find_gpu(otherwise))
     if size_bytes is None:
         raise UsageError("there is no GPU here to look at: name one, e.g. gpu='rtx-4090'")
     return _named(GpuSpec.from_memory(size_bytes))

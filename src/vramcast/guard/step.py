@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ import torch
 from vramcast.errors import CannotPredict, UsageError, VramcastError
 from vramcast.gpus import GpuSpec
 from vramcast.guard.accelerate import accelerators_in, lent
-from vramcast.guard.copies import Copies, bytes_on_card, is_live
+from vramcast.guard.closures import reached_by, rebuilt, to_copy
+from vramcast.guard.copies import Copies, bytes_on_card
 from vramcast.guard.fallbacks import batch_keys, smaller_batches
 from vramcast.guard.process_state import kept
 from vramcast.memory.replay import highest_without_workspaces, replay
@@ -23,34 +25,39 @@ NO_LIMIT = 2**60
 
 class StepSubject:
     def __init__(self, function: Callable[..., Any], objects: Sequence[Any], arguments: Mapping[str, Any]) -> None:
+        while isinstance(function, functools.partial):
+            objects, arguments = [*function.args, *objects], {**function.keywords, **arguments}
+            function = function.func
         self._function = function
         self._objects = list(objects)
         self._arguments = dict(arguments)
+        self._reached = [*to_copy(function), *_owner(function)]
+        used = [*reached_by(function).values(), *self._objects, *self._arguments.values()]
+        self._accelerators = accelerators_in(used)
         self.name: str = getattr(function, "__name__", type(function).__name__)
         self.gpu: str | None = None
-        self._accelerators = accelerators_in([*_reached(function).values(), *self._objects, *self._arguments.values()])
-        _refuse_live_closures(function)
 
     def own_bytes(self) -> int | None:
-        return bytes_on_card([self._objects, self._arguments])
+        return bytes_on_card([self._objects, self._arguments, self._reached])
 
     def trace(self, gpu: GpuSpec, changes: Mapping[str, Any], available_bytes: int, steps: int) -> StepTrace:
-        copies = Copies([self._objects, self.apply(changes)])
+        copies = Copies([self._objects, self.apply(changes), *self._reached])
 
         def program(card: VirtualGpu) -> None:
             with lent(self._accelerators) as tell:
-                objects, arguments = copies.make()
-                tell(objects)
-                if self._objects:
+                objects, arguments, *reached = copies.make()
+                tell([*objects, *reached])
+                by_id = {id(original): copy for original, copy in zip(self._reached, reached, strict=True)}
+                function = rebuilt(self._function, by_id)
+                result = function(*objects, **arguments)
+                if callable(result) and not self._objects:
                     for _ in range(steps):
-                        self._function(*objects, **arguments)
+                        result()
                     return
-                step = self._function(**arguments)
-                if callable(step):
-                    for _ in range(steps):
-                        step()
+                for _ in range(steps - 1):
+                    result = function(*objects, **arguments)
 
-        fresh = not self._objects and not self._accelerators
+        fresh = not self._objects and not self._reached and not self._accelerators
         return trace_program(program, gpu, available_bytes, name=self.name, fresh=fresh)
 
     def named(self, fallback: str) -> Iterator[Mapping[str, Any]]:
@@ -107,21 +114,8 @@ def _run(
     return card, refused
 
 
-def _reached(function: Callable[..., Any]) -> dict[str, Any]:
-    """What it reaches by itself, by name."""
-    try:
-        reached = inspect.getclosurevars(inspect.unwrap(function))
-    except (TypeError, ValueError):
-        return {}  # a builtin, or an object that is called
-    return {**reached.globals, **reached.nonlocals}
-
-
-def _refuse_live_closures(function: Callable[..., Any]) -> None:
-    """That would be the real model, not a copy."""
-    for name, value in _reached(function).items():
-        if is_live(value):
-            raise UsageError(
-                f"guard: {getattr(function, '__name__', 'the function')} uses {name!r} ({type(value).__name__}) from "
-                f"outside, and predicting it would change that: hand it over, guard(step, {name}, ...), so that a copy "
-                "is used"
-            )
+def _owner(function: Callable[..., Any]) -> list[Any]:
+    """The object whose method it is, or that is called."""
+    if isinstance(function, MethodType):
+        return [function.__self__]
+    return [] if isinstance(function, FunctionType) else [function]
