@@ -35,7 +35,8 @@ def by_hand(steps: int = 3) -> Prediction:
         optimizer = torch.optim.AdamW(model.parameters())
         batch = {name: value.cuda() for name, value in program.batch_of(512).items()}
         for _ in range(steps):
-            program.step(model, optimizer, batch)
+            loss = program.step(model, optimizer, batch)
+        del loss
     return card.prediction()
 
 

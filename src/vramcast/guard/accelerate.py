@@ -13,6 +13,13 @@ from typing import Any
 import torch
 
 
+def shared_states() -> list[type]:
+    """Classes whose objects all stand for one state of the process, and are no others when they are copied."""
+    module = sys.modules.get("accelerate.state")
+    names = ("PartialState", "AcceleratorState", "GradientState")
+    return [] if module is None else [getattr(module, name) for name in names]
+
+
 def accelerators_in(values: list[Any]) -> list[Any]:
     module = sys.modules.get("accelerate.accelerator")
     return [] if module is None else [one for one in values if isinstance(one, module.Accelerator)]
@@ -23,9 +30,9 @@ def lent(accelerators: list[Any]) -> Iterator[Callable[[list[Any]], None]]:
     """Gives a function that tells copies of optimizers which scaler to use. Shared state is kept by `kept`."""
     before = [dict(vars(one)) for one in accelerators]
     for one in accelerators:
-        for shared in (type(one.state)._shared_state, sys.modules["accelerate.state"].PartialState._shared_state):
-            if "device" in shared:
-                shared["device"] = torch.device("cuda", 0)
+        for state in shared_states():
+            if "device" in state._shared_state:  # type: ignore[attr-defined]
+                state._shared_state["device"] = torch.device("cuda", 0)  # type: ignore[attr-defined]
         if one.scaler is not None:
             one.scaler = type(one.scaler)(**_settings(one.scaler))
 

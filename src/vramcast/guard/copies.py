@@ -16,6 +16,8 @@ import torch
 from torch import nn
 
 from vramcast.errors import CannotPredict
+from vramcast.guard.accelerate import shared_states
+from vramcast.virtual_gpu.patches import Patches
 
 _VALUES_BELOW = 65
 """Elements up to which a parameter keeps its values on the virtual card."""
@@ -63,21 +65,21 @@ class Copies:
 
     @contextmanager
     def _tensors_without_data(self) -> Iterator[None]:
-        before = {owner: owner.__deepcopy__ for owner in (torch.Tensor, nn.Parameter)}
-
         def copied(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
             known = memo.get(id(tensor))
             if known is None:
                 known = memo[id(tensor)] = self._copy(tensor)
             return known
 
+        patches = Patches()
         try:
-            for owner in before:
-                owner.__deepcopy__ = copied  # type: ignore[method-assign]
+            for owner in (torch.Tensor, nn.Parameter):
+                patches.set(owner, "__deepcopy__", copied)
+            for state in shared_states():
+                patches.set(state, "__deepcopy__", lambda one, memo: one)
             yield
         finally:
-            for owner, original in before.items():
-                owner.__deepcopy__ = original  # type: ignore[method-assign]
+            patches.undo()
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer):

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from vramcast.guard.accelerate import shared_states
+
 _OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 _TALKATIVE = ("transformers", "diffusers", "peft", "accelerate", "lightning", "pytorch_lightning", "lightning.pytorch")
 
@@ -77,10 +79,7 @@ def _environment() -> Any:
 
 def _accelerate(*, fresh: bool) -> Any:
     """accelerate keeps the device and the step of accumulation in dictionaries that all its objects share."""
-    state = sys.modules.get("accelerate.state")
-    shared = [] if state is None else [
-        getattr(state, name)._shared_state for name in ("PartialState", "AcceleratorState", "GradientState")
-    ]  # fmt: skip
+    shared: list[Any] = [state._shared_state for state in shared_states()]  # type: ignore[attr-defined]
     before = [dict(one) for one in shared]
     if fresh:
         for one in shared:

@@ -92,7 +92,7 @@ def write_alive(alive: Alive, folder: Path) -> Path:
     while (path := folder / f"vramcast-oom-{os.getpid()}-{number}.txt").exists():
         number += 1
     with path.open("w", encoding="utf-8") as file:
-        emit(lambda console: print_page(alive_page(alive), console), file, width=140)
+        emit(lambda console: print_page(alive_page(alive), console), file, width=160)
     path.with_suffix(".json").write_text(json.dumps(alive_document(alive), indent=1), encoding="utf-8")
     return path
 
