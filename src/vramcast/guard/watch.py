@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from vramcast.errors import GuardWarning
 from vramcast.guard.collect import collect
 from vramcast.memory import Prediction
-from vramcast.units import format_gib
+from vramcast.units import format_gib, format_size
 from vramcast.virtual_gpu.context import active_card
 
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -120,7 +120,7 @@ class Watch:
         path = write_alive(alive, self.report_dir)
         self.reports.append(path)
         print(
-            f"vramcast: the card refused {format_gib(tried_bytes)}; what was alive is in {path}",
+            f"vramcast: the card refused {format_size(tried_bytes)}; what was alive is in {path}",
             file=sys.stderr, flush=True,
         )  # fmt: skip
 
