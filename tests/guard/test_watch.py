@@ -151,7 +151,9 @@ def test_gradients_and_optimizer_state_are_known_by_their_address(tmp_path: Path
     assert report["predicted"] is None and "there was no prediction" in report["text"]
     assert {"ModuleList.0.0", "ModuleList.3.2"} <= set(report["modules"])
     weight = next(one for one in report["largest"] if one["kind"] == "weights")
-    assert weight["known_by"] == "owner" and weight["name"].endswith(".weight") and weight["shape"].startswith("float32[")
+    assert (
+        weight["known_by"] == "owner" and weight["name"].endswith(".weight") and weight["shape"].startswith("float32[")
+    )
 
 
 def test_variables_of_the_program_are_named(tmp_path: Path) -> None:
