@@ -8,17 +8,18 @@ import torch
 import vramcast
 from vramcast.errors import UsageError
 from vramcast.gpus import find_gpu, state
-from vramcast.gpus.state import LocalGpu
+from vramcast.gpus.survey import LocalGpu, Survey
 from vramcast.guard.room import room
 from vramcast.units import GIB, MIB
 
 
-def local(*free_gib: int) -> list[LocalGpu]:
-    return [
+def local(*free_gib: int) -> Survey:
+    cards = tuple(
         LocalGpu(index=i, name="NVIDIA GeForce RTX 4090", uuid=f"GPU-{i}", total_bytes=24 * GIB,
                  used_bytes=(24 - free) * GIB, free_bytes=free * GIB)
         for i, free in enumerate(free_gib)
-    ]  # fmt: skip
+    )  # fmt: skip
+    return Survey(cards=cards)
 
 
 def test_a_named_card_is_empty() -> None:

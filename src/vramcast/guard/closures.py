@@ -56,7 +56,8 @@ def holds_tensors(value: Any, depth: int = _DEPTH) -> bool:
 
 def rebuilt(function: Callable[..., Any], copies: Mapping[int, Any]) -> Callable[..., Any]:
     """`function` with `copies` (by the id of the original) in place of what it reaches."""
-    return _Rebuild(copies).of(function)
+    made: Callable[..., Any] = _Rebuild(copies).of(function)
+    return made
 
 
 class _Rebuild:
