@@ -219,6 +219,7 @@ def test_on_a_virtual_card_the_run_itself_is_the_prediction() -> None:
     assert guard.watch.peak_reserved_bytes > 0
 
 
+@pytest.mark.slow
 def test_a_job_is_predicted_in_a_process_of_its_own() -> None:
     smaller = vramcast.predict({**JOB, "sizes": {"batch": 50_000}, "accumulation": 2}, CARD)
     job = {**JOB, "sizes": {"batch": 100_000}, "target": CARD}

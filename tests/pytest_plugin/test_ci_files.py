@@ -44,6 +44,7 @@ def shell(command: str, tmp_path: Path, **environment: str) -> subprocess.Comple
     )
 
 
+@pytest.mark.slow
 def test_the_hook_runs_and_its_exit_code_is_the_verdict(tmp_path: Path) -> None:
     found = hook()
     assert (found["id"], found["language"], found["pass_filenames"]) == ("vramcast-check", "system", False)
@@ -51,9 +52,9 @@ def test_the_hook_runs_and_its_exit_code_is_the_verdict(tmp_path: Path) -> None:
     assert args.job == "vramcast.yaml"
     assert re.search(found["files"], "configs/train.yaml") and not re.search(found["files"], "README.md")
     # A project's own `args` replace the hook's.
-    done = shell(f"{found['entry']} {JOB} --gpu t4 --batch 9000000", tmp_path)
-    assert done.returncode == 1, done.stderr
-    assert done.stdout.startswith("Does not fit a ")
+    done = shell(f"{found['entry']} {JOB} --gpu t4", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Fits a ")
 
 
 def test_the_workflow_is_one_that_can_be_called() -> None:
@@ -69,6 +70,7 @@ def test_the_workflow_is_one_that_can_be_called() -> None:
             assert name and name[1] in call["inputs"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "margin", "code"), [("", "0", 2), ("t4", "0.1", 0)])
 def test_the_workflow_s_command_runs(tmp_path: Path, gpu: str, margin: str, code: int) -> None:
     (step,) = (one for one in workflow()["jobs"]["check"]["steps"] if one.get("name") == "Check")
