@@ -14,6 +14,7 @@ from torch import nn
 
 from vramcast.memory import Prediction
 from vramcast.memory.alive import Alive, LiveBlock, Owner, Variable, account_of_alive
+from vramcast.virtual_gpu.containers import all_of
 from vramcast.virtual_gpu.storages import GPU, block_of
 from vramcast.virtual_gpu.unknown import is_machinery
 
@@ -69,7 +70,7 @@ def _owners() -> Iterator[Owner]:
                 if id(parameter) not in names:
                     yield from _parameter(parameter, "a parameter of no module")
         for parameter, state in getattr(optimizer, "state", {}).items():
-            for tensor in _tensors(state):
+            for tensor in all_of(torch.Tensor, state):
                 yield from _owner(tensor, "optimizer state", names.get(id(parameter), ""))
 
 
@@ -118,17 +119,6 @@ def _named_tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield from ((f"{name}[{key!r}]", one) for key, one in value.items() if isinstance(one, torch.Tensor))
     elif isinstance(value, (list, tuple)):
         yield from ((f"{name}[{i}]", one) for i, one in enumerate(value[:64]) if isinstance(one, torch.Tensor))
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _address(tensor: Any) -> int:

@@ -8,7 +8,7 @@ small parameters, buffers and the batch are read.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import nn
 
 from vramcast.errors import CannotPredict
 from vramcast.guard.accelerate import shared_states
+from vramcast.virtual_gpu.containers import all_of
 from vramcast.virtual_gpu.patches import Patches
 
 _VALUES_BELOW = 65
@@ -31,7 +32,7 @@ class Copies:
         """`on_host`: what runs the copies brings them to the card itself."""
         self._objects = objects
         self._on_host = on_host
-        found = self._modules = list(_modules(objects))
+        found = self._modules = list(all_of(nn.Module, objects))
         self._buffers = {id(buffer) for module in found for buffer in module.buffers()}
         handed_over = list(_tensors(objects))
         self._handed_over = {id(tensor) for tensor in handed_over if tensor.dim()}
@@ -107,7 +108,7 @@ class Copies:
 def bytes_on_card(objects: Any) -> int:
     """What the tensors in `objects` take on the real card."""
     seen: dict[int, int] = {}
-    tensors = [t for m in _modules(objects) for t in (*m.parameters(), *m.buffers())]
+    tensors = [t for m in all_of(nn.Module, objects) for t in (*m.parameters(), *m.buffers())]
     for tensor in (*tensors, *_tensors(objects)):
         for one in (tensor, tensor.grad if tensor.is_leaf else None):
             if one is not None and one.is_cuda:
@@ -116,28 +117,9 @@ def bytes_on_card(objects: Any) -> int:
     return sum(seen.values())
 
 
-def _modules(value: Any) -> Iterator[nn.Module]:
-    if isinstance(value, nn.Module):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _modules(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _modules(item)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def _tensors(objects: Any) -> Iterator[torch.Tensor]:
     """In containers and optimizers."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, torch.optim.Optimizer):
-        for group in value.param_groups:
-            yield from group["params"]
-        yield from _tensors(list(value.state.values()))
+    yield from all_of(torch.Tensor, objects)
+    for optimizer in all_of(torch.optim.Optimizer, objects):
+        yield from all_of(torch.Tensor, [group["params"] for group in optimizer.param_groups])
+        yield from all_of(torch.Tensor, list(optimizer.state.values()))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -14,9 +12,9 @@ from typing import Any
 import torch
 
 from vramcast.guard.accelerate import shared_states
+from vramcast.virtual_gpu.quiet import libraries_quiet
 
 _OF_A_LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
-_TALKATIVE = ("transformers", "diffusers", "peft", "accelerate", "lightning", "pytorch_lightning", "lightning.pytorch")
 
 
 @contextmanager
@@ -32,7 +30,7 @@ def kept(*, fresh: bool) -> Iterator[None]:
         if fresh:
             for name in _OF_A_LAUNCHER:
                 os.environ.pop(name, None)
-        after.enter_context(_quiet())
+        after.enter_context(libraries_quiet())
         yield
 
 
@@ -91,19 +89,3 @@ def _accelerate(*, fresh: bool) -> Any:
             one.update(values)
 
     return restore
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """What libraries say about a run which is none."""
-    loggers = [logging.getLogger(name) for name in _TALKATIVE]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
