@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -22,7 +23,7 @@ from vramcast.errors import GuardWarning
 from vramcast.guard.collect import collect
 from vramcast.memory import Prediction
 from vramcast.units import format_gib, format_size
-from vramcast.virtual_gpu.context import active_card
+from vramcast.virtual_gpu.context import VirtualGpu, active_card
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 _FIRST_STEPS = 3
@@ -31,8 +32,10 @@ _MOST_REPORTS = 3
 """A program that catches the error and tries again with less should not fill the disk."""
 
 _watching: list[Watch] = []
-_observers: set[int] = set()
-"""The allocators that report to us: 0 for the real one (which keeps an observer for good), else a virtual card."""
+_virtual_cards: WeakSet[VirtualGpu] = WeakSet()
+"""Those whose allocator reports to us."""
+_real_card_reports = False
+"""The real allocator keeps an observer for good, so there is one in a process."""
 
 
 class Watch:
@@ -127,12 +130,16 @@ class Watch:
 
 def _observe() -> None:
     """Attach to the allocator of the real card once in a process, and to that of each virtual one."""
+    global _real_card_reports
     card = active_card()
-    key = 0 if card is None else id(card)
+    known = _real_card_reports if card is None else card in _virtual_cards
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
-    if key in _observers or attach is None or not torch.cuda.is_initialized():
+    if known or attach is None or not torch.cuda.is_initialized():
         return
-    _observers.add(key)
+    if card is None:
+        _real_card_reports = True
+    else:
+        _virtual_cards.add(card)
     attach(_refused)
 
 
