@@ -26,6 +26,7 @@ LAYERS: dict[str, set[str]] = {
     "report": {"gpus", "trace", "memory", "watch", "diagnosis"},
     "jobs": {"gpus", "trace", "memory", "diagnosis", "report", "virtual_gpu"},
     "advice": {"gpus", "trace", "memory", "report", "jobs"},
+    "guard": {"gpus", "trace", "memory", "report", "jobs", "virtual_gpu"},
     "mcp_server": {"gpus", "trace", "memory", "report", "jobs", "advice"},
     "cli": {
         "mcp_server",
@@ -41,7 +42,7 @@ LAYERS: dict[str, set[str]] = {
         "watch",
     },
 }
-MAY_IMPORT_TORCH = {"virtual_gpu", "measure"}
+MAY_IMPORT_TORCH = {"virtual_gpu", "measure", "guard"}
 # The recorder's own files would be the only ones of trace/ that do.
 TORCH_FILES = {
     PACKAGE / "trace" / "recorder.py",
@@ -108,6 +109,8 @@ def test_only_some_layers_import_torch(layer: str) -> None:
         "import vramcast.advice.plan, vramcast.advice.write, vramcast.report.plan, vramcast.jobs.editing.rewrite",
         "import vramcast.advice.search, vramcast.report.advice; from vramcast.advice.knobs import knobs; list(knobs())",
         "import vramcast; vramcast.diagnose; import vramcast.diagnosis.diagnose, vramcast.report.diagnosis",
+        "import vramcast; vramcast.guard; import vramcast.guard.job, vramcast.guard.fallbacks, vramcast.report.guard",
+        "import vramcast.memory.alive, vramcast.report.alive, vramcast.pytest_plugin",
         "import vramcast.quick.words, vramcast.gpus.state; vramcast.gpus.state.local_gpus()",
         "import vramcast.cli.watching, vramcast.watch.process_tree, vramcast.report.watch",
     ],
