@@ -57,7 +57,7 @@ def optimizer(
     *, model: str = "llama-1b", batch: int = 2, length: int = 1024, gradients: bool = False, weights: str = "fp32",
     how: str = "torchao",
 ) -> Step:  # fmt: skip
-    """Adam's step on the CPU: torchao's CPUOffloadOptimizer, or fp32 copies of the weights that a plain Adam updates."""
+    """Adam's step on the CPU: torchao's CPUOffloadOptimizer, or fp32 copies of the weights for a plain Adam."""
     made, vocabulary = _language_model(model, length)
     if weights == "bf16":
         made = made.to(BF16)
@@ -136,7 +136,7 @@ def _unet(width: int = 320) -> Any:
 
 def frozen_encoders(*, batch: int = 2, size: int = 384, width: int = 192, offload: str = "model") -> Step:
     """A U-Net trained on what a frozen text encoder and autoencoder make of a batch. `offload`: none, model (each is
-    moved to the card for its call, as diffusers' scripts do with --offload) or sequential (accelerate.cpu_offload: module by module)."""
+    moved to the card for its call, as diffusers' scripts do with --offload) or sequential (accelerate.cpu_offload)."""
     from diffusers.training_utils import offload_models
 
     text, vae, unet = _text_encoder(), _vae(), _unet(width).cuda().train()

@@ -31,7 +31,7 @@ def test_every_combination_is_a_job_that_keeps_the_batch_of_a_step() -> None:
     assert len(every) > 100
     for one in every:
         changed = with_overrides(job, one.changes)
-        assert changed.effective_sizes["batch"] * changed.accumulation == 12
+        assert changed.effective_sizes["batch"] * changed.accumulation * changed.gpus.count == 12
         assert one.time > 0 and 0 <= one.risk < len(RISKS)
     assert all(one.risk == SAFE for one in combinations(options_for(job, find_gpu("rtx-4090"), ()), SAFE))
 
@@ -40,7 +40,7 @@ def test_every_combination_is_a_job_that_keeps_the_batch_of_a_step() -> None:
     ("change", "knob", "gpu", "expected"),
     [
         ({}, "precision", "rtx-4090", ["bf16 autocast", "weights in bf16"]),
-        ({}, "precision", "t4", ["fp16 autocast"]),
+        ({}, "precision", "t4", ["fp16 autocast", "weights in fp16"]),
         ({"precision": "bf16"}, "precision", "rtx-4090", ["weights in bf16"]),
         ({"precision": "pure-bf16"}, "precision", "rtx-4090", []),
         ({"precision": {"weights": "fp32"}}, "precision", "rtx-4090", []),

@@ -10,6 +10,9 @@ from typing import Any
 PAGEABLE, PINNED, PAGED = range(3)
 """Ordinary memory; page-locked memory of PyTorch's caching host allocator; CUDA's managed memory."""
 
+_WORTH_SAYING_BYTES = 2**20
+"""Below this it is a number that was read, not a part of the run."""
+
 OTHER = "other"
 CACHE = "pinned cache and rounding"
 
@@ -81,7 +84,7 @@ class HostLog:
         start = len(self._events) if self._start is None else self._start
         peak, peak_at = self._highest(start)
         paged = sum(size for size, where in zip(self._sizes, self._where, strict=True) if where == PAGED)
-        if not peak and not paged:
+        if peak < _WORTH_SAYING_BYTES and not paged:
             return None
         alive, held = self._at(peak_at)
         parts: Counter[str] = Counter()

@@ -245,7 +245,7 @@ def _is_pinned(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dic
     return block is not None and block.host is not None and block.host.log.is_pinned(block.host.number)
 
 
-@handles(torch.Tensor.grad.__set__)  # type: ignore[attr-defined]
+@handles(torch.Tensor.grad.__set__)  # type: ignore[union-attr]
 def _set_grad(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """On the host some tensors have data and some have none; a tensor and its gradient must agree."""
     target, value = args
