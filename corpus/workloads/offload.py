@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -31,9 +32,10 @@ def _language_model(name: str, length: int) -> tuple[Any, int]:
 
 def activations(
     *, model: str = "gpt2", batch: int = 8, length: int = 1024, pinned: bool = False, checkpointing: str = "none",
-    precision: str = "bf16", optimizer: str = "adamw",
+    precision: str = "bf16", optimizer: str = "adamw", offload: bool = True,
 ) -> Step:  # fmt: skip
-    """What autograd saves lies in the computer's memory: torch.autograd.graph.save_on_cpu."""
+    """What autograd saves lies in the computer's memory: torch.autograd.graph.save_on_cpu. `offload`: false for the
+    same without it."""
     made, vocabulary = _language_model(model, length)
     made.train()
     if checkpointing != "none":
@@ -45,7 +47,8 @@ def activations(
     def step() -> None:
         chosen.zero_grad()
         inputs = {name: tensor.to("cuda") for name, tensor in data.items()}
-        with torch.autograd.graph.save_on_cpu(pin_memory=pinned), autocast_for(precision):
+        saved = torch.autograd.graph.save_on_cpu(pin_memory=pinned) if offload else nullcontext()
+        with saved, autocast_for(precision):
             loss = made(**inputs).loss
         loss.backward()
         chosen.step()
@@ -180,6 +183,9 @@ def pipeline(*, batch: int = 2, size: int = 512, offload: str = "model") -> Step
     if offload == "model":
         for module in (text, unet, vae):
             _, last = cpu_offload_with_hook(module, card, prev_module_hook=last)
+    elif offload == "none":
+        for module in (text, unet, vae):
+            module.cuda()
     else:
         for module in (text, unet, vae):
             cpu_offload(module, card, offload_buffers=True)

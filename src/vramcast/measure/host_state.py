@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,14 +17,42 @@ _SECONDS = 0.002
 """Between two looks: what a step holds, it holds for longer."""
 
 
+class _MallocInfo(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    )
+
+
 def resident_bytes() -> dict[str, int]:
-    """By kind; empty where there is no /proc."""
+    """By kind, and what malloc holds from the system (of all arenas) and has given out; empty where there is no
+    /proc."""
     try:
         lines = _STATUS.read_text().splitlines()
     except OSError:
         return {}
     found = (line.partition(":") for line in lines)
-    return {name: int(rest.split()[0]) * 1024 for name, _, rest in found if name in _FIELDS}
+    return {name: int(rest.split()[0]) * 1024 for name, _, rest in found if name in _FIELDS} | _malloc_bytes()
+
+
+@functools.cache
+def _mallinfo() -> Any:
+    try:
+        function = ctypes.CDLL(None).mallinfo2
+    except (OSError, AttributeError):  # another C library than glibc
+        return None
+    function.restype = _MallocInfo
+    return function
+
+
+def _malloc_bytes() -> dict[str, int]:
+    function = _mallinfo()
+    if function is None:
+        return {}
+    info = function()
+    return {"malloc_held": info.arena + info.hblkhd, "malloc_used": info.uordblks + info.hblkhd}
 
 
 def pinned_bytes() -> dict[str, int]:
