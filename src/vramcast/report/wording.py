@@ -86,7 +86,7 @@ def host_lines(host: HostUse | None) -> tuple[str, ...]:
         lines.append(f"in the computer's memory {format_gib(host.peak_bytes)}{pinned}: {parts}")
     if host.paged_bytes:
         lines.append(
-            f"paged optimizer state {format_gib(host.paged_bytes)}, in no figure above: on the card while there is room, else "
-            "in the computer's memory"
+            f"paged optimizer state {format_gib(host.paged_bytes)}, in no figure above: on the card while there is "
+            "room, else in the computer's memory"
         )
     return tuple(lines)

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device as device_module
 
 from vramcast.trace.host import PINNED
+from vramcast.trace.schema import KINDS
 from vramcast.virtual_gpu import host_ops
 from vramcast.virtual_gpu.dispatch import REAL, DispatchMode
 from vramcast.virtual_gpu.kernels import sparse
@@ -120,10 +121,12 @@ class FunctionMode(TorchFunctionMode):
 
     def _to_host(self, tensor: torch.Tensor, dtype: torch.dtype | None, **options: Any) -> torch.Tensor:
         block = block_of(tensor)
-        kind = None if block is None or block.block_id < 0 else self.dispatch.ledger.builder.kind_of(block.block_id)
-        if kind in _MODEL_STATE and known_values(tensor) is None:
+        ledger = self.dispatch.ledger
+        kind = None if block is None or block.block_id < 0 else ledger.builder.kind_of(block.block_id)
+        if kind in _MODEL_STATE and (known_values(tensor) is None or ledger.host_kind is not None):
             # Weights and what belongs to them stay without data: nobody reads them, and a model need not fit in RAM.
-            return self._copy(tensor, META, dtype, HOST, **options)
+            with ledger.made_on_host(kind=KINDS[kind] if ledger.host_kind is None else None):
+                return self._copy(tensor, CPU, dtype, None, **options)
         out = self._copy(tensor, CPU, dtype, None, **options)
         if not out.is_meta and known_values(tensor) is None and out.layout is torch.strided:
             setattr(out.untyped_storage(), UNKNOWN_CONTENT, True)

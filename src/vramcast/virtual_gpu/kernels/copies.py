@@ -27,20 +27,21 @@ def to_copy(call: Call) -> Any:
 
 
 def read_back(call: Call, source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A copy on the host: real where the contents are known, zeros where they are not, data-free where huge."""
+    """A copy on the host: real where the contents are known, zeros where they are not; data-free where it is huge, or
+    a part of the run (weights, what autograd saves) that nobody reads."""
     ledger = call.mode.ledger
     if is_virtual_gpu(source) and not torch.ops.aten.is_non_overlapping_and_dense(source):
         call.scratch(source.numel() * source.element_size())  # a dense copy is made on the card first
     content = known_values(source)
-    if content is not None:
-        out = content.to(dtype, copy=True)
-        ledger.count_real(out.untyped_storage())
-        return out
-    large = source.numel() * dtype.itemsize > LARGEST_REAL_READ_BYTES
-    if large or ledger.host_kind is not None or not is_virtual_gpu(source):
+    large = source.numel() * dtype.itemsize > LARGEST_REAL_READ_BYTES or not is_virtual_gpu(source)
+    if ledger.host_kind is not None or (large and content is None):
         out = torch.empty_like(source, dtype=dtype, device="meta")
         call.mode.adopt_tensor(out, HOST)
+        if content is not None:
+            values.learn(out, content.to(dtype, copy=True))
         return out
+    if content is not None:
+        return content.to(dtype, copy=True)
     call.unknown_read("copied to the host", "zeros")
     out = torch.zeros(source.shape, dtype=dtype)
     ledger.count_real(out.untyped_storage())
