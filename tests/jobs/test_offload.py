@@ -1,4 +1,4 @@
-"""What a job keeps in the computer's memory: the same allocations as the libraries called by hand, and what is counted."""
+"""What a job keeps in the computer's memory: the same allocations as the libraries by hand, and what is counted."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ def test_the_optimizer_on_the_cpu() -> None:
     assert found.prediction.steps == 3, "one of the optimizer, not of each that it is made of"
     assert host is not None
     assert host.parts["optimizer state"] == 2 * large and host.parts["weights"] == host.parts["gradients"] == large
-    assert found.account.part("optimizer state") < large / 20 and found.parameters.trained_count == found.parameters.count
+    assert (
+        found.account.part("optimizer state") < large / 20 and found.parameters.trained_count == found.parameters.count
+    )
     gone = predict({**job, "offload": ["optimizer", "gradients"]}, CARD)
     assert gone.peak_allocated_bytes < found.peak_allocated_bytes
 
