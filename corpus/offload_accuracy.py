@@ -89,11 +89,11 @@ def _in_use(record: dict[str, Any]) -> int:
 
 def page(rows: list[Row]) -> list[str]:
     text = (
-        "Workloads that keep a part in the computer's memory, predicted and measured on an H200 (torch 2.11). The card's "
-        "figures are the allocator's peaks. Pinned memory is what PyTorch's host allocator holds; pageable memory is what "
-        "malloc has given out at most in the steps, less that of the same run without offload: 0.5 GiB for CUDA and its "
-        "libraries, 1.2 GiB with cuDNN. Resident memory is higher where modules come and go, by up to 0.5 GiB here: malloc "
-        "keeps what was freed."
+        "Workloads that keep a part in the computer's memory, predicted and measured on an H200 (torch 2.11). The "
+        "card's figures are the allocator's peaks. Pinned memory is what PyTorch's host allocator holds; pageable "
+        "memory is what malloc has given out at most in the steps, less that of the same kind of run without offload: "
+        "0.5 GiB for CUDA and its libraries, 1.2 GiB with cuDNN. Resident memory is higher where modules come and go, "
+        "by up to 0.5 GiB here: malloc keeps what was freed."
     )
     cells = [
         [
