@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from tests.jobs.tiny import JOB, Mixer
 from vramcast.errors import CannotPredict, UsageError
+from vramcast.jobs.editing.by_hand import by_hand
 from vramcast.jobs.run import predict
 from vramcast.jobs.validation import make_job
 from vramcast.virtual_gpu.context import virtual_gpu
@@ -31,7 +32,7 @@ TAUGHT = {
 }
 
 
-def by_hand(make: Callable[[], Callable[[], None]]) -> list[int]:
+def requested(make: Callable[[], Callable[[], None]]) -> list[int]:
     with virtual_gpu(CARD) as gpu:
         step = make()
         for _ in range(3):
@@ -63,7 +64,7 @@ def test_activations(pinned: bool) -> None:
         return step
 
     job = {**LARGE, "offload": {"activations": True, "pinned": pinned}}
-    assert asked(job) == by_hand(make)
+    assert asked(job) == requested(make)
     found, without = predict(job, CARD), predict(LARGE, CARD)
     assert found.peak_allocated_bytes < 0.7 * without.peak_allocated_bytes
     host = found.prediction.host
@@ -95,7 +96,7 @@ def test_a_frozen_component_is_moved_for_its_call() -> None:
 
         return step
 
-    assert sorted(asked({**TAUGHT, "offload": "model"})) == sorted(by_hand(make))
+    assert sorted(asked({**TAUGHT, "offload": "model"})) == sorted(requested(make))
     host = predict({**TAUGHT, "offload": "model"}, CARD).prediction.host
     weights = sum(p.numel() * 4 for p in Mixer(width=512).parameters())
     assert host is not None and host.parts["weights"] == pytest.approx(weights, rel=2e-3), "small ones are not counted"
@@ -182,3 +183,19 @@ def test_cross_entropy_in_pieces() -> None:
     assert whole.peak_allocated_bytes - peaks[1] > logits
     with pytest.raises(UsageError, match="no causal language model"):
         predict({**JOB, "loss": {"kind": "model", "chunks": 4}}, CARD)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines"),
+    [
+        ({"offload.activations": True, "offload.pinned": True},
+         ["with torch.autograd.graph.save_on_cpu(pin_memory=True):  # around the forward pass"]),
+        ({"offload.optimizer": True}, ["torchao.optim.CPUOffloadOptimizer(parameters, optimizer class)"]),
+        ({"offload.components": "model"},
+         ['component.to("cuda")  # before its call, .to("cpu") after it, for teacher']),
+        ({"loss": {"kind": "model", "chunks": 4}},
+         ["torch.utils.checkpoint.checkpoint(head_and_cross_entropy, piece)  # for each of hidden.chunk(4, dim=1)"]),
+    ],
+)  # fmt: skip
+def test_what_to_write_in_a_script(changes: dict[str, Any], lines: list[str]) -> None:
+    assert list(by_hand(make_job(TAUGHT, "job"), changes)) == lines

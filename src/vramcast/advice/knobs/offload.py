@@ -21,8 +21,6 @@ _USUAL_TFLOPS = 100.0
 _ACTIVATIONS, _COMPONENTS, _OPTIMIZER = 0.23, 0.01, 0.0034
 """Time beside that of the arithmetic, by its rate in TFLOPS and the copies' in GB/s: measured on an H200 with GPT-2, an
 SD-like U-Net with T5, and a 1.1 B Llama. Copies and the CPU's step are not hidden behind the arithmetic."""
-_ACTIVATIONS_LEFT = 0.35
-"""For the estimate: temporaries and what one block works on stay on the card."""
 _TORCH_OPTIMIZERS = ("adam", "adamw", "sgd", "adamax", "nadam", "radam", "rmsprop", "adagrad")
 
 
@@ -34,7 +32,7 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     tflops = gpu.bf16_tflops or gpu.fp16_tflops or _USUAL_TFLOPS
     moved = 1 + _COMPONENTS * tflops / _PAGEABLE_GB_PER_SECOND
     on_cpu = 1 + _OPTIMIZER * tflops
-    pinned, pageable = (1 + _ACTIVATIONS * tflops / one for one in (rate, _PAGEABLE_GB_PER_SECOND))
+    pinned = 1 + _ACTIVATIONS * tflops / rate
     found = []
     if _components(job):
         found.append(_option("components between their calls", {"components": "model"}, over, moved))
@@ -53,10 +51,9 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
             both = {**optimizer, "gradients": True}
             found.append(_option("optimizer and gradients", both, cost, on_cpu, ("batch", *beside)))
     if not job.offload.activations:
-        cost = f"{over}, and the computer's memory must hold them"
+        cost = f"{over}, and the computer's memory must hold them, pinned: pageable memory takes several times as long"
         activations: dict[str, Any] = {"activations": True, "pinned": True}
-        found.append(_option("activations, pinned", activations, cost, pinned))
-        found.append(_option("activations", {"activations": True}, cost, pageable))
+        found.append(_option("activations", activations, cost, pinned))
         if _optimizer(job):
             time = pinned + on_cpu - 1
             text = "optimizer and activations"
@@ -76,7 +73,7 @@ def _option(text: str, said: dict[str, Any], cost: str, time: float, excludes: t
         risk=SAFE,
         time=time,
         state_ratio=0.0 if "optimizer" in said else 1.0,
-        activations_ratio=_ACTIVATIONS_LEFT if "activations" in said else 1.0,
+        traced="activations" in said,
         excludes=excludes,
     )
 
