@@ -30,6 +30,8 @@ def trim(record: dict[str, Any]) -> dict[str, Any]:
     if optimizer_steps is not None and optimizer_steps < len(record["steps"]):
         kept["optimizer_steps"] = optimizer_steps
     kept["driver"] = {key: value for key, value in record["driver"].items() if value is not None}
+    if "offload" in record["tags"]:
+        kept["host"] = record["host"]
     kept["setup"] = {key: record["setup"][key] for key in _PEAKS}
     kept["setup_seconds"] = _seconds(record["setup_seconds"])
     kept["step_seconds"] = _seconds(record["step_seconds"])

@@ -69,10 +69,10 @@ def make_optimizer(name: str, params: Iterable[Any], lr: float = 1e-4) -> torch.
         from transformers.optimization import Adafactor
 
         return Adafactor(params, scale_parameter=True, relative_step=True, warmup_init=True, lr=None)
-    if name == "adamw8bit":
+    if name in ("adamw8bit", "paged-adamw8bit"):
         import bitsandbytes as bnb
 
-        return bnb.optim.AdamW8bit(params, lr=lr)
+        return (bnb.optim.AdamW8bit if name == "adamw8bit" else bnb.optim.PagedAdamW8bit)(params, lr=lr)
     raise ValueError(f"no optimizer is called {name!r}")
 
 

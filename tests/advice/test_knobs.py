@@ -9,7 +9,7 @@ import pytest
 from tests.jobs.tiny import JOB as TINY
 from vramcast.advice.combination import combinations
 from vramcast.advice.knobs import KNOBS, knobs, options_for
-from vramcast.advice.option import LAST_RESORT, RISKS, SAFE
+from vramcast.advice.option import LAST_RESORT, RISKS, SAFE, USUAL
 from vramcast.gpus import find_gpu
 from vramcast.jobs.load import with_overrides
 from vramcast.jobs.validation import make_job
@@ -31,7 +31,7 @@ def test_every_combination_is_a_job_that_keeps_the_batch_of_a_step() -> None:
     assert len(every) > 100
     for one in every:
         changed = with_overrides(job, one.changes)
-        assert changed.effective_sizes["batch"] * changed.accumulation == 12
+        assert changed.effective_sizes["batch"] * changed.accumulation * changed.gpus.count == 12
         assert one.time > 0 and 0 <= one.risk < len(RISKS)
     assert all(one.risk == SAFE for one in combinations(options_for(job, find_gpu("rtx-4090"), ()), SAFE))
 
@@ -40,7 +40,7 @@ def test_every_combination_is_a_job_that_keeps_the_batch_of_a_step() -> None:
     ("change", "knob", "gpu", "expected"),
     [
         ({}, "precision", "rtx-4090", ["bf16 autocast", "weights in bf16"]),
-        ({}, "precision", "t4", ["fp16 autocast"]),
+        ({}, "precision", "t4", ["fp16 autocast", "weights in fp16"]),
         ({"precision": "bf16"}, "precision", "rtx-4090", ["weights in bf16"]),
         ({"precision": "pure-bf16"}, "precision", "rtx-4090", []),
         ({"precision": {"weights": "fp32"}}, "precision", "rtx-4090", []),
@@ -49,6 +49,21 @@ def test_every_combination_is_a_job_that_keeps_the_batch_of_a_step() -> None:
         ({"task": "inference"}, "optimizer", "rtx-4090", []),
         ({"optimizer": "sgd"}, "optimizer", "rtx-4090", []),
         ({"allocator_conf": "expandable_segments:True"}, "allocator", "rtx-4090", []),
+        ({"allocator_conf": "max_split_size_mb:64"}, "allocator", "rtx-4090",
+         ["expandable segments", "early collection of cached memory"]),
+        ({}, "gradients", "rtx-4090", []),
+        ({"set_to_none": False}, "gradients", "rtx-4090", ["gradients set to none"]),
+        ({}, "loss", "rtx-4090", ["cross-entropy in 8 pieces"]),
+        ({"loss": {"kind": "model", "chunks": 4}}, "loss", "rtx-4090", []),
+        ({"loss": "mean"}, "loss", "rtx-4090", []),
+        ({"task": "inference"}, "offload", "rtx-4090", []),
+        ({"gradient_clipping": 1.0}, "offload", "rtx-4090", ["offload activations"]),
+        ({"sizes": {"batch": 4}}, "gpus", "rtx-4090", ["2 GPUs", "4 GPUs"]),
+        ({"sizes": {"batch": 3}}, "gpus", "rtx-4090", []),
+        ({"gpus": 4}, "gpus", "rtx-4090", ["gradients in the buckets"]),
+        ({"gpus": {"count": 2, "strategy": "fsdp"}}, "gpus", "rtx-4090", []),
+        ({}, "freezing", "rtx-4090", ["freeze the first 16 blocks", "freeze the embeddings"]),
+        ({"components": {"model": {**LLAMA["components"]["model"], "freeze": ["embed"]}}}, "freezing", "t4", []),
         ({"sizes": {"sequence": 1024}}, "sequence", "rtx-4090", ["sequence 768", "sequence 512"]),
         ({}, "sequence", "rtx-4090", []),
         ({"sizes": {"frames": 17}}, "frames", "rtx-4090", ["frames 9", "frames 5"]),
@@ -60,6 +75,44 @@ def test_every_combination_is_a_job_that_keeps_the_batch_of_a_step() -> None:
 )  # fmt: skip
 def test_options(change: dict[str, Any], knob: str, gpu: str, expected: list[str]) -> None:
     assert texts({**LLAMA, **change}, knob, gpu) == expected
+
+
+def test_components_that_are_not_trained_can_wait_on_the_cpu() -> None:
+    teacher = {"factory": "tests.jobs.tiny:mixer", "mode": "frozen", "inputs": ["x"]}
+    job = {**TINY, "components": {"teacher": teacher, **TINY["components"]}, "gradient_clipping": 1.0}
+    assert texts(job, "offload")[0] == "offload components between their calls"
+    loss_network = {**teacher, "role": "loss-network"}
+    job = {**job, "components": {"features": loss_network, **TINY["components"]}}
+    assert not any("components" in text for text in texts(job, "offload")), "the backward pass goes through it"
+
+
+def test_one_of_several_trained_components_is_frozen() -> None:
+    other = {"factory": "tests.jobs.tiny:mixer", "inputs": ["x"]}
+    job = {**TINY, "components": {"other": other, **TINY["components"]}}
+    assert texts(job, "freezing") == ["freeze other", "freeze model"]
+    assert texts({**job, "optimizer": {"components": ["other"]}}, "freezing") == ["freeze model"]
+
+
+@pytest.mark.parametrize(
+    ("job", "first", "second"),
+    [
+        ({**LLAMA, "sizes": {"batch": 4}}, "2 GPUs", "batch 2, accumulation 2"),
+        (LLAMA, "freeze the embeddings", "LoRA of rank 16"),
+    ],
+)
+def test_what_excludes_each_other_is_not_combined(job: dict[str, Any], first: str, second: str) -> None:
+    found = options_for(make_job(job, "job"), find_gpu("rtx-4090"), ())
+    if not any(option.text == second for of_knob in found.values() for option in of_knob):
+        pytest.skip("peft is not installed")
+    taken = [{option.text for option in one.options} for one in combinations(found, LAST_RESORT)]
+    assert any(first in one for one in taken) and any(second in one for one in taken)
+    assert not any({first, second} <= one for one in taken)
+
+
+def test_what_is_proposed_for_the_optimizer_on_the_cpu_is_a_job() -> None:
+    pytest.importorskip("torchao")
+    for one in combinations(options_for(make_job({**TINY, "sizes": {"batch": 4}}, "job"), find_gpu("t4"), ()), USUAL):
+        with_overrides(make_job({**TINY, "sizes": {"batch": 4}}, "job"), one.changes)
 
 
 def test_weights_in_bf16_are_not_given_fp32() -> None:

@@ -69,7 +69,7 @@ def test_json(job_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(capsys.readouterr().out)
     assert document["format"] == "vramcast-comparison" and document["version"] == 1
     first, offload, small = document["scenarios"]
-    assert "not modelled" in offload["problem"] and first["problem"] is None
+    assert offload["problem"] is None and offload["device_bytes"] < first["device_bytes"]
     assert small["trained_parameters"] > first["trained_parameters"]
     assert document["rows"], "line by line too"
 

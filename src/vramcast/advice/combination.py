@@ -9,7 +9,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from vramcast.advice.option import CHANGES_TRAINING, SAFE, Option
+from vramcast.advice.option import CHANGES_TRAINING, SAFE, Option, go_together
 from vramcast.jobs.schema import Job
 
 
@@ -58,7 +58,7 @@ class Combination:
 
     @cached_property
     def expandable(self) -> bool:
-        return any(option.knob == "allocator" for option in self.options)
+        return "expandable_segments:True" in str(self.changes.get("allocator_conf"))
 
     def batch(self, job: Job) -> int:
         if "gpus.global_batch" in self.changes:
@@ -75,4 +75,6 @@ def combinations(options: Mapping[str, list[Option]], most_risk: int) -> Iterato
         [None, *(option for option in of_knob if option.risk <= most_risk)] for of_knob in options.values()
     ]
     for chosen in itertools.product(*ways):
-        yield Combination(tuple(option for option in chosen if option is not None))
+        taken = tuple(option for option in chosen if option is not None)
+        if go_together(taken):
+            yield Combination(taken)

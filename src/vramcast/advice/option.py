@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,10 +15,12 @@ USUAL = 1
 """Other arithmetic that most people train with and do not notice."""
 CHANGES_TRAINING = 2
 """The result may differ: learning rate and quality are to be looked at again."""
-LAST_RESORT = 3
+MORE_CARDS = 3
+"""The same training on hardware that may not be there."""
+LAST_RESORT = 4
 """Something else is trained."""
 
-RISKS = ("same training", "usual arithmetic", "training changes", "another training")
+RISKS = ("same training", "usual arithmetic", "training changes", "needs more cards", "another training")
 """In words, by number."""
 
 
@@ -40,6 +42,15 @@ class Option:
     """Optimizer state that is left, for the estimate."""
     activations_ratio: float = 1.0
     """Activations that are left, for the estimate."""
+    excludes: tuple[str, ...] = ()
+    """Knobs that cannot be turned beside it, or "knob: text" of single options."""
+
+
+def go_together(options: Iterable[Option]) -> bool:
+    """None of them excludes another."""
+    options = tuple(options)
+    names = {name for one in options for name in (one.knob, f"{one.knob}: {one.text}")}
+    return not any(name in names for one in options for name in one.excludes)
 
 
 class Knob(Protocol):

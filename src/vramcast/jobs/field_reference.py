@@ -27,6 +27,7 @@ _ORDER = (
     schema.Optimizer,
     schema.Ema,
     schema.Checkpointing,
+    schema.Offload,
     schema.Evaluation,
     schema.Gpus,
     schema.Dataset,

@@ -27,9 +27,16 @@ def check_supported(job: Job) -> None:
             f"gpus.strategy: DeepSpeed keeps {half} weights and an fp32 copy of them in its optimizer, which is not "
             f"modelled yet; {instead}"
         )
-    for name in ("offload_optimizer", "offload_parameters"):
-        if getattr(gpus, name):
-            raise CannotPredict(f"gpus.{name}: offloading to the computer's memory is not modelled yet; write false")
+    if gpus.offload_optimizer:
+        raise CannotPredict(
+            "gpus.offload_optimizer: the buffers of ZeRO's and FSDP's offload are not modelled; torchao's optimizer on "
+            "the CPU is: --set gpus.offload_optimizer=false --set offload.optimizer=true"
+        )
+    if gpus.offload_parameters:
+        raise CannotPredict(
+            "gpus.offload_parameters: trained weights in the computer's memory are not modelled; write false, and "
+            "offload: model for components that are not trained"
+        )
 
 
 def method_of(module: nn.Module, name: str) -> Callable[..., Any] | None:

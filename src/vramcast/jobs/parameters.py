@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from vramcast.jobs.components.quantization import count_of
+from vramcast.jobs.training.host_optimizer import parts_of, updated_by
 from vramcast.memory.parameters import ModuleParameters, ParameterTensor
 from vramcast.virtual_gpu.containers import all_of
 
@@ -17,7 +18,7 @@ def count_parameters(
     modules: Mapping[str, nn.Module], optimizers: list[torch.optim.Optimizer]
 ) -> tuple[ModuleParameters, ...]:
     """Trained is what an optimizer updates."""
-    updated = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
+    updated = {id(p) for optimizer in optimizers for p in updated_by(optimizer)}
     state = _state_bytes(optimizers)
     rows, seen = [], set()
     for component, module in modules.items():
@@ -70,7 +71,7 @@ def _state_bytes(optimizers: list[torch.optim.Optimizer]) -> dict[int, _State]:
     """By parameter; a table that several share (bitsandbytes' quantization map) goes to the first."""
     seen: set[int] = set()
     found: dict[int, _State] = {}
-    for optimizer in optimizers:
+    for optimizer in (part for one in optimizers for part in parts_of(one)):
         for parameter, state in optimizer.state.items():
             size, names = 0, []
             for name, value in state.items():

@@ -60,6 +60,10 @@ class JobPrediction:
         return self.prediction.headroom_bytes
 
     @property
+    def host_bytes(self) -> int:
+        return self.prediction.host_bytes
+
+    @property
     def account(self) -> Account:
         return self.prediction.account
 

@@ -12,7 +12,7 @@ from vramcast.jobs.schema import Job
 USUAL: dict[str, dict[str, Any]] = {
     "inference": {"task": "inference"},
     "training": {"task": "training"},
-    "offload": {"task": "training", "gpus.offload_parameters": True, "gpus.offload_optimizer": True},
+    "offload": {"task": "training", "offload.activations": True, "offload.components": "model"},
 }
 """Known for every job; one of its own with the same name comes first."""
 

@@ -56,6 +56,17 @@ def _expander(field: str, kind: type) -> Callable[[Any], Any]:
     return lambda value: {field: value} if type(value) is kind else value
 
 
+def _offload_words(value: Any) -> Any:
+    """`offload: activations`, `offload: [optimizer, model]`."""
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        return value
+    said: dict[str, Any] = {}
+    for word in words:
+        said |= {"components": word} if word in ("model", "sequential") else {word: True}
+    return said
+
+
 class Lora(Section):
     """Low-rank adapters, as peft puts them in."""
 
@@ -168,6 +179,11 @@ class Component(Section):
     """How many of it lie on the card. Those after the first are frozen and never called."""
     device: Literal["gpu", "cpu"] = "gpu"
     """cpu: it stays in the computer's memory and takes none of the card's; it cannot be called then."""
+    offload: Literal["none", "model", "sequential"] | None = None
+    """It lies in the computer's memory between its calls; only for what runs without gradients. model: as a whole it is
+    moved to the card when it is called, and back: after the call in training (diffusers' offload_models), before the
+    next component in inference (enable_model_cpu_offload). sequential: module by module (accelerate's cpu_offload,
+    diffusers' enable_sequential_cpu_offload). Left out: the job's offload.components."""
     role: Literal["model", "text-encoder", "encoder", "vae", "loss-network", "teacher", "other"] | None = None
     """What it is for. Left out: model when anything of it is trained, encoder when not. A loss network is called only
     by the loss; the others, but for the model, run without gradients."""
@@ -223,6 +239,8 @@ class Component(Section):
             raise ValueError(f"`lora` is given but mode is {self.mode}: write mode: lora")
         if self.quantization != "none" and self.mode == "trained":
             raise ValueError("quantized weights cannot be trained: write mode: lora or frozen")
+        if self.device == "cpu" and self.offload not in (None, "none"):
+            raise ValueError("a component that stays on the CPU is not offloaded: leave device or offload out")
         if self.device == "cpu" and self.is_trained:
             raise ValueError("a component that stays on the CPU cannot be trained here: write mode: frozen")
         for name, needs in (("subfolder", ("diffusers", "transformers")), ("task", ("transformers",))):
@@ -298,6 +316,10 @@ class Loss(Section):
     """Of distillation: logits are divided by it, and the term is multiplied by its square."""
     upcast: bool = False
     """Compare in fp32 (`prediction.float()`), as diffusers' training scripts do."""
+    chunks: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Of kind: model, for a causal language model of transformers: the head and the cross-entropy are computed for this
+    many pieces of the sequence in turn, each again in the backward pass, so that the logits of the whole batch never
+    lie on the card."""
     first_channels: bool = False
     """Compare only as many channels of the prediction as the target has; the rest (a learned variance) is left out."""
     factory: FactoryName | None = None
@@ -309,7 +331,11 @@ class Loss(Section):
             raise ValueError("kind: network needs `network`, the name of a component")
         if (self.kind == "factory") != (self.factory is not None):
             raise ValueError('kind: factory and `factory: "package.module:function"` belong together')
-        for name, needs in (("label_smoothing", "cross-entropy"), ("temperature", "distillation")):
+        for name, needs in (
+            ("label_smoothing", "cross-entropy"),
+            ("temperature", "distillation"),
+            ("chunks", "model"),
+        ):
             if name in self.changed_fields and self.kind != needs:
                 raise ValueError(f"`{name}` is only for kind: {needs}, not {self.kind}")
         return self
@@ -364,6 +390,35 @@ class Optimizer(Section):
     """Only parameters whose name matches one of these patterns. Left out: all."""
     decay_groups: bool = False
     """Two parameter groups, biases and norm weights apart, as Hugging Face's Trainer makes them."""
+
+
+class Offload(Section):
+    """What lies in the computer's memory instead of the card's. One word or a list of them is enough: activations,
+    optimizer, gradients, model, sequential. Weights that are trained stay on the card."""
+
+    activations: bool = False
+    """What autograd saves for the backward pass: torch.autograd.graph.save_on_cpu around the forward pass. Weights that
+    are saved are copied there too."""
+    pinned: bool = False
+    """save_on_cpu's pin_memory: copies are faster and take more: blocks are powers of two."""
+    optimizer: bool = False
+    """Optimizer state and the step itself: torchao's CPUOffloadOptimizer, which keeps pinned copies of weights and
+    gradients beside the state. One GPU, an optimizer of torch.optim, no clipping, no GradScaler."""
+    gradients: bool = False
+    """CPUOffloadOptimizer's offload_gradients: each gradient leaves the card as soon as it is there. No
+    accumulation."""
+    components: Literal["none", "model", "sequential"] = "none"
+    """`offload` of the components that run without gradients and do not say their own; in inference, of all."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.pinned and not self.activations:
+            raise ValueError("`pinned` is of activations: write activations: true too")
+        return self
+
+    @property
+    def offloads_optimizer(self) -> bool:
+        return self.optimizer or self.gradients
 
 
 class Ema(Section):
@@ -508,6 +563,10 @@ class Job(Section):
     """Forward and backward passes for one optimizer step."""
     checkpointing: Annotated[Checkpointing, _short("scope", str, Checkpointing)] = Checkpointing(scope="none")
     """none, all, or by module."""
+    offload: Annotated[Offload, BeforeValidator(_offload_words, json_schema_input_type=Offload | str | list[str])] = (
+        Offload()
+    )
+    """What lies in the computer's memory."""
     evaluation: Evaluation | None = None
     """A validation pass."""
     gpus: Annotated[Gpus, _short("count", int, Gpus)] = Gpus()
@@ -524,6 +583,8 @@ class Job(Section):
     """torch.backends.cudnn.benchmark."""
     zero_grad: Literal["before-forward", "before-backward", "after-step"] = "before-forward"
     """When gradients are given back. before-backward keeps them during the next forward pass."""
+    set_to_none: bool = True
+    """zero_grad's argument. false: gradients are filled with zeros and stay."""
     outputs_live_until: Literal["forward", "step", "next-step"] = "next-step"
     """How long the loop holds on to what the model returned: until the loss is there (Hugging Face's Trainer,
     Lightning), until the end of the step, or until the next step replaces it, as variables of a plain loop do."""
@@ -542,6 +603,16 @@ class Job(Section):
     """Variants of this job for `vramcast compare`: name → the fields that differ, by dotted names or nested, e.g.
     {frozen: {components.encoder.mode: frozen}, small: {sizes: {batch: 1}}}. The job itself is not changed by them."""
 
+    def offload_of(self, name: str) -> str:
+        """none, model or sequential: how a component lies in the computer's memory between its calls."""
+        component = self.components[name]
+        if component.same_as is not None:
+            return self.offload_of(component.same_as)
+        if component.offload is not None:
+            return component.offload
+        stays = self.task == "training" and (component.is_trained or not component.runs_without_grad)
+        return "none" if stays or not component.call or component.device == "cpu" else self.offload.components
+
     @property
     def effective_batch_life(self) -> str:
         """forward, step or next-step."""
@@ -558,6 +629,7 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
+        from vramcast.jobs.offload import check_offload
         from vramcast.jobs.references import check_references
 
         if self.script is not None and (extra := sorted(set(self.changed_fields) - _FIELDS_BESIDE_A_SCRIPT)):
@@ -567,4 +639,5 @@ class Job(Section):
         if self.gpus.global_batch is not None and "batch" in self.sizes:
             raise ValueError("sizes.batch (of one GPU) and gpus.global_batch (of all) are both given: leave one out")
         check_references(self)
+        check_offload(self)
         return self

@@ -21,6 +21,7 @@ from vramcast.factories import check_arguments, load_factory
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.components.build import build_component
 from vramcast.jobs.components.built import Built
+from vramcast.jobs.components.offload import Offloaded
 from vramcast.jobs.parallel import check_supported, data_parallel
 from vramcast.jobs.parameters import count_parameters
 from vramcast.jobs.schema import Job, Script
@@ -165,7 +166,7 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
                 average = Average(job.ema, trained[name])
                 card.name_module(average.module, f"{name} (EMA)")
                 session.averages.append(average)
-        session.optimizers = make_optimizers(job.optimizer, trained)
+        session.optimizers = make_optimizers(job.optimizer, trained, job.offload)
     shared = {name: one.same_as for name, one in job.components.items() if one.same_as is not None}
     for name, other in shared.items():
         session.built[name] = session.built[other]
@@ -184,7 +185,8 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
     if job.accumulation > MOST_ACCUMULATED:
         text = f"{MOST_ACCUMULATED} of {job.accumulation} passes of a step are traced; the others repeat the second"
         session.notes.append(Note("accumulation", text))
-    session.loop = TrainingLoop(job, plan, callable_modules, session.optimizers, session.averages)
+    offloaded = Offloaded(job, callable_modules, [call.component for call in plan.calls])
+    session.loop = TrainingLoop(job, plan, callable_modules, session.optimizers, session.averages, offloaded)
 
 
 def _steps(job: Job, session: _Session, steps: int, progress: Progress) -> None:

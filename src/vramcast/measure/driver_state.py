@@ -12,7 +12,17 @@ from typing import Any
 import torch
 
 _MIB = 1024 * 1024
-_PACKAGES = ("transformers", "diffusers", "torchvision", "torchaudio", "timm", "peft", "bitsandbytes", "accelerate")
+_PACKAGES = (
+    "transformers",
+    "diffusers",
+    "torchvision",
+    "torchaudio",
+    "timm",
+    "peft",
+    "bitsandbytes",
+    "accelerate",
+    "torchao",
+)
 
 
 def process_used_bytes(pid: int | None = None) -> int | None:

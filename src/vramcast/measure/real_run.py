@@ -17,6 +17,7 @@ import torch
 from vramcast.errors import UsageError
 from vramcast.factories import Factory
 from vramcast.measure.driver_state import device_used_bytes, environment, process_used_bytes
+from vramcast.measure.host_state import HostWatch, pinned_bytes, resident_bytes
 from vramcast.measure.phases import PhaseWatcher
 
 
@@ -72,6 +73,8 @@ class RealRun:
     """NVML's figure for this process with only a context, after set-up and at the end; the whole card's before."""
     environment: dict[str, Any]
     seed: int
+    host: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The computer's memory: resident before and after set-up, its peaks in the steps, and PyTorch's pinned memory."""
     extra: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -160,6 +163,7 @@ def measure_factory(
     torch.cuda.synchronize()
     driver["context_bytes"] = process_used_bytes()
     driver["free_with_context_bytes"] = torch.cuda.mem_get_info()[0]
+    host = {"before": resident_bytes()}
     recorder = _Recorder()
     watcher = PhaseWatcher(recorder.boundary)
 
@@ -171,11 +175,13 @@ def measure_factory(
         recorder.clear()
         setup = take_memory_point()
         driver["setup_bytes"] = process_used_bytes()
-        with exclusive():
+        host |= {"setup": resident_bytes(), "pinned_setup": pinned_bytes()}
+        with exclusive(), HostWatch() as watch:
             measured = [_measure_step(step, watcher, recorder) for _ in range(steps)]
             recorder.enabled = False
             free_running = _free_running(step, free_running_steps) if free_running_steps else None
     torch.cuda.synchronize()
+    host |= {"steps": watch.peaks, "pinned": pinned_bytes()}
     driver["end_bytes"] = process_used_bytes()
     driver["device_end_bytes"] = device_used_bytes()
     stats = torch.cuda.memory_stats()
@@ -196,6 +202,7 @@ def measure_factory(
         driver=driver,
         environment=environment(),
         seed=seed,
+        host=host,
         extra={"optimizer_steps": watcher.optimizer_steps},
     )
 

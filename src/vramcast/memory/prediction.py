@@ -10,7 +10,7 @@ from vramcast.gpus import GpuSpec
 from vramcast.memory.account import Account, account
 from vramcast.memory.longer import lengthened
 from vramcast.memory.replay import Refusal, Replay, replay
-from vramcast.trace import Note, StepTrace
+from vramcast.trace import HostUse, Note, StepTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +40,19 @@ class Prediction:
     versions: Mapping[str, str] = field(default_factory=dict)
     allocator_conf: str = ""
     source: str = ""
+    host: HostUse | None = None
+    """The computer's memory, where the run keeps a part of itself there."""
     trace: StepTrace | None = field(default=None, repr=False, compare=False)
 
     @property
     def headroom_bytes(self) -> int:
         """What is left at the peak; below zero, what is missing."""
         return self.limit_bytes - self.device_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        """What tensors take of the computer's memory at their highest, from the first forward pass on."""
+        return 0 if self.host is None else self.host.peak_bytes
 
     @property
     def context_bytes(self) -> int:
@@ -102,6 +109,7 @@ def predict(
         versions={"torch": trace.torch_version, **trace.versions},
         allocator_conf=shown.conf,
         source=trace.source,
+        host=trace.host,
         trace=trace,
     )
 

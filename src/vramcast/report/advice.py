@@ -8,7 +8,7 @@ from typing import Any
 from vramcast.memory.advice import Advice, ConfigText, Suggestion
 from vramcast.memory.cards import MARGIN, with_margin
 from vramcast.report.page import Grid, Line, Page
-from vramcast.report.wording import verdict, with_article
+from vramcast.report.wording import host_lines, verdict, with_article
 from vramcast.units import GIB, format_gib
 
 ADVICE_FORMAT = "vramcast-advice"
@@ -46,6 +46,7 @@ def _found(advice: Advice) -> list[Line | Grid]:
         page += [Line(f"   {change.text}: {change.risk}; {change.cost}") for change in one.changes]
         if not one.comfortable:
             page.append(Line(f"   close: keeps less than the margin of {MARGIN:.0%} free"))
+        page += [Line(f"   {text}") for text in host_lines(one.prediction.host)]
         if one.prediction.retries:
             page.append(Line("   the allocator has to give memory back and try again, which takes time"))
         page += paste(one.config) if one.overrides else [Line("   nothing to change")]
@@ -144,6 +145,7 @@ def suggestion_document(one: Suggestion) -> dict[str, Any]:
         "peak_reserved_bytes": prediction.peak_reserved_bytes,
         "peak_allocated_bytes": prediction.peak_allocated_bytes,
         "headroom_bytes": prediction.headroom_bytes,
+        "host_bytes": prediction.host_bytes,
         "retries": prediction.retries,
         "batch": one.batch,
         "accumulation": one.accumulation,

@@ -33,6 +33,7 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
         "context_bytes": prediction.context_bytes,
         "limit_bytes": prediction.limit_bytes,
         "headroom_bytes": prediction.headroom_bytes,
+        "host": None if prediction.host is None else prediction.host.to_dict(),
         "retries": prediction.retries,
         "out_of_memory": refusal and {"tried_bytes": refusal.tried_bytes, "at": asdict(refusal.at)},
         "gpu": prediction.gpu.to_dict(),

@@ -12,7 +12,7 @@ from rich.text import Text
 from vramcast.memory import Account, Part, Prediction
 from vramcast.memory.account import largest
 from vramcast.report.module_rows import module_rows
-from vramcast.report.wording import percent, place, verdict
+from vramcast.report.wording import host_lines, percent, place, verdict
 from vramcast.trace import Note
 from vramcast.units import format_gib, format_size
 
@@ -108,9 +108,9 @@ def print_notes(notes: Iterable[Note], console: Console) -> None:
             console.print(Padding(Text(f"and {len(group) - _NOTES_PER_TOPIC} more (--json lists all)"), (0, 0, 0, 2)))
 
 
-def peak_lines(prediction: Prediction) -> tuple[str, str]:
-    """The three figures, and where the peak is or memory runs out."""
-    return _peaks(prediction), _where(prediction)
+def peak_lines(prediction: Prediction) -> tuple[str, ...]:
+    """The three figures, where the peak is or memory runs out, and what lies in the computer's memory."""
+    return _peaks(prediction), _where(prediction), *host_lines(prediction.host)
 
 
 def _peaks(prediction: Prediction) -> str:

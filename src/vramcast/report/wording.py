@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vramcast.memory import Moment, Prediction
+from vramcast.trace import HostUse
 from vramcast.units import format_gib, format_size
 
 # Letters whose names begin with a vowel: "an RTX 4090", "an H100", but "a B200", "a Tesla T4".
@@ -72,3 +73,20 @@ def duration(value: float) -> str:
     if value >= 3600:
         return f"{value / 3600:.1f} h"
     return f"{value / 60:.1f} min" if value >= 60 else f"{value:.0f} s"
+
+
+def host_lines(host: HostUse | None) -> tuple[str, ...]:
+    """What a run holds in the computer's memory; nothing where it holds nothing there."""
+    if host is None:
+        return ()
+    lines = []
+    if host.peak_bytes:
+        parts = ", ".join(f"{name} {format_gib(size)}" for name, size in host.parts.items())
+        pinned = f", {format_gib(host.pinned_bytes)} of it pinned" if host.pinned_bytes else ""
+        lines.append(f"in the computer's memory {format_gib(host.peak_bytes)}{pinned}: {parts}")
+    if host.paged_bytes:
+        lines.append(
+            f"paged optimizer state {format_gib(host.paged_bytes)}, in no figure above: on the card while there is "
+            "room, else in the computer's memory"
+        )
+    return tuple(lines)

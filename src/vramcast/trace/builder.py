@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from vramcast.trace.host import HostUse
 from vramcast.trace.schema import ALLOC, EVENT_KINDS, FREE, KINDS, Note, StepTrace
 
 _EVENT_CODE = {name: code for code, name in enumerate(EVENT_KINDS)}
@@ -158,6 +159,7 @@ class TraceBuilder:
         notes: Sequence[Note] = (),
         versions: Mapping[str, str] | None = None,
         source: str = "",
+        host: HostUse | None = None,
     ) -> StepTrace:
         """The trace so far. Recording may go on afterwards; the result does not change."""
         kind = array("b", [self._default_kind]) * self._n_blocks
@@ -188,4 +190,5 @@ class TraceBuilder:
             notes=(*collected, *notes),
             versions=dict(versions or {}),
             source=source,
+            host=host,
         )

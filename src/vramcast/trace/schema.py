@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
+from vramcast.trace.host import HostUse
 
 KINDS: tuple[str, ...] = (
     "weights",
@@ -104,6 +105,8 @@ class StepTrace:
     """Other versions that matter to the result: transformers, bitsandbytes, vramcast."""
     source: str = ""
     """What was traced, as the user would name it: a script and its arguments."""
+    host: HostUse | None = None
+    """The computer's memory, where the run holds a part of itself there."""
 
     born_event: array[int] = field(init=False)
     died_event: array[int] = field(init=False)

@@ -9,6 +9,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+from vramcast.trace.host import HostUse
 from vramcast.trace.schema import EVENT_KINDS, KINDS, Note, StepTrace, TraceError
 
 FORMAT = "vramcast-trace"
@@ -26,7 +27,7 @@ _BLOCK_COLUMNS = (
 )
 _TABLES = ("ops", "modules", "phases", "labels")
 # Files of earlier releases do not have these.
-_SHAPES, _SHAPE = "shapes", "shape"
+_SHAPES, _SHAPE, _HOST = "shapes", "shape", "host"
 _SCALARS: tuple[tuple[str, type], ...] = (
     ("torch_version", str),
     ("allocator_conf", str),
@@ -52,6 +53,7 @@ def save(trace: StepTrace, path: Path) -> None:
     for name in (*_TABLES, _SHAPES):
         document[name] = list(getattr(trace, name))
     document[_SHAPE] = trace.shape.tolist()
+    document[_HOST] = None if trace.host is None else trace.host.to_dict()
     for name, _ in (*_EVENT_COLUMNS, *_BLOCK_COLUMNS):
         document[name] = getattr(trace, name).tolist()
     try:
@@ -79,6 +81,8 @@ def load(path: Path) -> StepTrace:
         if _SHAPES in document:
             fields[_SHAPES] = tuple(str(item) for item in document[_SHAPES])
             fields[_SHAPE] = array("i", document[_SHAPE])
+        if document.get(_HOST) is not None:
+            fields[_HOST] = HostUse.from_dict(document[_HOST])
         notes = tuple(
             Note(str(n["topic"]), str(n["text"]), n.get("where"), int(n.get("count", 1))) for n in document["notes"]
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import os
@@ -23,6 +24,7 @@ from vramcast.virtual_gpu import (
     distributed,
     foreign,
     host_parameters,
+    paged,
     patches,
     recurrent,
 )
@@ -165,14 +167,16 @@ class VirtualGpu:
             put(torch.UntypedStorage, name, method)
         host_parameters.install(self._patches, self._ledger, self._position)
         optimizer = torch.optim.Optimizer
-        put(optimizer, "__init__", self._position.optimizer_init(optimizer.__init__))
+        is_new = functools.partial(paged.install_for, self._patches, self._ledger)
+        put(optimizer, "__init__", self._position.optimizer_init(optimizer.__init__, is_new))
         run = patches.backward_runner(
             torch.autograd.graph._engine_run_backward, self._in_backward, self._autograd_thread.run
         )
         put(torch.autograd, "_engine_run_backward", run)
         put(torch.autograd.graph, "_engine_run_backward", run)
         hooks = torch.autograd.graph.saved_tensors_hooks
-        put(hooks, "__init__", patches.hooks_with_modes(hooks.__init__, lambda: self._modes.functions))
+        saving = functools.partial(self._ledger.made_on_host, kind="saved activations")
+        put(hooks, "__init__", patches.hooks_with_modes(hooks.__init__, lambda: self._modes.functions, saving))
         put(
             torch.utils._device.DeviceContext,
             "__torch_function__",
@@ -278,6 +282,7 @@ class VirtualGpu:
             context_bytes=self._context_bytes(),
             versions=_versions(),
             source=self.source,
+            host=self._ledger.host.use(),
         )
 
     def _describe_out_of_memory(self, error: OutOfMemory) -> str:

@@ -321,7 +321,6 @@ def install(put: Patches, api: dict[str, Any]) -> None:
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         put.set(torch.cuda.nvtx, name, lambda *args, **kwargs: 0)
     put.set(torch.cuda.nvtx, "range", _nvtx_range)
-    put.set(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor)
     put.set(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)  # libraries take it from there directly
     put.set(torch.Tensor, "record_stream", lambda tensor, stream: None)
     legacy_types.install(put)

@@ -10,6 +10,8 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as device_module
 
+from vramcast.trace.host import PINNED
+from vramcast.trace.schema import KINDS
 from vramcast.virtual_gpu import host_ops
 from vramcast.virtual_gpu.dispatch import REAL, DispatchMode
 from vramcast.virtual_gpu.kernels import sparse
@@ -47,6 +49,8 @@ class FunctionMode(TorchFunctionMode):
             return handler(self, func, args, kwargs or {})
         if not kwargs:
             return func(*args)
+        if kwargs.get("pin_memory"):
+            return self.pinned(func, args, kwargs)
         if "device" in kwargs:
             return self.place(func, args, kwargs)
         if "generator" in kwargs:
@@ -77,6 +81,18 @@ class FunctionMode(TorchFunctionMode):
         finally:
             self.dispatch.target = before
 
+    def pinned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A factory function that was told to make pinned host memory: a staging buffer, which carries no data."""
+        rest = {k: v for k, v in kwargs.items() if k not in ("generator", "pin_memory")}
+        if func in _FROM_DATA:
+            return func(*args, **rest)
+        before, self.dispatch.target = self.dispatch.target, HOST
+        try:
+            with self.dispatch.ledger.made_on_host(PINNED):
+                return func(*args, **{**rest, "device": META})
+        finally:
+            self.dispatch.target = before
+
     def from_data(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """torch.tensor and its kin: the data is real, so make it on the host and move it."""
         kwargs["device"] = None
@@ -99,16 +115,18 @@ class FunctionMode(TorchFunctionMode):
         elif device.type == "cpu":
             if here == GPU:
                 return self._to_host(tensor, dtype, **options)
-        elif device.type == "meta":
+        elif device.type == "meta" and not (here == REAL and tensor.is_meta):
             return self._copy(tensor, META, dtype, REAL, **options)
         return tensor.to(dtype or tensor.dtype, **options)
 
     def _to_host(self, tensor: torch.Tensor, dtype: torch.dtype | None, **options: Any) -> torch.Tensor:
         block = block_of(tensor)
-        kind = None if block is None or block.block_id < 0 else self.dispatch.ledger.builder.kind_of(block.block_id)
-        if kind in _MODEL_STATE and known_values(tensor) is None:
+        ledger = self.dispatch.ledger
+        kind = None if block is None or block.block_id < 0 else ledger.builder.kind_of(block.block_id)
+        if kind in _MODEL_STATE and (known_values(tensor) is None or ledger.host_kind is not None):
             # Weights and what belongs to them stay without data: nobody reads them, and a model need not fit in RAM.
-            return self._copy(tensor, META, dtype, HOST, **options)
+            with ledger.made_on_host(kind=KINDS[kind] if ledger.host_kind is None else None):
+                return self._copy(tensor, CPU, dtype, None, **options)
         out = self._copy(tensor, CPU, dtype, None, **options)
         if not out.is_meta and known_values(tensor) is None and out.layout is torch.strided:
             setattr(out.untyped_storage(), UNKNOWN_CONTENT, True)
@@ -217,12 +235,26 @@ def _type(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 @handles(torch.Tensor.pin_memory)
 def _pin_memory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return args[0]
+    tensor = args[0]
+    if placement(tensor) != HOST or _is_pinned(mode, func, (tensor,), {}):
+        return tensor
+    with mode.dispatch.ledger.made_on_host(PINNED):
+        return tensor.clone()
 
 
 @handles(torch.Tensor.is_pinned)
 def _is_pinned(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return False
+    block = block_of(args[0]) if args[0].is_meta else None
+    return block is not None and block.host is not None and block.host.log.is_pinned(block.host.number)
+
+
+@handles(torch.Tensor.grad.__set__)  # type: ignore[union-attr]
+def _set_grad(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """On the host some tensors have data and some have none; a tensor and its gradient must agree."""
+    target, value = args
+    if isinstance(value, torch.Tensor) and target.is_meta != value.is_meta and placement(value) != GPU:
+        value = host_ops.empty_twin(value) if target.is_meta else torch.zeros(value.shape, dtype=value.dtype)
+    return func(target, value)
 
 
 @handles(torch.Tensor.data.__set__)  # type: ignore[attr-defined]

@@ -37,7 +37,7 @@ def parameter_new(original: Callable[..., Any], ledger: Ledger, position: Positi
         if isinstance(data, torch.Tensor) and ledger.open:
             position.mark_weight(data)
             if type(data) is torch.Tensor and _is_host(data):
-                data = without_data(data, ledger)
+                data = without_data(data, ledger, "weights")
         return original(cls, data, requires_grad)
 
     return __new__
@@ -51,7 +51,7 @@ def uninitialized_new(original: Callable[..., Any], ledger: Ledger) -> Callable[
         if not ledger.open or not _is_host(made):
             return made
         with torch._C.DisableTorchFunction():
-            empty = torch.Tensor._make_subclass(cls, without_data(made.data, ledger), made.requires_grad)
+            empty = torch.Tensor._make_subclass(cls, without_data(made.data, ledger, "weights"), made.requires_grad)
         vars(empty).update(vars(made))
         return empty
 
@@ -62,7 +62,7 @@ def buffer_registrar(original: Callable[..., None], ledger: Ledger) -> Callable[
     def register_buffer(self: Any, name: str, tensor: Any, persistent: bool = True) -> None:
         plain = type(tensor) is torch.Tensor and ledger.open and _is_host(tensor) and not tensor.requires_grad
         if plain and tensor.numel() * tensor.element_size() >= LARGE_BUFFER_BYTES:
-            tensor = without_data(tensor, ledger)
+            tensor = without_data(tensor, ledger, "buffers")
         original(self, name, tensor, persistent)
 
     return register_buffer
@@ -84,8 +84,12 @@ def _is_host(tensor: torch.Tensor) -> bool:
         return tensor.device.type == "cpu" and tensor.layout is torch.strided
 
 
-def without_data(tensor: torch.Tensor, ledger: Ledger) -> torch.Tensor:
-    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+def without_data(tensor: torch.Tensor, ledger: Ledger, kind: str) -> torch.Tensor:
+    with (
+        torch._C.DisableTorchFunction(),
+        torch.utils._python_dispatch._disable_current_modes(),
+        ledger.made_on_host(kind=kind),
+    ):
         source = tensor.detach()
         empty = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype, device="meta")
         block = ledger.book(empty.untyped_storage(), HOST)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
 from vramcast.allocator import CachingAllocator, OutOfMemory
 from vramcast.trace import TraceBuilder
 from vramcast.trace.builder import KIND_ID
+from vramcast.trace.host import PAGEABLE, HostLog
 from vramcast.trace.kernels import KernelWatch
-from vramcast.virtual_gpu.storages import GPU, HOST, Block, attach
+from vramcast.virtual_gpu.storages import GPU, HOST, HOST_ATTRIBUTE, Block, HostBlock, attach
 
 WEIGHTS = KIND_ID["weights"]
 GRADIENTS = KIND_ID["gradients"]
@@ -29,6 +31,10 @@ class Ledger:
     def __init__(self, allocator: CachingAllocator) -> None:
         self.allocator = allocator
         self.builder = TraceBuilder()
+        self.host = HostLog()
+        self.host_kind: str | None = None
+        """What is made on the host now, where that is known from what is being done."""
+        self.host_where = PAGEABLE
         self.open = True
         self.op = self.builder.intern_op("setup")
         self.module = self._no_module = self.builder.intern_module("")
@@ -100,16 +106,33 @@ class Ledger:
             self._free(*self._waiting.pop(0))
 
     def book(self, storage: torch.UntypedStorage, device: int, tensor: torch.Tensor | None = None) -> Block:
-        """Give a new storage its block, on the card or on the host (which is not accounted). `tensor` is what it was
-        made for."""
+        """Give a new storage its block, on the card or on the host. `tensor` is what it was made for."""
         nbytes = storage.nbytes()
         if device == GPU:
             block_id, address = self.allocate(nbytes, 0 if tensor is None else self._shape_id(tensor))
             block = Block(self, GPU, nbytes, block_id, address)
         else:
             block = Block(None, HOST, nbytes, -1, id(storage))
+            if self.open and nbytes:
+                block.host = HostBlock(self.host, nbytes, self.host_where, self.host_kind)
         attach(storage, block)
         return block
+
+    @contextmanager
+    def made_on_host(self, where: int | None = None, kind: str | None = None) -> Iterator[None]:
+        """What is made on the host meanwhile is there, or of that kind."""
+        before = self.host_where, self.host_kind
+        self.host_where = before[0] if where is None else where
+        self.host_kind = before[1] if kind is None else kind
+        try:
+            yield
+        finally:
+            self.host_where, self.host_kind = before
+
+    def count_real(self, storage: torch.UntypedStorage) -> None:
+        """A CPU tensor with data, which stands for what the run would hold there."""
+        if self.open and storage.nbytes():
+            setattr(storage, HOST_ATTRIBUTE, HostBlock(self.host, storage.nbytes(), PAGEABLE, self.host_kind))
 
     def _shape_id(self, tensor: torch.Tensor) -> int:
         key = (tensor.dtype, tensor.shape)
@@ -131,6 +154,8 @@ class Ledger:
                 self.release(*old)
         block.nbytes = nbytes
         block.values = None
+        if block.host is not None:
+            block.host = HostBlock(self.host, nbytes, self.host_where, self.host_kind)
 
     def transient(self, sizes: list[int]) -> None:
         """Memory a CUDA library takes inside one op and gives back before the op returns."""

@@ -88,8 +88,11 @@ def followed_by(original: Callable[..., Any], then: Callable[[], None]) -> Calla
     return call
 
 
-def hooks_with_modes(original: Callable[..., None], mode: Callable[[], Any]) -> Callable[..., None]:
-    """saved_tensors_hooks.__init__ whose hooks see the card: autograd calls them from inside our handlers."""
+def hooks_with_modes(
+    original: Callable[..., None], mode: Callable[[], Any], saving: Callable[[], Any]
+) -> Callable[..., None]:
+    """saved_tensors_hooks.__init__ whose hooks see the card: autograd calls them from inside our handlers. `saving`
+    holds while one packs."""
 
     def with_mode(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def run(value: Any) -> Any:
@@ -101,7 +104,11 @@ def hooks_with_modes(original: Callable[..., None], mode: Callable[[], Any]) -> 
         return run
 
     def __init__(self: Any, pack_hook: Callable[[Any], Any], unpack_hook: Callable[[Any], Any]) -> None:
-        original(self, with_mode(pack_hook), with_mode(unpack_hook))
+        def pack(value: Any) -> Any:
+            with saving():
+                return pack_hook(value)
+
+        original(self, with_mode(pack), with_mode(unpack_hook))
 
     return __init__
 

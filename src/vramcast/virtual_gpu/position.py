@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 import weakref
 from bisect import bisect_right
 from collections import Counter
@@ -12,6 +14,7 @@ import torch
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optimizer_module
 
+from vramcast.trace.schema import KINDS
 from vramcast.virtual_gpu.activations import Activations
 from vramcast.virtual_gpu.containers import all_of
 from vramcast.virtual_gpu.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS, Ledger
@@ -54,6 +57,8 @@ class Position:
         """Of all optimizers together."""
         self.on_step: Callable[[list[int]], None] = lambda steps: None
         self._handles: list[Any] = []
+        self._adopted: list[tuple[Any, Any]] = []
+        self._optimizer_depth = 0
 
     def install(self) -> None:
         self._handles = [
@@ -63,20 +68,50 @@ class Position:
             optimizer_module.register_optimizer_step_post_hook(self._leave_optimizer),
         ]
 
-    def optimizer_init(self, original: Callable[..., None]) -> Callable[..., None]:
+    def optimizer_init(self, original: Callable[..., None], is_new: Callable[[Any], None]) -> Callable[..., None]:
         """Optimizer.__init__ that lets us know: one that has not stepped yet may still come to it."""
 
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
+            is_new(optimizer)
+            maker = _optimizer_that_makes(optimizer)
+            if maker is not None:
+                self._adopt_optimizer(maker)
             self._optimizers[id(optimizer)] = weakref.ref(optimizer)
-            self._steps[id(optimizer)] = 0
+            if maker is None:
+                self._steps[id(optimizer)] = 0
 
         return __init__
+
+    def _adopt_optimizer(self, optimizer: Any) -> None:
+        """One that is made of others and is not initialised as an optimizer itself (torchao's CPUOffloadOptimizer)
+        has no hooks: its steps are those that count, not the many inside them."""
+        kind = type(optimizer)
+        if hasattr(optimizer, "_optimizer_step_pre_hooks") or hasattr(kind.step, "vramcast"):
+            return
+        step = kind.step
+
+        @functools.wraps(step)
+        def counted(one: Any, *args: Any, **kwargs: Any) -> Any:
+            self._enter_optimizer(one, args, kwargs)
+            try:
+                return step(one, *args, **kwargs)
+            finally:
+                self._leave_optimizer(one, args, kwargs)
+
+        self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+        self._steps[id(optimizer)] = 0
+        counted.vramcast = True  # type: ignore[attr-defined]
+        kind.step = counted
+        self._adopted.append((kind, step))
 
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        for kind, step in self._adopted:
+            kind.step = step
+        self._adopted = []
 
     # -- modules --------------------------------------------------------------------------------------------
 
@@ -88,6 +123,7 @@ class Position:
                 self.activations.begin_recompute()
             else:
                 self.ledger.phase = self._forward
+                self.ledger.host.begin()
         self._stack.append(name)
         self._changed(name)
 
@@ -151,6 +187,7 @@ class Position:
     def enter_backward(self) -> int:
         if not self.backward_depth:
             self.activations.begin_backward()
+            self._optimizer_depth = 0  # a step that failed did not say that it ended
         phase = self.ledger.phase
         self.backward_depth += 1
         self.ledger.phase = self._backward
@@ -172,16 +209,21 @@ class Position:
     def _enter_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         self._classify_parameters(optimizer)
+        self._optimizer_depth += 1
         self.ledger.phase = self._optimizer
         self.ledger.module = self._outside
 
     def _leave_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._classify_state(optimizer)
+        self._optimizer_depth -= 1
+        if self._optimizer_depth > 0:
+            return  # of an optimizer inside another, which has more to do
+        self._optimizer_depth = 0
         self.ledger.phase = self._forward
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
         self.steps_done += 1
         self.ledger.builder.mark("step")
-        self.on_step([self._steps.get(i, 0) for i, one in self._optimizers.items() if one() is not None])
+        self.on_step([count for i, count in self._steps.items() if self._optimizers[i]() is not None])
 
     # -- what a block is ------------------------------------------------------------------------------------
 
@@ -226,7 +268,7 @@ class Position:
             self._mark(tensor, WEIGHTS, owner)
 
     def _classify_state(self, optimizer: Any) -> None:
-        for parameter, state in optimizer.state.items():
+        for parameter, state in getattr(optimizer, "state", {}).items():
             block = self._block(parameter) if isinstance(parameter, torch.Tensor) else None
             owner = None if block is None else self.ledger.builder.module_of(block.block_id)
             for tensor in all_of(torch.Tensor, state):
@@ -237,20 +279,35 @@ class Position:
         self._mark(tensor, WEIGHTS, None)
 
     def _mark(self, tensor: torch.Tensor, kind: int, owner: int | None) -> Block | None:
-        block = self._block(tensor)
+        block = self._block(tensor, kind)
         if block is not None:
             self.ledger.builder.set_kind(block.block_id, kind)
             if owner is not None:
                 self.ledger.builder.set_module(block.block_id, owner)
         return block
 
-    def _block(self, tensor: torch.Tensor) -> Block | None:
-        """The block of a tensor on the card; None if it is elsewhere or takes nothing."""
+    def _block(self, tensor: torch.Tensor, kind: int | None = None) -> Block | None:
+        """The block of a tensor on the card; None if it is elsewhere (on the host it is of this kind) or takes
+        nothing."""
         with torch._C.DisableTorchFunction():
             block = block_of(tensor) if tensor.is_meta else None
+        if block is not None and block.host is not None and kind is not None:
+            block.host.log.set_kind(block.host.number, KINDS[kind])
         if block is None or block.device != GPU or block.block_id < 0 or block.ledger is not self.ledger:
             return None
         return block
+
+
+def _optimizer_that_makes(optimizer: Any) -> Any:
+    """The optimizer in whose __init__ this one is made, if there is one."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_name == "__init__":
+            maker = frame.f_locals.get("self")
+            if maker is not optimizer and isinstance(maker, torch.optim.Optimizer):
+                return maker
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
 
 
 def _alive(references: Iterable[weakref.ref[Any]]) -> Iterator[Any]:

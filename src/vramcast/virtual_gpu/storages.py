@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
+    from vramcast.trace.host import HostLog
     from vramcast.virtual_gpu.ledger import Ledger
 
 GPU = 0
@@ -19,17 +20,34 @@ HOST = 1
 
 ATTRIBUTE = "_vramcast_block"
 
+HOST_ATTRIBUTE = "_vramcast_host"
+"""Set on a real CPU storage that counts as memory of the computer."""
+
 UNKNOWN_CONTENT = "_vramcast_unknown_content"
 """Set on a real CPU storage that stands for contents only a real run would have."""
+
+
+class HostBlock:
+    """Memory of the computer that a storage stands for; it dies with the storage."""
+
+    __slots__ = ("log", "number")
+
+    def __init__(self, log: HostLog, nbytes: int, where: int, kind: str | None) -> None:
+        self.log = log
+        self.number = log.made(nbytes, where, kind)
+
+    def __del__(self) -> None:
+        self.log.freed(self.number)
 
 
 class Block:
     """One storage without data. `values` is a real CPU storage of the same size where the content is known.
 
     `recipe`: how the content came about (see guesses.py), where it is not known but can be made up.
+    `host`: what it takes of the computer's memory, where it lies there and is counted.
     """
 
-    __slots__ = ("address", "block_id", "device", "ledger", "nbytes", "recipe", "values")
+    __slots__ = ("address", "block_id", "device", "host", "ledger", "nbytes", "recipe", "values")
 
     def __init__(self, ledger: Ledger | None, device: int, nbytes: int, block_id: int, address: int) -> None:
         self.ledger = ledger
@@ -39,6 +57,7 @@ class Block:
         self.address = address
         self.values: torch.UntypedStorage | None = None
         self.recipe: Any = None
+        self.host: HostBlock | None = None
 
     def __del__(self) -> None:
         if self.ledger is not None and self.block_id >= 0:

@@ -19,11 +19,16 @@ KNOBS: tuple[str, ...] = (
     "batch",
     "checkpointing",
     "allocator",
+    "gradients",
     "precision",
     "optimizer",
+    "loss",
+    "offload",
     "sequence",
     "resolution",
     "frames",
+    "gpus",
+    "freezing",
     "trained",
 )
 

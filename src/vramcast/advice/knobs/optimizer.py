@@ -13,6 +13,8 @@ from vramcast.jobs.schema import Job, Optimizer
 NAME = "optimizer"
 
 _EIGHT_BIT = {"adam": "adam8bit", "adamw": "adamw8bit"}
+_PAGED_TIME = 1.1
+"""By rule of thumb; pages that must come from the host take far longer."""
 _ADAM_ONLY = ("foreach", "fused", "capturable", "differentiable", "maximize", "amsgrad")
 
 
@@ -31,6 +33,9 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
         ratio = 0.26 if job.precision.weights_dtype == "fp32" else 0.52
         cost = "state in 8 bits: the loss is mostly the same; needs bitsandbytes"
         found.append(_option("8-bit Adam", wish, _EIGHT_BIT[name], {}, cost, USUAL, ratio))
+        cost = "state in memory that the driver moves to the computer when the card is full; needs bitsandbytes"
+        for text, paged in (("paged 8-bit Adam", f"paged-{_EIGHT_BIT[name]}"), ("paged Adam", f"paged-{name}")):
+            found.append(_option(text, wish, paged, {}, cost, USUAL, 0.0, _PAGED_TIME))
     cost = "another optimizer: choose its learning rate anew"
     found.append(_option("Adafactor", wish, "adafactor", None, cost, CHANGES_TRAINING, 0.01))
     cost = "no adaptive rates: transformers mostly train badly with it"
@@ -39,7 +44,14 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
 
 
 def _option(
-    text: str, wish: Optimizer, name: str, more: dict[str, Any] | None, cost: str, risk: int, ratio: float
+    text: str,
+    wish: Optimizer,
+    name: str,
+    more: dict[str, Any] | None,
+    cost: str,
+    risk: int,
+    ratio: float,
+    time: float = 1.0,
 ) -> Option:
     """`more`: arguments beside those that were said; None: none of them means the same here."""
     kept = {} if more is None else {k: v for k, v in wish.arguments.items() if k not in _ADAM_ONLY} | more
@@ -51,5 +63,6 @@ def _option(
         changes={"optimizer": value if len(value) > 1 else name},
         cost=cost,
         risk=risk,
+        time=time,
         state_ratio=ratio,
     )

@@ -34,6 +34,9 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     if gpu.compute_capability >= _BF16_FROM and not says_fp32:
         text = "small updates are lost to rounding: look at the loss, or round stochastically"
         found.append(_option(now, "weights in bf16", "pure-bf16", text, CHANGES_TRAINING, speed))
+    elif gpu.compute_capability >= _FP16_FROM and gpu.compute_capability < _BF16_FROM and not says_fp32:
+        text = "small updates are lost, and Adam's epsilon vanishes in fp16: only for short fine-tuning"
+        found.append(_option(now, "weights in fp16", "pure-fp16", text, CHANGES_TRAINING, speed))
     return found
 
 

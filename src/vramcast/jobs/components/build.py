@@ -13,12 +13,14 @@ from vramcast.errors import UsageError, VramcastError
 from vramcast.jobs.components import diffusers_folder, python_factory, timm, torchvision, transformers_folder
 from vramcast.jobs.components.built import Built, in_dtype
 from vramcast.jobs.components.checkpointing import enable_checkpointing
+from vramcast.jobs.components.chunked_loss import chunk_loss
 from vramcast.jobs.components.lora import add_adapters
 from vramcast.jobs.components.quantization import quantize
 from vramcast.jobs.components.trained_parameters import choose_trained
 from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import SOURCES, Component, Job
 from vramcast.jobs.training.dtypes import DTYPES
+from vramcast.jobs.training.plan import main_component
 
 _SOURCE_FIELDS = (*SOURCES, "subfolder", "class_name", "task", "config", "arguments", "trust_remote_code", "prepare")
 
@@ -39,6 +41,9 @@ def build_component(name: str, job: Job) -> Built:
     if component.quantization != "none":
         quantize(f"components.{name}", module, component.quantization)
     copies = [copy.deepcopy(module).requires_grad_(False) for _ in range(component.copies - 1)]
+    chunks = max((term.chunks for term in job.loss), default=1)
+    if chunks > 1 and job.task == "training" and name == main_component(job):
+        chunk_loss("loss.chunks", module, chunks)
     if component.is_trained and job.task == "training":
         enable_checkpointing(f"components.{name}", module, component.checkpointing or job.checkpointing)
     for method in component.prepare:
@@ -48,9 +53,9 @@ def build_component(name: str, job: Job) -> Built:
     choose_trained(f"components.{name}", module, component)
     training = component.is_trained if component.training_mode is None else component.training_mode
     module.train(training and job.task == "training")
-    if component.device == "gpu":
-        module = module.to("cuda")
-        copies = [one.to("cuda") for one in copies]
+    place = "cuda" if component.device == "gpu" and job.offload_of(name) == "none" else "cpu"
+    module = module.to(place)
+    copies = [one.to(place) for one in copies]
     if component.channels_last:
         module, *copies = (_in_channels_last(one) for one in (module, *copies))
     return dataclasses.replace(built, module=module, base=built.module, copies=tuple(copies))

@@ -19,21 +19,32 @@ def by_hand(job: Job, changes: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_line(key, value, wanted) for key, value in changes.items()))
 
 
-_OFFLOAD = {
-    "activations": "with torch.autograd.graph.save_on_cpu():  # around the forward pass",
-    "pinned": "with torch.autograd.graph.save_on_cpu(pin_memory=True):  # around the forward pass",
-    "optimizer": "torchao.optim.CPUOffloadOptimizer(parameters, optimizer class)",
-    "gradients": "torchao.optim.CPUOffloadOptimizer(parameters, optimizer class, offload_gradients=True)",
-}
-"""A job's `offload` in Python."""
+def _offload(part: str, job: Job) -> str:
+    """A job's `offload` in Python."""
+    wish = job.offload
+    if part in ("activations", "pinned"):
+        pinned = "pin_memory=True" if wish.pinned else ""
+        return f"with torch.autograd.graph.save_on_cpu({pinned}):  # around the forward pass"
+    if part in ("optimizer", "gradients"):
+        gradients = ", offload_gradients=True" if wish.gradients else ""
+        return f"torchao.optim.CPUOffloadOptimizer(parameters, optimizer class{gradients})"
+    names = ", ".join(name for name in job.components if job.offload_of(name) != "none")
+    if wish.components == "sequential":
+        return f'accelerate.cpu_offload(component, torch.device("cuda"))  # for {names}'
+    if job.task == "inference":
+        return f"accelerate.cpu_offload_with_hook(component, prev_module_hook=hook)  # for {names}"
+    return f'component.to("cuda")  # before its call, .to("cpu") after it, for {names}'
 
 
 def _line(key: str, value: Any, job: Job) -> str:
     match key.split("."):
         case ["allocator_conf"]:
             return f"export PYTORCH_CUDA_ALLOC_CONF={value}"
-        case ["offload", part] if part in _OFFLOAD and value:
-            return _OFFLOAD[part]
+        case ["offload", part] if value not in (False, "none"):
+            return _offload(part, job)
+        case ["loss", *_] if job.loss and job.loss[0].chunks > 1:
+            pieces = f"hidden.chunk({job.loss[0].chunks}, dim=1)"
+            return f"torch.utils.checkpoint.checkpoint(head_and_cross_entropy, piece)  # for each of {pieces}"
         case ["accumulation"]:
             return f"(loss / {job.accumulation}).backward()  # optimizer.step() after every {job.accumulation} of them"
         case ["sizes", "batch"] | ["gpus", "global_batch"]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from vramcast.errors import UsageError, VramcastError
+from vramcast.jobs.components.offload import Offloaded
 from vramcast.jobs.parallel import method_of
 from vramcast.jobs.references import DIFFUSION_NAMES, root
 from vramcast.jobs.schema import Job, Loss
@@ -36,12 +37,14 @@ class TrainingLoop:
         modules: Mapping[str, nn.Module],
         optimizers: list[torch.optim.Optimizer],
         averages: list[Average],
+        offloaded: Offloaded,
     ) -> None:
         self._job = job
         self._plan = plan
         self._modules = modules
         self._optimizers = optimizers
         self._averages = averages
+        self._offloaded = offloaded
         self._data = Data(plan.inputs, plan.sizes)
         self._noise = Noise(plan.diffusion) if plan.diffusion is not None else None
         self._scaler = (
@@ -66,7 +69,7 @@ class TrainingLoop:
                 self._zero_grad()
             for i in range(self._passes):
                 batch = self._data.to_card()
-                with self._autocast():
+                with self._autocast(), self._saved_on_cpu():
                     loss = self._in_function(batch, live) if job.forward_function else self._in_loop(batch, live)
                 if job.effective_batch_life == "forward":
                     batch = None
@@ -145,6 +148,7 @@ class TrainingLoop:
                 waiting = False
             self._convert(call, batch, live)
             live[call.component] = self._call(call, batch, live)
+        self._offloaded.end_of_pass()
 
     def _convert(self, call: Call, batch: Batch, live: dict[str, Any]) -> None:
         """What is brought into another layout has a name of its own in a script, and lives as long."""
@@ -169,7 +173,7 @@ class TrainingLoop:
                 raise UsageError(f"{key}.method: there is no method {call.method!r}")
         positional, named = _arguments(call, {**live, **batch}, f"{key}.inputs")
         try:
-            with torch.no_grad() if call.no_grad else nullcontext():
+            with self._offloaded.calling(call.component), torch.no_grad() if call.no_grad else nullcontext():
                 return module(*positional, **named)
         except (VramcastError, torch.OutOfMemoryError):
             raise
@@ -219,11 +223,16 @@ class TrainingLoop:
 
     def _zero_grad(self) -> None:
         for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=self._job.set_to_none)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         dtype = self._job.precision.autocast_dtype
         return nullcontext() if dtype == "none" else torch.autocast("cuda", dtype=DTYPES[dtype])
+
+    def _saved_on_cpu(self) -> AbstractContextManager[Any]:
+        """What autograd saves in the forward pass lies in the computer's memory."""
+        wish = self._job.offload
+        return torch.autograd.graph.save_on_cpu(pin_memory=wish.pinned) if wish.activations else nullcontext()
 
     def _no_sync(self, *, last: bool) -> AbstractContextManager[Any]:
         """DDP sums gradients over the cards only in the last pass of an accumulated step."""

@@ -14,7 +14,8 @@ from vramcast.factories import load_factory
 from vramcast.jobs.components.libraries import library
 from vramcast.jobs.patterns import matches
 from vramcast.jobs.references import nearest
-from vramcast.jobs.schema import Optimizer
+from vramcast.jobs.schema import Offload, Optimizer
+from vramcast.jobs.training.host_optimizer import on_host
 
 _LEARNING_RATE = 1e-4
 _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)", re.IGNORECASE)
@@ -44,7 +45,9 @@ _TRANSFORMERS_ADAFACTOR = "transformersadafactor"
 _ADAFACTOR_ARGUMENTS = {"scale_parameter": True, "relative_step": True, "warmup_init": True, "lr": None}
 
 
-def make_optimizers(wishes: list[Optimizer], modules: Mapping[str, nn.Module]) -> list[torch.optim.Optimizer]:
+def make_optimizers(
+    wishes: list[Optimizer], modules: Mapping[str, nn.Module], offload: Offload
+) -> list[torch.optim.Optimizer]:
     """`modules`: the trained components."""
     taken: set[int] = set()
     made = []
@@ -55,7 +58,7 @@ def make_optimizers(wishes: list[Optimizer], modules: Mapping[str, nn.Module]) -
         if both is not None:
             raise UsageError(f"{key}: {both} belongs to an earlier optimizer already: say `components` or `parameters`")
         taken |= {id(parameter) for _, parameter in chosen}
-        made.append(_make(key, wish, _groups(chosen) if wish.decay_groups else [p for _, p in chosen]))
+        made.append(_make(key, wish, _groups(chosen) if wish.decay_groups else [p for _, p in chosen], offload))
     return made
 
 
@@ -78,13 +81,17 @@ def _groups(chosen: list[tuple[str, nn.Parameter]]) -> list[dict[str, Any]]:
     return [{"params": decay}, {"params": rest, "weight_decay": 0.0}]
 
 
-def _make(key: str, wish: Optimizer, parameters: list[Any]) -> torch.optim.Optimizer:
+def _make(key: str, wish: Optimizer, parameters: list[Any], offload: Offload) -> torch.optim.Optimizer:
     make, defaults = _class(key, wish)
     arguments = defaults | {
         name: tuple(value) if isinstance(value, list) else value for name, value in wish.arguments.items()
     }
     try:
+        if offload.offloads_optimizer:
+            return on_host(key, make, parameters, arguments, offload)
         return make(parameters, **arguments)  # type: ignore[no-any-return]
+    except UsageError:
+        raise
     except (TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise

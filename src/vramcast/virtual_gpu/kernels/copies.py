@@ -10,8 +10,8 @@ from vramcast.virtual_gpu import values
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 from vramcast.virtual_gpu.storages import GPU, HOST, block_of, is_virtual_gpu, known_values
 
-LARGEST_REAL_READ_BYTES = 1 << 28
-"""Above this a copy to the host stays without data: nobody reads 256 MiB of unknown numbers."""
+LARGEST_REAL_READ_BYTES = 1 << 20
+"""Above this a copy to the host stays without data: nobody reads a MiB of unknown numbers."""
 
 
 @kernel("aten::_to_copy")
@@ -27,21 +27,33 @@ def to_copy(call: Call) -> Any:
 
 
 def read_back(call: Call, source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A copy on the host: real where the contents are known, zeros where they are not, data-free where huge."""
+    """A copy on the host: real where the contents are known, zeros where they are not; data-free where it is huge, or
+    a part of the run (weights, what autograd saves) that nobody reads."""
+    ledger = call.mode.ledger
+    if is_virtual_gpu(source) and not torch.ops.aten.is_non_overlapping_and_dense(source):
+        call.scratch(source.numel() * source.element_size())  # a dense copy is made on the card first
     content = known_values(source)
-    if content is not None:
-        return content.to(dtype, copy=True)
-    if not is_virtual_gpu(source) or source.numel() * dtype.itemsize > LARGEST_REAL_READ_BYTES:
+    large = source.numel() * dtype.itemsize > LARGEST_REAL_READ_BYTES or not is_virtual_gpu(source)
+    if ledger.host_kind is not None or (large and content is None):
         out = torch.empty_like(source, dtype=dtype, device="meta")
         call.mode.adopt_tensor(out, HOST)
+        if content is not None:
+            values.learn(out, content.to(dtype, copy=True))
         return out
+    if content is not None:
+        return content.to(dtype, copy=True)
     call.unknown_read("copied to the host", "zeros")
-    return torch.zeros(source.shape, dtype=dtype)
+    out = torch.zeros(source.shape, dtype=dtype)
+    ledger.count_real(out.untyped_storage())
+    return out
 
 
 @kernel("aten::copy_")
 def copy_(call: Call) -> Any:
     target, source = call.args[0], call.args[1]
+    non_blocking = bool(call.argument("non_blocking"))
+    if call.device == GPU and not is_virtual_gpu(target):
+        call.scratch(*_staged_to_host(target, source, non_blocking))
     if not target.is_meta:  # device to host, into a real tensor
         content = known_values(source)
         if content is None:
@@ -50,13 +62,36 @@ def copy_(call: Call) -> Any:
         else:
             target.copy_(content)
         return target
-    # A host tensor of another dtype is converted on the host first; only a target that is not contiguous
-    # needs a staging copy on the card (copy_requires_temporaries in Copy.cu).
-    from_host = call.device == GPU and not source.is_meta and source.numel() > 1
-    if from_host and target.stride() != source.stride() and not target.is_contiguous():
-        call.scratch(target.numel() * target.element_size())
+    if call.device == GPU and source.numel() > 1 and is_virtual_gpu(target) and not is_virtual_gpu(source):
+        call.scratch(*_staged_to_card(target, source, non_blocking))
     values.update_in_place(call.mode, call.func, call.args, call.kwargs)
     return target
+
+
+def _staged_to_host(target: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> list[int]:
+    """Copies that the card makes on the way (copy_kernel_cuda in Copy.cu): dense, and in the target's dtype where the
+    copy does not block."""
+    if _same_layout(target, source):
+        return []
+    convert = non_blocking and target.dtype != source.dtype
+    size = source.numel() * (target if convert else source).element_size()
+    return [size] * (convert + (not source.is_contiguous()))
+
+
+def _staged_to_card(target: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> list[int]:
+    """Likewise. A copy that blocks is converted on the host."""
+    if _same_layout(target, source) or (target.is_contiguous() and not (non_blocking and target.dtype != source.dtype)):
+        return []
+    return [target.numel() * (source if non_blocking else target).element_size()]
+
+
+def _same_layout(target: torch.Tensor, source: torch.Tensor) -> bool:
+    """One memcpy does it."""
+    if target.dtype != source.dtype or target.size() != source.size():
+        return False
+    return (target.is_contiguous() and source.is_contiguous()) or (
+        target.stride() == source.stride() and bool(torch.ops.aten.is_non_overlapping_and_dense(source))
+    )
 
 
 @kernel("aten::_pin_memory", "aten::pin_memory")
