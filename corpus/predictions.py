@@ -131,8 +131,11 @@ def run_virtually(workload: Measured, steps: int = STEPS) -> Any:
     factory = load_factory(workload.factory)
     with virtual_gpu(workload.gpu, allocator_conf=workload.allocator_conf) as gpu:
         torch.manual_seed(workload.seed)
+        gpu.log_ops(after_steps=None)
         step = factory(**workload.args)
-        for _ in range(steps):
+        for _ in range(steps - 1):
+            step()
+        with gpu.iteration():
             step()
     return gpu.prediction()
 

@@ -27,9 +27,9 @@ LAYERS: dict[str, set[str]] = {
     "cli": {"gpus", "trace", "memory", "quick", "report", "jobs", "advice", "virtual_gpu", "measure"},
 }
 MAY_IMPORT_TORCH = {"virtual_gpu", "measure"}
-# The recorder's own files would be the only ones of trace/ that do.
 TORCH_FILES = {
-    PACKAGE / "trace" / "recorder.py",
+    # What both recorders write of an op's arguments.
+    PACKAGE / "trace" / "arguments.py",
     # A job is read without torch; it is built and run with it.
     *(PACKAGE / "jobs" / "components").rglob("*.py"),
     *(PACKAGE / "jobs" / "training").rglob("*.py"),

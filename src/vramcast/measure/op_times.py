@@ -15,8 +15,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vramcast.measure.op_record import describe_arguments
 from vramcast.measure.phases import PhaseWatcher
+from vramcast.trace.arguments import describe_arguments
 
 _MARK = "vramcast:"
 _KERNEL_NAME_LENGTH = 80

@@ -60,7 +60,7 @@ def without_warning(message: str) -> Iterator[None]:
 
 
 def backward_runner(
-    original: Callable[..., Any], enter: Callable[[], Any], in_its_thread: Callable[[Callable[[], Any]], Any]
+    original: Callable[..., Any], enter: Callable[[bool], Any], in_its_thread: Callable[[Callable[[], Any]], Any]
 ) -> Callable[..., Any]:
     """The autograd engine, with our modes on again: they are off inside the handler that called it.
 
@@ -71,7 +71,8 @@ def backward_runner(
         outputs: Any, gradients: Any, keep_graph: bool, create_graph: bool, *args: Any, **kwargs: Any
     ) -> Any:
         def run() -> Any:
-            with enter():
+            # torch.autograd.grad hands gradients to its caller instead.
+            with enter(bool(kwargs.get("accumulate_grad"))):
                 return original(outputs, gradients, keep_graph, create_graph, *args, **kwargs)
 
         return in_its_thread(run) if create_graph else run()

@@ -12,6 +12,7 @@ import torch
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optimizer_module
 
+from vramcast.trace import calls
 from vramcast.virtual_gpu.activations import Activations
 from vramcast.virtual_gpu.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS, Ledger
 from vramcast.virtual_gpu.storages import GPU, Block, block_of
@@ -53,6 +54,16 @@ class Position:
         """Of all optimizers together."""
         self.on_step: Callable[[list[int]], None] = lambda steps: None
         self._handles: list[Any] = []
+        self.mark: Callable[[str], None] = lambda name: None
+        """Told where a module is called and where a backward pass or an optimizer step begins and ends."""
+
+        self.log_after = 0
+        self.on_log: Callable[[], None] = lambda: None
+        """Called when an optimizer has made `log_after` steps."""
+
+    @property
+    def in_module(self) -> bool:
+        return bool(self._stack)
 
     def install(self) -> None:
         self._handles = [
@@ -89,6 +100,7 @@ class Position:
                 self.ledger.phase = self._forward
         self._stack.append(name)
         self._changed(name)
+        self.mark(calls.MODULE)
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if self._stack:
@@ -147,16 +159,21 @@ class Position:
                     self._last_module = self._change_module[bisect_right(self._changes, number) - 1]
             ledger.module = self._last_module
 
-    def enter_backward(self) -> int:
+    def enter_backward(self, *, fills_gradients: bool) -> int:
+        """`fills_gradients`: not torch.autograd.grad, which code calls to compute a loss."""
         if not self.backward_depth:
             self.activations.begin_backward()
+            if fills_gradients:
+                self.mark(calls.BACKWARD)
         phase = self.ledger.phase
         self.backward_depth += 1
         self.ledger.phase = self._backward
         return self._forward if phase == self._setup else phase
 
-    def leave_backward(self, phase: int) -> None:
+    def leave_backward(self, phase: int, *, fills_gradients: bool) -> None:
         self.backward_depth -= 1
+        if fills_gradients and not self.backward_depth:
+            self.mark(calls.BACKWARD_END)
         self._last_number = -1
         self.ledger.phase = phase
         if not self.backward_depth:
@@ -173,13 +190,17 @@ class Position:
         self._classify_parameters(optimizer)
         self.ledger.phase = self._optimizer
         self.ledger.module = self._outside
+        self.mark(calls.OPTIMIZER)
 
     def _leave_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._classify_state(optimizer)
+        self.mark(calls.OPTIMIZER_END)
         self.ledger.phase = self._forward
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
         self.steps_done += 1
         self.ledger.builder.mark("step")
+        if self._steps[id(optimizer)] == self.log_after:
+            self.on_log()
         self.on_step([self._steps.get(i, 0) for i, one in self._optimizers.items() if one() is not None])
 
     # -- what a block is ------------------------------------------------------------------------------------
