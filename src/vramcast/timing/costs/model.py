@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vramcast.gpus.spec import GpuSpec
-from vramcast.timing.costs.calibration import Calibration
-from vramcast.timing.costs.signature import Arguments, Tensor, parse_arguments
+from vramcast.timing.costs import generic
+from vramcast.timing.costs.calibration import Calibration, packaged
+from vramcast.timing.costs.card import Card
+from vramcast.timing.costs.families import parts_of
+from vramcast.timing.costs.part import Part
+from vramcast.timing.costs.signature import parse_arguments
 
-_LAUNCH_SECONDS = 1.5e-6
-_VIEWS = frozenset(
-    "view _unsafe_view reshape t transpose permute expand expand_as slice select unsqueeze squeeze split split_with_sizes "
-    "unbind alias detach as_strided as_strided_ unfold diagonal view_as_real view_as_complex _conj empty empty_like new_empty "
-    "empty_strided new_empty_strided _indices _values lift_fresh is_pinned chunk narrow movedim set_ resize_ "
-    "_sparse_coo_tensor_with_dims_and_tensors _record_function_enter_new _record_function_exit _reshape_alias".split()
-)
+_LAUNCH_BOUND = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +20,10 @@ class OpCost:
     """What one call of an operator takes on the device."""
 
     kind: str
+    """Of the part that takes longest."""
     flops: float
     bytes: float
+    """The least it must move."""
     device_seconds: float
     limited_by: str
     """compute, memory or launch."""
@@ -31,56 +31,63 @@ class OpCost:
     """0 for views and for what only the host does."""
 
 
+_NOTHING = OpCost("host", 0.0, 0.0, 0.0, "launch", 0)
+
+
 class CostModel:
     """The costs of operators on one card."""
 
     def __init__(self, spec: GpuSpec, calibration: Calibration | None = None) -> None:
-        self.spec = spec
+        self.card = Card(spec)
+        self.calibration = calibration
         self.calibrated = calibration is not None
-        self.source = calibration.source if calibration else "specification"
+        self.source = (
+            calibration.source if calibration else f"specification of {spec.name}, efficiencies usual for its kind"
+        )
         self.unknown_ops: dict[str, int] = {}
+        """Calls of operators taken as elementwise for want of a rule, by name."""
         self._known: dict[tuple[str, str, bool, bool], OpCost] = {}
 
     @staticmethod
     def for_gpu(spec: GpuSpec, calibration: Calibration | None = None) -> CostModel:
-        return CostModel(spec, calibration)
+        """With the calibration given, else the package's for this card, else the specification alone."""
+        return CostModel(spec, calibration or packaged(spec.id))
 
     def cost(self, op: str, args: str, *, tf32: bool = False, cudnn_tf32: bool = True) -> OpCost:
         """The cost of `op` (as torch prints it, `aten.mm.default`) with arguments as `describe_arguments` writes them."""
         key = (op, args, tf32, cudnn_tf32)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._work_out(op, parse_arguments(args), tf32, cudnn_tf32)
+            known = self._known[key] = self._work_out(op, args, tf32, cudnn_tf32)
+        if op in self.unknown_ops:
+            self.unknown_ops[op] += 1
         return known
 
-    def _work_out(self, op: str, args: Arguments, tf32: bool, cudnn_tf32: bool) -> OpCost:
-        name = op.split(".")[1] if "." in op else op
-        if name in _VIEWS or op.startswith("profiler."):
-            return OpCost("view", 0.0, 0.0, 0.0, "launch", 0)
-        tensors = [tensor for tensor in args.tensors if tensor.device == "cuda"]
-        moved = float(sum(tensor.nbytes for tensor in tensors) + max((t.nbytes for t in tensors), default=0))
-        flops = _product_flops(name, tensors)
-        rate = (self.spec.bf16_tflops or self.spec.fp16_tflops or 50.0) * 1e12
-        if tensors and tensors[-1].dtype == "f32":
-            wide = "conv" in name and cudnn_tf32 or tf32
-            rate = ((self.spec.tf32_tflops if wide else self.spec.fp32_tflops) or 20.0) * 1e12
-        compute = flops / (0.7 * rate)
-        memory = moved / (0.8 * (self.spec.bandwidth_bytes_per_second or 5e11))
-        seconds = _LAUNCH_SECONDS + max(compute, memory)
-        limited = "launch" if max(compute, memory) < _LAUNCH_SECONDS else "compute" if compute > memory else "memory"
-        return OpCost("gemm" if flops else "elementwise", flops, moved, seconds, limited, 1)
+    def _work_out(self, op: str, args: str, tf32: bool, cudnn_tf32: bool) -> OpCost:
+        parts, listed = parts_of(op, parse_arguments(args), self.card, tf32=tf32, cudnn_tf32=cudnn_tf32)
+        if not listed and parts:
+            self.unknown_ops.setdefault(op, 0)
+        if not parts:
+            return _NOTHING
+        times = [self.part_seconds(part) for part in parts]
+        longest = max(zip(times, parts, strict=True), key=lambda pair: pair[0])[1]
+        return OpCost(
+            kind=longest.kind,
+            flops=sum(part.flops for part in parts),
+            bytes=sum(part.bytes for part in parts),
+            device_seconds=sum(times),
+            limited_by=self._limit(longest, max(times)),
+            kernels=sum(part.kernels for part in parts),
+        )
 
+    def part_seconds(self, part: Part) -> float:
+        """Never below what the card's peak allows."""
+        model = self.calibration.kinds.get(part.kind) if self.calibration else None
+        seconds = model.seconds(part) if model is not None else generic.seconds(part)
+        return max(seconds, self.card.least_seconds(part.flops, part.unit, part.bytes))
 
-def _product_flops(name: str, tensors: list[Tensor]) -> float:
-    if name in ("mm", "bmm"):
-        return 2.0 * tensors[0].numel * tensors[1].shape[-1]
-    if name in ("addmm", "baddbmm"):
-        return 2.0 * tensors[1].numel * tensors[2].shape[-1]
-    if name == "convolution" and len(tensors) >= 2:
-        return 2.0 * tensors[0].numel * tensors[1].numel / max(tensors[1].shape[1], 1)
-    if name == "convolution_backward" and len(tensors) >= 3:
-        return 4.0 * tensors[0].numel / max(tensors[0].shape[1], 1) * tensors[2].numel
-    if "attention" in name and len(tensors) >= 3:
-        query, keys = (tensors[1], tensors[2]) if "backward" in name else (tensors[0], tensors[1])
-        return (10.0 if "backward" in name else 4.0) * query.numel * keys.shape[-2]
-    return 0.0
+    def _limit(self, part: Part, seconds: float) -> str:
+        if seconds < _LAUNCH_BOUND * generic.LAUNCH_SECONDS:
+            return "launch"
+        arithmetic = part.flops / self.card.rate(part.unit)
+        return "compute" if arithmetic > part.bytes / self.card.bandwidth else "memory"
