@@ -19,12 +19,13 @@ LAYERS: dict[str, set[str]] = {
     "allocator": set(),
     "quick": set(),
     "memory": {"gpus", "trace", "allocator"},
+    "timing": {"gpus", "trace"},
     "virtual_gpu": {"gpus", "trace", "allocator", "memory"},
-    "measure": {"gpus", "trace", "allocator", "memory"},
+    "measure": {"gpus", "trace", "allocator", "memory", "timing"},
     "report": {"gpus", "trace", "memory"},
     "jobs": {"gpus", "trace", "memory", "report", "virtual_gpu"},
     "advice": {"gpus", "trace", "memory", "report", "jobs"},
-    "cli": {"gpus", "trace", "memory", "quick", "report", "jobs", "advice", "virtual_gpu", "measure"},
+    "cli": {"gpus", "trace", "memory", "quick", "report", "jobs", "advice", "virtual_gpu", "measure", "timing"},
 }
 MAY_IMPORT_TORCH = {"virtual_gpu", "measure"}
 TORCH_FILES = {
