@@ -17,6 +17,7 @@ ITERATION, ITERATION_END = "iteration", "iteration end"
 """Of the training loop; only where the loop is ours."""
 BACKWARD, BACKWARD_END = "backward", "backward end"
 OPTIMIZER, OPTIMIZER_END = "optimizer", "optimizer end"
+"""Their arguments: how many parameters it has, and which optimizer it is."""
 SYNCHRONIZE = "synchronize"
 """The host waits for the card."""
 MARKS = (MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE)
@@ -73,10 +74,11 @@ class CallLog:
     def append(self, number: int, module: int, phase: int, flags: int, event: int) -> None:
         self._rows += (number, module, phase, flags, event)
 
-    def mark(self, name: str, module: int, phase: int, flags: int, event: int) -> None:
-        number = self._numbers.get(name)
+    def mark(self, name: str, arguments: str, module: int, phase: int, flags: int, event: int) -> None:
+        key = (name, arguments)
+        number = self._numbers.get(key)
         if number is None:
-            number = self.add_distinct(name, name, "")
+            number = self.add_distinct(key, name, arguments)
         self._rows += (number, module, phase, flags, event)
 
     def end_at(self, n_events: int) -> None:

@@ -6,6 +6,8 @@ values.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 _Tensor = torch.Tensor
 _strided = torch.strided
 _grad_enabled = torch.is_grad_enabled
-_autocast_enabled = torch._C._is_any_autocast_enabled
 _CARD = "cuda:0"
 
 
@@ -34,6 +35,7 @@ class OpLog:
         self._log = ledger.builder.calls
         self._find = self._log.find
         self._append = self._log.append
+        self._autocast = False
         self.on = True
         """Steps repeat each other, so a run of known length need only be logged in its last one."""
 
@@ -56,21 +58,38 @@ class OpLog:
         """The op is done: where the program is now, it was while it ran."""
         ledger, position = self._ledger, self._position
         flags = GRAD if _grad_enabled() else 0
-        if _autocast_enabled():
+        if self._autocast:
             flags |= AUTOCAST
         if position.backward_depth:
             flags |= ENGINE | RECOMPUTED if position.in_module else ENGINE
         self._append(number, ledger.module, ledger.phase, flags, ledger.builder.n_events)
 
-    def mark(self, name: str) -> None:
+    @contextmanager
+    def instead(self, op: str, args: tuple[Any, ...]) -> Iterator[None]:
+        """What runs inside stands for one op of the card's, which has no meta kernel."""
+        if not self.on:
+            yield
+            return
+        self.on = False
+        try:
+            yield
+        finally:
+            self.on = True
+        with torch._C.DisableTorchFunction():
+            text = describe_arguments(args, {}, _place)
+        self.note(self._log.add_distinct((op, text), op, text))
+
+    def mark(self, name: str, arguments: str = "") -> None:
         """Something that cuts a step, or costs the host time, without being an op."""
         if not self.on:
             return
+        # Below the dispatcher's autocast it always reads as off.
+        self._autocast = torch.is_autocast_enabled("cuda")
         if name in (OPTIMIZER, ITERATION) or not self._log.settings:
             self._log.settings |= _settings()
         ledger, position = self._ledger, self._position
         flags = (ENGINE | RECOMPUTED if position.in_module else ENGINE) if position.backward_depth else 0
-        self._log.mark(name, ledger.module, ledger.phase, flags, ledger.builder.n_events)
+        self._log.mark(name, arguments, ledger.module, ledger.phase, flags, ledger.builder.n_events)
 
 
 def _settings() -> dict[str, bool]:

@@ -54,7 +54,7 @@ class Position:
         """Of all optimizers together."""
         self.on_step: Callable[[list[int]], None] = lambda steps: None
         self._handles: list[Any] = []
-        self.mark: Callable[[str], None] = lambda name: None
+        self.mark: Callable[..., None] = lambda name, arguments="": None
         """Told where a module is called and where a backward pass or an optimizer step begins and ends."""
 
         self.log_after = 0
@@ -190,11 +190,11 @@ class Position:
         self._classify_parameters(optimizer)
         self.ledger.phase = self._optimizer
         self.ledger.module = self._outside
-        self.mark(calls.OPTIMIZER)
+        self.mark(calls.OPTIMIZER, self._name(optimizer))
 
     def _leave_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._classify_state(optimizer)
-        self.mark(calls.OPTIMIZER_END)
+        self.mark(calls.OPTIMIZER_END, self._name(optimizer))
         self.ledger.phase = self._forward
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
         self.steps_done += 1
@@ -202,6 +202,11 @@ class Position:
         if self._steps[id(optimizer)] == self.log_after:
             self.on_log()
         self.on_step([self._steps.get(i, 0) for i, one in self._optimizers.items() if one() is not None])
+
+    def _name(self, optimizer: Any) -> str:
+        """Its number of parameters, and its place among all."""
+        parameters = sum(len(group["params"]) for group in optimizer.param_groups)
+        return f"{parameters} {list(self._optimizers).index(id(optimizer))}"
 
     # -- what a block is ------------------------------------------------------------------------------------
 

@@ -1,0 +1,256 @@
+"""The time of a step from its ops: what each takes on the card and on the host, run through two queues."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vramcast.gpus import GpuSpec
+from vramcast.timing.costs import CostModel
+from vramcast.timing.costs.model import OpCost
+from vramcast.timing.host import HostModel, packaged_host
+from vramcast.timing.interval import interval
+from vramcast.timing.iteration import Stretch, last_iteration, stretches
+from vramcast.timing.modules import module_times
+from vramcast.timing.parallel import Sync, exposed_seconds
+from vramcast.timing.queues import Timeline, Work, steady
+from vramcast.timing.results import (
+    ARITHMETIC,
+    BACKWARD,
+    BANDWIDTH,
+    DATA,
+    FORWARD,
+    HOST,
+    LAUNCHES,
+    OPTIMIZER,
+    SYNC,
+    StepRows,
+    StepTime,
+)
+from vramcast.timing.waits import waits
+from vramcast.trace import StepTrace
+from vramcast.trace.calls import MARKS, RECOMPUTED, OpCalls
+from vramcast.trace.schema import KINDS
+
+_LIMITS = {"compute": ARITHMETIC, "memory": BANDWIDTH, "launch": LAUNCHES}
+_NO_COST = OpCost("host", 0.0, 0.0, 0.0, "launch", 0)
+_GRADIENTS = KINDS.index("gradients")
+_FORWARD_PART, _BACKWARD_PART, _RECOMPUTE_PART, _OTHER_PART = range(4)
+_MODULE_PART = {FORWARD: _FORWARD_PART, BACKWARD: _BACKWARD_PART}
+
+
+def predict_step(
+    trace: StepTrace,
+    gpu: GpuSpec | None = None,
+    *,
+    host: HostModel | None = None,
+    model: CostModel | None = None,
+    further_passes: int = 0,
+    sync: Sync | None = None,
+    data_seconds: float = 0.0,
+    keep_rows: bool = False,
+) -> StepTime | None:
+    """How long a step of `trace` takes on `gpu` (the card it was traced for); None where its ops are not known.
+
+    `further_passes`: forward and backward passes of a step that are not in the trace; each is like the second.
+    `data_seconds`: what the loop waits for its data in each step.
+    """
+    calls = trace.calls
+    if calls is None or trace.ends_refused:
+        return None
+    rows = last_iteration(calls)
+    if not rows:
+        return None
+    spec = GpuSpec.from_dict(trace.gpu) if gpu is None else gpu
+    step = Step(calls, rows, model or CostModel.for_gpu(spec), host or packaged_host())
+    return _time(trace, spec, step, further_passes, sync, data_seconds, keep_rows)
+
+
+class Step:
+    """The rows of one iteration with what each takes."""
+
+    def __init__(self, calls: OpCalls, rows: range, model: CostModel, host: HostModel) -> None:
+        self.calls, self.rows, self.model, self.host = calls, rows, model, host
+        self.costs = costs_of(calls, model)
+        self.works = works_of(calls, rows, self.costs, host)
+        self.stretches = stretches(calls, rows)
+
+
+def costs_of(calls: OpCalls, model: CostModel) -> list[OpCost]:
+    """The cost of every distinct call."""
+    tf32, cudnn_tf32 = calls.settings.get("matmul tf32", False), calls.settings.get("cudnn tf32", True)
+    return [
+        _NO_COST if op in MARKS else model.cost(op, arguments, tf32=tf32, cudnn_tf32=cudnn_tf32)
+        for op, arguments in zip(calls.ops, calls.arguments, strict=True)
+    ]
+
+
+def works_of(calls: OpCalls, rows: range, costs: Sequence[OpCost], host: HostModel) -> list[Work]:
+    """Each row as work for the two queues."""
+    known: dict[tuple[int, int], Work] = {}
+    works = []
+    for row in rows:
+        key = number, flags = calls.call[row], calls.flags[row]
+        work = known.get(key)
+        if work is None:
+            op, arguments, cost = calls.ops[number], calls.arguments[number], costs[number]
+            host_seconds = host.issue_seconds(op, arguments, flags, cost.kernels)
+            work = Work(host_seconds, cost.device_seconds, cost.kernels, waits(op, arguments))
+            known[key] = work
+        works.append(work)
+    return works
+
+
+@dataclass(frozen=True, slots=True)
+class _Elapsed:
+    """How far each row brings the step: the later of host and card, row after row. Sums to the step."""
+
+    seconds: array[float]
+    busy: array[float]
+    """Of it, the card works."""
+
+
+def _elapsed(timeline: Timeline, begin: float) -> _Elapsed:
+    seconds, busy = array("d"), array("d")
+    before = begin
+    for issued, started, ended in zip(timeline.issue_end, timeline.start, timeline.end, strict=True):
+        now = max(before, issued, ended)
+        seconds.append(now - before)
+        busy.append(max(0.0, min(now, ended) - max(before, started)))
+        before = now
+    return _Elapsed(seconds, busy)
+
+
+def _time(
+    trace: StepTrace,
+    gpu: GpuSpec,
+    step: Step,
+    further_passes: int,
+    sync: Sync | None,
+    data_seconds: float,
+    keep_rows: bool,
+) -> StepTime:
+    calls, rows, works = step.calls, step.rows, step.works
+    waiting = Work(data_seconds, 0.0, 0, False)
+    timeline, period = steady([waiting, *works], step.host.latencies)
+    elapsed = _elapsed(timeline, timeline.seconds - period)
+    weights = _weights(rows, step.stretches, further_passes)
+
+    phases = {DATA: elapsed.seconds[0], FORWARD: 0.0, BACKWARD: 0.0, SYNC: 0.0, OPTIMIZER: 0.0}
+    limits: Counter[str] = Counter({DATA: elapsed.seconds[0]})
+    own: Counter[tuple[str, int]] = Counter()
+    recompute = flops = arithmetic = device = host = 0.0
+    for stretch in step.stretches:
+        for row in range(stretch.first, stretch.end):
+            at, number = row - rows.start, calls.call[row]
+            weight, cost = weights[at], step.costs[number]
+            seconds, busy = elapsed.seconds[at + 1] * weight, elapsed.busy[at + 1] * weight
+            phases[stretch.phase] += seconds
+            limits[_LIMITS[cost.limited_by]] += busy
+            limits[HOST] += seconds - busy
+            part = _MODULE_PART.get(stretch.phase, _OTHER_PART)
+            if calls.flags[row] & RECOMPUTED and stretch.phase == BACKWARD:
+                recompute += seconds
+                part = _RECOMPUTE_PART
+            if seconds:
+                own[trace.modules[calls.module[row]], part] += seconds
+            device += works[at].device_seconds * weight
+            host += works[at].host_seconds * weight
+            if cost.flops:
+                flops += cost.flops * weight
+                arithmetic += cost.flops * weight / step.model.card.rate(_unit(calls, number))
+    if sync is not None:
+        phases[SYNC] = _exposed(trace, gpu, step, elapsed, sync)
+        limits[SYNC] = phases[SYNC]
+    seconds = sum(phases.values())
+    low, high = interval(seconds, calibrated=step.model.calibrated)
+    return StepTime(
+        seconds=seconds,
+        low_seconds=low,
+        high_seconds=high,
+        phases={name: value for name, value in phases.items() if value or name in (FORWARD, BACKWARD, OPTIMIZER)},
+        recompute_seconds=recompute,
+        device_seconds=device,
+        host_seconds=host,
+        limits={name: value / seconds for name, value in limits.items() if value > 0} if seconds else {},
+        flops=flops,
+        peak_share=arithmetic / seconds if seconds else None,
+        waits=sum(work.waits for work in works),
+        ops=sum(calls.ops[calls.call[row]] not in MARKS for row in rows),
+        modules=module_times(own),
+        calibrated=step.model.calibrated,
+        source=step.model.source,
+        unknown_ops=dict(step.model.unknown_ops),
+        rows=_rows(trace, step, timeline, elapsed) if keep_rows else None,
+    )
+
+
+def _weights(rows: range, parts: Sequence[Stretch], further_passes: int) -> list[int]:
+    """How often each row happens: the second of several passes stands for those that were not traced."""
+    weights = [1] * len(rows)
+    if not further_passes:
+        return weights
+    ends = [i for i, part in enumerate(parts) if part.phase == BACKWARD]
+    if not ends:
+        return weights
+    which = min(1, len(ends) - 1)
+    first = ends[which - 1] + 1 if which else 0
+    for part in parts[first : ends[which] + 1]:
+        for row in range(part.first, part.end):
+            weights[row - rows.start] += further_passes
+    return weights
+
+
+def _unit(calls: OpCalls, number: int) -> str:
+    """Which arithmetic units an op could use."""
+    arguments = calls.arguments[number]
+    for half in ("bf16", "f16"):
+        if f"{half}(" in arguments:
+            return half
+    tf32 = calls.settings.get("cudnn tf32" if "convolution" in calls.ops[number] else "matmul tf32", False)
+    return "tf32" if tf32 else "f32"
+
+
+def _exposed(trace: StepTrace, gpu: GpuSpec, step: Step, elapsed: _Elapsed, sync: Sync) -> float:
+    """Gradient sync that the last backward pass does not hide."""
+    backward = [part for part in step.stretches if part.phase == BACKWARD]
+    if not backward:
+        return 0.0
+    calls, rows, last = step.calls, step.rows, backward[-1]
+    reached, now = [], 0.0
+    for at in range(1, len(elapsed.seconds)):
+        now += elapsed.seconds[at]
+        reached.append(now)
+    events = calls.event[last.first : last.end]
+    begin = reached[last.first - rows.start - 1] if last.first > rows.start else 0.0
+    ready = []
+    for block in range(trace.n_blocks):
+        born = trace.born_event[block]
+        if trace.kind[block] == _GRADIENTS and events and events[0] <= born < events[-1]:
+            row = last.first + bisect_left(events, born + 1)
+            ready.append((reached[min(row, last.end - 1) - rows.start], trace.requested_bytes[block]))
+    return exposed_seconds(sync, gpu, sorted(ready), begin, reached[last.end - rows.start - 1])
+
+
+def _rows(trace: StepTrace, step: Step, timeline: Timeline, elapsed: _Elapsed) -> StepRows:
+    calls, rows = step.calls, step.rows
+    begin = max(timeline.seconds - sum(elapsed.seconds), 0.0)
+    reached, now = [begin], begin
+    for seconds in elapsed.seconds:
+        now += seconds
+        reached.append(now)
+    return StepRows(
+        names=[calls.ops[calls.call[row]] for row in rows],
+        modules=[trace.modules[calls.module[row]] for row in rows],
+        phases=[
+            (part.phase, reached[part.first - rows.start + 1], reached[part.end - rows.start + 1])
+            for part in step.stretches
+        ],
+        kernels=array("i", [work.kernels for work in step.works]),
+        device_seconds=array("d", [work.device_seconds for work in step.works]),
+        event=calls.event[rows.start : rows.stop],
+        timeline=timeline,
+    )
