@@ -18,13 +18,13 @@ LAYERS: dict[str, set[str]] = {
     "trace": set(),
     "allocator": set(),
     "quick": set(),
-    "memory": {"gpus", "trace", "allocator"},
+    "memory": {"gpus", "trace", "allocator", "timing"},
     "timing": {"gpus", "trace"},
     "virtual_gpu": {"gpus", "trace", "allocator", "memory"},
     "measure": {"gpus", "trace", "allocator", "memory", "timing"},
-    "report": {"gpus", "trace", "memory"},
-    "jobs": {"gpus", "trace", "memory", "report", "virtual_gpu"},
-    "advice": {"gpus", "trace", "memory", "report", "jobs"},
+    "report": {"gpus", "trace", "memory", "timing"},
+    "jobs": {"gpus", "trace", "memory", "report", "virtual_gpu", "timing"},
+    "advice": {"gpus", "trace", "memory", "report", "jobs", "timing"},
     "cli": {"gpus", "trace", "memory", "quick", "report", "jobs", "advice", "virtual_gpu", "measure", "timing"},
 }
 MAY_IMPORT_TORCH = {"virtual_gpu", "measure"}

@@ -1,1 +1,7 @@
 """How long a step takes: the time of each operator on a card, and what comes of them together."""
+
+from vramcast.timing.parallel import Sync
+from vramcast.timing.results import ModuleTime, StepTime
+from vramcast.timing.step import predict_step, step_time
+
+__all__ = ["ModuleTime", "StepTime", "Sync", "predict_step", "step_time"]

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from vramcast.gpus import GpuSpec
 from vramcast.timing.costs import CostModel
@@ -67,6 +68,17 @@ def predict_step(
     spec = GpuSpec.from_dict(trace.gpu) if gpu is None else gpu
     step = Step(calls, rows, model or CostModel.for_gpu(spec), host or packaged_host())
     return _time(trace, spec, step, further_passes, sync, data_seconds, keep_rows)
+
+
+_known: WeakKeyDictionary[StepTrace, dict[str, StepTime | None]] = WeakKeyDictionary()
+
+
+def step_time(trace: StepTrace, gpu: GpuSpec) -> StepTime | None:
+    """The same, worked out once for each trace and card."""
+    by_card = _known.setdefault(trace, {})
+    if gpu.id not in by_card:
+        by_card[gpu.id] = predict_step(trace, gpu)
+    return by_card[gpu.id]
 
 
 class Step:

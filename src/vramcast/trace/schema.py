@@ -67,7 +67,7 @@ class Note:
     """How often it happened."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class StepTrace:
     """One traced run. Make it with TraceBuilder or `StepTrace.load`; both check it."""
 
