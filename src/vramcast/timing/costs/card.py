@@ -49,6 +49,11 @@ class Card:
         return self.rate("f32") / 2 * _ISSUE_LANES / lanes
 
     @cached_property
+    def clock(self) -> float:
+        """Cycles of a multiprocessor."""
+        return self.issue / (self.sms * _ISSUE_LANES)
+
+    @cached_property
     def has_tf32(self) -> bool:
         return self.spec.compute_capability >= (8, 0)
 

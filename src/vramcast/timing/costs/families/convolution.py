@@ -5,12 +5,14 @@ from __future__ import annotations
 from math import prod
 
 from vramcast.timing.costs.card import Card
-from vramcast.timing.costs.families.gemm import tiled_seconds, unit_of
+from vramcast.timing.costs.families.gemm import alignment, tiled_seconds, unit_of
 from vramcast.timing.costs.part import Part, feature
 from vramcast.timing.costs.signature import Arguments, Tensor, Value
 
-# Instructions a multiply-add of a depthwise kernel costs with its addressing.
-_DEPTHWISE_INSTRUCTIONS = 12.0
+# Instructions of depthwise kernels for each element of the result and for each place of the window. PyTorch's own
+# serve FP32 and BF16 where channels come first, and strided FP16; cuDNN's the rest.
+_NATIVE_DEPTHWISE = (180.0, 16.0)
+_CUDNN_DEPTHWISE = (40.0, 8.0)
 
 
 def _sizes(value: Value, count: int, default: int) -> list[int]:
@@ -60,24 +62,30 @@ def _part(card: Card, shape: _Shape, direction: str, cudnn_tf32: bool) -> Part:
     if pointwise:
         tags.append("1x1")
     if shape.c_in == 1 and shape.c_out <= 2 and shape.groups > 1:
-        instructions = shape.flops / 2 * _DEPTHWISE_INSTRUCTIONS
-        base = max(instructions / card.issue, shape.bytes / card.bandwidth)
-        tags += [f"{layout}/{x.dtype}", f"window{shape.window}"]
-        features = (
-            feature("window", shape.window),
-            feature("spatial", shape.spatial),
-            feature("channels", shape.groups),
-        )
-        return Part(f"depthwise-{direction}", base, shape.flops, shape.bytes, "f32", features, tuple(tags))
-    m, n, k = shape.positions, shape.c_out, shape.c_in * shape.window
-    if direction == "dgrad":
-        m, n, k = shape.x_shape[0] * shape.spatial, shape.c_in, shape.c_out * shape.window
-        m = min(m, shape.positions) if shape.strided else m
-    elif direction == "wgrad":
-        m, n, k = shape.c_out, shape.c_in * shape.window, shape.positions
-    base = max(tiled_seconds(card, shape.groups, m, n, k, unit), shape.bytes / card.bandwidth)
+        return _depthwise(card, shape, direction, layout, tags)
+    # Tensor cores take channels in whole vectors: an image of 3 counts as one of 4 or 8.
+    vector = 16 // shape.item
+    c_in, c_out = _whole(shape.c_in, vector), _whole(shape.c_out, vector)
     kernels = 1
-    if not shape.last and not (pointwise and not shape.strided) and shape.spatial > 1:
+    turned = not shape.last and not pointwise and shape.spatial > 1
+    if pointwise and not shape.strided and not shape.last:
+        # A matrix product for each image, its rows as long as the image has places.
+        batch = shape.groups * shape.x_shape[0]
+        m, n, k = {"fwd": (c_out, shape.spatial, c_in), "dgrad": (c_in, shape.spatial, c_out)}.get(
+            direction, (c_out, c_in, shape.spatial)
+        )
+        base = tiled_seconds(card, batch, m, n, k, unit, splits=False)
+        tags.append(f"rows{alignment(shape.spatial, shape.item)}")
+    else:
+        m, n, k = shape.positions, shape.c_out, c_in * shape.window
+        if direction == "dgrad":
+            m, n, k = shape.x_shape[0] * shape.spatial, shape.c_in, c_out * shape.window
+            m = min(m, shape.positions) if shape.strided else m
+        elif direction == "wgrad":
+            m, n, k = shape.c_out, c_in * shape.window, shape.positions
+        base = tiled_seconds(card, shape.groups, m, n, k, unit, splits=direction == "wgrad")
+    base = max(base, shape.bytes / card.bandwidth)
+    if turned:
         # Tensor core kernels want channels last: the operands are turned, and the result turned back.
         base += 2 * shape.bytes / card.bandwidth
         kernels = 4
@@ -89,6 +97,22 @@ def _part(card: Card, shape: _Shape, direction: str, cudnn_tf32: bool) -> Part:
     if shape.groups > 1:
         features += (feature("groups", shape.groups),)
     return Part(kind, base, shape.flops, shape.bytes, unit, features, tuple(tags), kernels)
+
+
+def _whole(channels: int, vector: int) -> int:
+    return -(-channels // vector) * vector
+
+
+def _depthwise(card: Card, shape: _Shape, direction: str, layout: str, tags: list[str]) -> Part:
+    """One input channel for each output channel: bound by the instructions of each window, or by memory."""
+    dtype = shape.x.dtype
+    cudnn = shape.last or (dtype == "f16" and not shape.strided)
+    each, window = _CUDNN_DEPTHWISE if cudnn else _NATIVE_DEPTHWISE
+    elements = shape.y_bytes / shape.item if direction != "dgrad" else shape.x_bytes / shape.item
+    base = max(elements * (each + window * shape.window) / card.issue, shape.bytes / card.bandwidth)
+    features = (feature("window", shape.window), feature("spatial", shape.spatial), feature("channels", shape.groups))
+    kind = f"depthwise-{'cudnn' if cudnn else 'native'}-{direction}"
+    return Part(kind, base, shape.flops, shape.bytes, "f32", features, (*tags, f"{layout}/{dtype}"))
 
 
 def output_shape(x: Tensor, weight: Tensor, args: Arguments) -> tuple[int, ...]:

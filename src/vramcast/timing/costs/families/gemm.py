@@ -35,8 +35,8 @@ def unit_of(dtype: str, tf32: bool) -> str:
     return {"c64": "f32", "c128": "f64"}.get(dtype, dtype)
 
 
-def tiled_seconds(card: Card, batch: int, m: int, n: int, k: int, unit: str) -> float:
-    """The best that any tile and split of the depth gives, in whole waves."""
+def tiled_seconds(card: Card, batch: int, m: int, n: int, k: int, unit: str, *, splits: bool = True) -> float:
+    """The best that any tile gives, and any split of the depth where there are kernels for it, in whole waves."""
     rate_of_one = card.rate(unit) / card.sms
     half = _HALF_RATE_INTENSITY.get(unit, _DEFAULT_HALF_RATE_INTENSITY)
     best = float("inf")
@@ -44,7 +44,7 @@ def tiled_seconds(card: Card, batch: int, m: int, n: int, k: int, unit: str) -> 
         tiles = batch * ceil(m / tile_m) * ceil(n / tile_n)
         intensity = tile_m * tile_n / (tile_m + tile_n)
         a_tile = 2.0 * tile_m * tile_n * (1 + half / intensity) / rate_of_one
-        for split in _SPLITS:
+        for split in _SPLITS if splits else (1,):
             if split > 1 and (k // split < _LEAST_DEPTH or tiles * (split - 1) >= 2 * card.sms):
                 break
             waves = tiles * split / card.sms
@@ -58,7 +58,7 @@ def _inner_is_last(matrix: Tensor) -> bool:
     return matrix.strides is None or matrix.strides[-1] == 1 or matrix.shape[-1] == 1
 
 
-def _alignment(size: int, item: int) -> int:
+def alignment(size: int, item: int) -> int:
     """16, 8, 4 or 2: the bytes on which every row begins."""
     for bytes_ in (16, 8, 4):
         if size * item % bytes_ == 0:
@@ -83,9 +83,7 @@ def product(
     unit = unit_of(left.dtype, tf32)
     flops = 2.0 * batch * m * n * k * (4 if left.dtype.startswith("c") else 1)
     moved = left.nbytes + right.nbytes + batch * m * n * left.item + added
-    aligned = min(
-        _alignment(_leading(left), left.item), _alignment(_leading(right), right.item), _alignment(n, left.item)
-    )
+    aligned = min(alignment(_leading(left), left.item), alignment(_leading(right), right.item), alignment(n, left.item))
     narrow = min(m, n)
     layout = ("n" if _inner_is_last(left) else "t") + ("n" if _inner_is_last(right) else "t")
     if narrow == 1 or k == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 from vramcast.timing.costs.card import Card
 from vramcast.timing.costs.families.elementwise import STRIDED_INSTRUCTIONS
@@ -69,7 +69,7 @@ def _group(kind: str, args: Arguments, card: Card, first: int, reads: list[Tenso
     """Moments of each group, then the elements with offsets worked out for each."""
     x = reads[0]
     sizes = [value for value in args.args[first : first + 4] if isinstance(value, int)]
-    batch, channels, spatial, groups = sizes if len(sizes) == 4 else [x.shape[0], x.shape[1], prod(x.shape[2:]), 32]
+    batch, _, spatial, groups = sizes if len(sizes) == 4 else [x.shape[0], x.shape[1], prod(x.shape[2:]), 32]
     moved = float(sum(tensor.nbytes for tensor in reads) + x.nbytes)
     base = passes * x.nbytes / card.bandwidth + x.numel * STRIDED_INSTRUCTIONS / card.issue
     features = (feature("blocks", batch * groups), feature("spatial", spatial))
@@ -87,21 +87,20 @@ def group_norm_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: boo
     return [] if x is None or dy is None else _group("group-norm-backward", args, card, 5, [dy, x], 2)
 
 
-def _batch(kind: str, card: Card, reads: list[Tensor], passes: float) -> list[Part]:
-    """Statistics of each channel, then the elements. Where channels lie apart, a block takes one channel."""
+def _batch(kind: str, card: Card, reads: list[Tensor], passes: float, cycles: float) -> list[Part]:
+    """Statistics of each channel, then the elements. Where channels lie apart, one block takes a whole channel and gets
+    through it at so many cycles an element: few channels leave the card waiting for it."""
     x = reads[-1]
     channels = x.shape[1] if len(x.shape) > 1 else 1
     last = bool(x.order) and x.order[-1] == 1
     length = x.numel // max(channels, 1)
-    layout = "nhwc" if last else "nchw"
     moved = float(sum(tensor.nbytes for tensor in reads) + x.nbytes)
     features = (feature("channels", channels), feature("length", length), feature("spatial", prod(x.shape[2:])))
     base = passes * x.nbytes / card.bandwidth
     if not last:
-        # Fewer channels than multiprocessors leave some without work.
-        base *= max(card.sms / max(channels, 1), 1.0)
+        base = max(base, ceil(channels / (2 * card.sms)) * length * cycles / card.clock)
     tags = (f"{x.item}-byte", x.dtype)
-    part = Part(f"{kind}-{layout}", base, 8.0 * x.numel, moved, "f32", features, tags)
+    part = Part(f"{kind}-{'nhwc' if last else 'nchw'}", base, 8.0 * x.numel, moved, "f32", features, tags)
     odd = [tensor for tensor in reads if not tensor.dense or tensor.order != x.order]
     return [part, *_copies(card, [tensor for tensor in odd if tensor.strides is not None])]
 
@@ -109,7 +108,7 @@ def _batch(kind: str, card: Card, reads: list[Tensor], passes: float) -> list[Pa
 def _batch_forward(kind: str) -> object:
     def forward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
         x = args.tensor(0)
-        return [] if x is None else _batch(kind, card, [x], 3)
+        return [] if x is None else _batch(kind, card, [x], 3, 1.2)
 
     return forward
 
@@ -117,7 +116,7 @@ def _batch_forward(kind: str) -> object:
 def _batch_backward(kind: str) -> object:
     def backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
         first, second = args.tensor(0), args.tensor(1)
-        return [] if first is None or second is None else _batch(kind, card, [first, second], 5)
+        return [] if first is None or second is None else _batch(kind, card, [first, second], 5, 2.8)
 
     return backward
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from vramcast.timing.costs.card import Card
-from vramcast.timing.costs.families.elementwise import STRIDED_INSTRUCTIONS
+from vramcast.timing.costs.families.elementwise import STRIDED_INSTRUCTIONS, pointwise
 from vramcast.timing.costs.part import Part, feature
 from vramcast.timing.costs.signature import Arguments, Tensor
 
@@ -28,7 +28,7 @@ def reduce(name: str, args: Arguments, card: Card) -> list[Part]:
     moved = float(x.nbytes + outputs * x.item)
     kind = "reduce-all" if outputs == 1 else f"reduce-{'inner' if inner else 'outer'}"
     features = (feature("outputs", outputs), feature("length", length))
-    tags = (name, f"{x.item}-byte", "dense" if x.dense else "sparse")
+    tags = (name, f"{x.item}-byte", "dense" if x.dense else "gaps")
     return [Part(kind, max(moved / card.bandwidth, 1e-10), float(x.numel), moved, "f32", features, tags)]
 
 
@@ -48,7 +48,7 @@ def _softmax(kind: str, reads: list[Tensor], dim: int, card: Card, extra: float 
     features = (feature("length", length),)
     tags = ("inner" if place == rank - 1 else "outer", f"{x.item}-byte")
     parts = [Part(kind, max(moved / card.bandwidth, 1e-10), 5.0 * x.numel, moved, "f32", features, tags)]
-    return parts + [_turned(card, tensor) for tensor in reads if tensor.strides is not None]
+    return parts + [_turned(card, tensor) for tensor in reads[:1] if tensor.strides is not None]
 
 
 def softmax(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
@@ -64,17 +64,29 @@ def log_softmax(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> li
 
 
 def safe_softmax(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
-    """A softmax, then a look for rows that are masked whole."""
+    """A softmax, then a look for rows that are masked whole: each element compared, the rows reduced, zeros put in."""
     x = args.tensor(0)
+    if x is None:
+        return []
     dim = args.args[1] if len(args.args) > 1 and isinstance(args.args[1], int) else -1
-    return [] if x is None else _softmax("safe-softmax", [x], dim, card)
+    flags = Tensor("b8", x.shape)
+    rows = Tensor("b8", (*x.shape[:-1], 1))
+    zero = Tensor(x.dtype, ())
+    return [
+        *_softmax("softmax", [x], dim, card),
+        *pointwise("eq", Arguments((x,), {}), card),
+        *reduce("all", Arguments((flags, -1), {}), card),
+        *pointwise("where", Arguments((rows, zero, x), {}), card),
+    ]
 
 
 def softmax_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
     """A product of the gradient and the result first, then the rows."""
     dy, y = args.tensor(0), args.tensor(1)
     dim = args.args[2] if len(args.args) > 2 and isinstance(args.args[2], int) else -1
-    return [] if dy is None or y is None else _softmax("softmax-backward", [dy, y], dim, card)
+    if dy is None or y is None:
+        return []
+    return [*_softmax("softmax-backward", [dy, y], dim, card), *pointwise("mul", Arguments((dy, y), {}), card)]
 
 
 def log_softmax_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
