@@ -14,8 +14,8 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +205,9 @@ def print_summary(comparisons: list[TimeComparison]) -> None:
         print(f"{name:<26} {count:4d}  median {middle:6.1%}  nine of ten {most:6.1%}  within 20 % {within:5.0%}")
     pairs = order_of_pairs(comparisons)
     if pairs.total:
-        print(f"pairs of one model in the right order: {pairs.right} of {pairs.total} ({pairs.right / pairs.total:.1%})")
+        print(
+            f"pairs of one model in the right order: {pairs.right} of {pairs.total} ({pairs.right / pairs.total:.1%})"
+        )
         for one, other in pairs.wrong[:12]:
             print(f"  wrong: {one}, {other}")
 

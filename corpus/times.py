@@ -46,7 +46,7 @@ def measured_times(folders: Sequence[Path] = STEP_TIMES) -> dict[str, list[Measu
     for folder in folders:
         for path in sorted(folder.glob("*.jsonl.gz")):
             gpu = path.name.partition("-")[0]
-            for line in gzip.open(path, "rt", encoding="utf-8"):
+            for line in gzip.decompress(path.read_bytes()).splitlines():
                 record = json.loads(line)
                 if "error" not in record:
                     found.setdefault(record["name"], []).append(_times(record, gpu))

@@ -25,8 +25,9 @@ from vramcast.jobs.parallel import check_supported, data_parallel
 from vramcast.jobs.parameters import count_parameters
 from vramcast.jobs.schema import Job, Script
 from vramcast.jobs.shapes import OutputShapes
+from vramcast.jobs.timing import MOST_ACCUMULATED
 from vramcast.jobs.training.averaging import Average
-from vramcast.jobs.training.loop import MOST_ACCUMULATED, TrainingLoop
+from vramcast.jobs.training.loop import TrainingLoop
 from vramcast.jobs.training.optimizers import make_optimizers
 from vramcast.jobs.training.plan import main_component, make_plan
 from vramcast.memory.longer import lengthened

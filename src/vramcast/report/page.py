@@ -9,7 +9,7 @@ from html import escape
 from rich.console import Console
 from rich.text import Text
 
-from vramcast.report.terminal import table
+from vramcast.report.grid import table
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from vramcast.trace.calls import (
     BACKWARD,
     ENGINE,
     GRAD,
+    HOOK,
     ITERATION,
     MARKS,
     MODULE,
@@ -30,7 +31,7 @@ from vramcast.trace.calls import (
 LISTS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach_")
 """Ops on lists of tensors: the host works for each of them."""
 
-_MARK_FEATURES = {MODULE: "module", BACKWARD: "backward", ITERATION: "iteration"}
+_MARK_FEATURES = {HOOK: "hook", MODULE: "module", BACKWARD: "backward", ITERATION: "iteration"}
 
 Features = tuple[tuple[str, float], ...]
 

@@ -48,9 +48,7 @@ def exposed_seconds(
     if known < sync.gradient_bytes / 2:
         parts = 64
         span = backward_end - backward_start
-        ready = [
-            (backward_start + span * (part + 1) / parts, sync.gradient_bytes // parts) for part in range(parts)
-        ]
+        ready = [(backward_start + span * (part + 1) / parts, sync.gradient_bytes // parts) for part in range(parts)]
     done = backward_start
     filled, capacity = 0, FIRST_BUCKET_BYTES
     last = backward_end

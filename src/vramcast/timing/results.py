@@ -8,21 +8,8 @@ from dataclasses import dataclass, field
 
 from vramcast.timing.queues import Timeline
 
-HOST, ARITHMETIC, BANDWIDTH, LAUNCHES, LINK = (
-    "host",
-    "arithmetic",
-    "memory bandwidth",
-    "small kernels",
-    "gradient sync",
-)
-DATA, FORWARD, BACKWARD, RECOMPUTATION, SYNC, OPTIMIZER = (
-    "data",
-    "forward",
-    "backward",
-    "recomputation",
-    "gradient sync",
-    "optimizer",
-)
+HOST, ARITHMETIC, BANDWIDTH, LAUNCHES = "host", "arithmetic", "memory bandwidth", "small kernels"
+DATA, FORWARD, BACKWARD, SYNC, OPTIMIZER = "data", "forward", "backward", "gradient sync", "optimizer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +45,8 @@ class StepRows:
     """Name, begin and end."""
     kernels: array[int]
     device_seconds: array[float]
-    event: array[int]
-    """How many events of the trace had happened after each row."""
+    requested_bytes: array[int]
+    """What the program holds on the card after each row."""
     timeline: Timeline
 
 

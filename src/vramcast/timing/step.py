@@ -34,7 +34,7 @@ from vramcast.timing.results import (
 from vramcast.timing.waits import waits
 from vramcast.trace import StepTrace
 from vramcast.trace.calls import MARKS, RECOMPUTED, OpCalls
-from vramcast.trace.schema import KINDS
+from vramcast.trace.schema import ALLOC, FREE, KINDS
 
 _LIMITS = {"compute": ARITHMETIC, "memory": BANDWIDTH, "launch": LAUNCHES}
 _NO_COST = OpCost("host", 0.0, 0.0, 0.0, "launch", 0)
@@ -263,6 +263,18 @@ def _rows(trace: StepTrace, step: Step, timeline: Timeline, elapsed: _Elapsed) -
         ],
         kernels=array("i", [work.kernels for work in step.works]),
         device_seconds=array("d", [work.device_seconds for work in step.works]),
-        event=calls.event[rows.start : rows.stop],
+        requested_bytes=_held(trace, calls.event[rows.start : rows.stop]),
         timeline=timeline,
     )
+
+
+def _held(trace: StepTrace, events: Sequence[int]) -> array[int]:
+    """Bytes requested and not yet freed when so many events had happened."""
+    levels, held = array("q", [0]), 0
+    for code, arg in zip(trace.event_kind, trace.event_arg, strict=True):
+        if code == ALLOC:
+            held += trace.requested_bytes[arg]
+        elif code == FREE:
+            held -= trace.requested_bytes[arg]
+        levels.append(held)
+    return array("q", [levels[event] for event in events])

@@ -20,7 +20,9 @@ OPTIMIZER, OPTIMIZER_END = "optimizer", "optimizer end"
 """Their arguments: how many parameters it has, and which optimizer it is."""
 SYNCHRONIZE = "synchronize"
 """The host waits for the card."""
-MARKS = (MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE)
+HOOK = "hook"
+"""Python code sees a tensor that autograd saves, or wants back: checkpoints without reentry, offloading."""
+MARKS = (HOOK, MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE)
 
 GRAD = 1
 """Autograd records the op."""

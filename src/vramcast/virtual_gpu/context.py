@@ -190,7 +190,11 @@ class VirtualGpu:
         put(torch.autograd, "_engine_run_backward", run)
         put(torch.autograd.graph, "_engine_run_backward", run)
         hooks = torch.autograd.graph.saved_tensors_hooks
-        put(hooks, "__init__", patches.hooks_with_modes(hooks.__init__, lambda: self._modes.functions))
+        put(
+            hooks,
+            "__init__",
+            patches.hooks_with_modes(hooks.__init__, lambda: self._modes.functions, self._machine.op_log.mark),
+        )
         put(
             torch.utils._device.DeviceContext,
             "__torch_function__",

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from vramcast.trace.calls import HOOK
 from vramcast.virtual_gpu.storages import HOST, block_of
 
 CUDA0 = torch.device("cuda", 0)
@@ -89,11 +90,14 @@ def followed_by(original: Callable[..., Any], then: Callable[[], None]) -> Calla
     return call
 
 
-def hooks_with_modes(original: Callable[..., None], mode: Callable[[], Any]) -> Callable[..., None]:
+def hooks_with_modes(
+    original: Callable[..., None], mode: Callable[[], Any], mark: Callable[[str], None]
+) -> Callable[..., None]:
     """saved_tensors_hooks.__init__ whose hooks see the card: autograd calls them from inside our handlers."""
 
     def with_mode(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def run(value: Any) -> Any:
+            mark(HOOK)
             if torch._C._len_torch_function_stack():
                 return hook(value)
             with mode():
