@@ -15,17 +15,23 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from corpus.children import run_each
 from corpus.measure_corpus import Workload, load_corpus, load_everything
-from corpus.predictions import TIMEOUT_SECONDS, Measured, import_heavy, run_virtually
-from corpus.times import PHASES, MeasuredTimes, combined, measured_times
-from vramcast.gpus import find_gpu
-from vramcast.timing import StepTime, predict_step
-from vramcast.timing.costs import CostModel
+from corpus.predictions import TIMEOUT_SECONDS, Comparison, Measured, import_heavy, run_virtually
+from corpus.times import (
+    PHASES,
+    MeasuredTimes,
+    TimeFigures,
+    combined,
+    measured_times,
+    op_records,
+    time_figures,
+)
 from vramcast.trace import StepTrace
 
 GPU = "h200"
@@ -40,9 +46,7 @@ class TimeComparison:
     """A measured step beside its prediction."""
 
     measured: MeasuredTimes
-    predicted: StepTime
-    by_specification: StepTime
-    """As for a card that was never measured."""
+    predicted: TimeFigures
 
     @property
     def error(self) -> float:
@@ -50,7 +54,7 @@ class TimeComparison:
 
     @property
     def specification_error(self) -> float:
-        return self.by_specification.seconds / self.measured.seconds - 1
+        return self.predicted.specification_seconds / self.measured.seconds - 1
 
     def phase_error(self, phase: str) -> float | None:
         measured = self.measured.phases.get(phase, 0.0)
@@ -59,9 +63,19 @@ class TimeComparison:
         return self.predicted.phases.get(phase, 0.0) / measured - 1
 
     @property
+    def fitted(self) -> bool:
+        """Its ops were recorded, and the times of kernels and host are fitted to them."""
+        return self.measured.name in _fitted()
+
+    @property
     def model(self) -> tuple[Any, ...]:
         args = self.measured.args
         return self.measured.factory, *(str(args.get(name)) for name in _SAME_MODEL)
+
+
+@cache
+def _fitted() -> frozenset[str]:
+    return frozenset(record["name"] for record in op_records())
 
 
 @dataclass(frozen=True)
@@ -92,18 +106,23 @@ def trace_all(workloads: Iterable[Measured], folder: Path, jobs: int) -> dict[st
 
 
 def compare(measured: Iterable[MeasuredTimes], folder: Path) -> list[TimeComparison]:
-    spec = find_gpu(GPU)
-    calibrated, plain = CostModel.for_gpu(spec), CostModel(spec)
     found = []
     for one in measured:
         path = folder / f"{one.name}.trace"
-        if not path.exists():
-            continue
-        trace = StepTrace.load(path)
-        predicted, by_specification = (predict_step(trace, spec, model=model) for model in (calibrated, plain))
-        if predicted is not None and by_specification is not None:
-            found.append(TimeComparison(one, predicted, by_specification))
+        figures = time_figures(StepTrace.load(path)) if path.exists() else None
+        if figures is not None:
+            found.append(TimeComparison(one, figures))
     return found
+
+
+def time_comparisons(comparisons: Iterable[Comparison]) -> list[TimeComparison]:
+    """The times in predictions of memory that were made anyway."""
+    known = measured_times()
+    return [
+        TimeComparison(combined(known[c.measured.name]), c.time)
+        for c in comparisons
+        if c.time is not None and c.measured.name in known
+    ]
 
 
 def order_of_pairs(comparisons: Iterable[TimeComparison]) -> Pairs:
@@ -177,32 +196,25 @@ def recorded(only: str = "") -> list[MeasuredTimes]:
 def predict_unmeasured(corpus: Path, out: Path, folder: Path, jobs: int) -> int:
     workloads = [as_measured(w) for w in load_corpus(corpus) if not w.missing]
     failed = trace_all(workloads, folder, jobs)
-    spec = find_gpu(GPU)
-    model = CostModel.for_gpu(spec)
-    lines = []
+    lines: list[dict[str, Any]] = []
     for workload in workloads:
         if workload.name in failed:
             lines.append({"name": workload.name, "error": failed[workload.name]})
             continue
-        time = predict_step(StepTrace.load(folder / f"{workload.name}.trace"), spec, model=model)
-        if time is not None:
-            lines.append({"name": workload.name, **figures(time)})
+        figures = time_figures(StepTrace.load(folder / f"{workload.name}.trace"))
+        if figures is not None:
+            lines.append({"name": workload.name, **asdict(figures)})
     out.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     print(f"{len(lines) - len(failed)} of {len(workloads)} predicted, written to {out}")
     return 0
 
 
-def figures(time: StepTime) -> dict[str, Any]:
-    return {
-        "seconds": time.seconds, "low_seconds": time.low_seconds, "high_seconds": time.high_seconds,
-        "phases": dict(time.phases), "device_seconds": time.device_seconds, "host_seconds": time.host_seconds,
-        "limits": dict(time.limits), "peak_share": time.peak_share,
-    }  # fmt: skip
-
-
 def print_summary(comparisons: list[TimeComparison]) -> None:
-    for name, count, middle, most, within in summary(comparisons):
-        print(f"{name:<26} {count:4d}  median {middle:6.1%}  nine of ten {most:6.1%}  within 20 % {within:5.0%}")
+    unseen = [comparison for comparison in comparisons if not comparison.fitted]
+    for title, group in (("all recorded workloads", comparisons), ("those whose ops no fit has seen", unseen)):
+        print(f"{title}: {len(group)}")
+        for name, count, middle, most, within in summary(group):
+            print(f"  {name:<26} {count:4d}  median {middle:6.1%}  nine of ten {most:6.1%}  within 20 % {within:5.0%}")
     pairs = order_of_pairs(comparisons)
     if pairs.total:
         print(

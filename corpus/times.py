@@ -8,10 +8,15 @@ import json
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from vramcast.gpus import GpuSpec, find_gpu
+from vramcast.timing import predict_step
+from vramcast.timing.costs import CostModel
+from vramcast.trace import StepTrace
 from vramcast.trace.calls import MARKS, OpCalls
 
 RECORDS = Path(__file__).resolve().parent / "records"
@@ -82,6 +87,35 @@ def combined(runs: Sequence[MeasuredTimes]) -> MeasuredTimes:
         phases={name: sum(run.phases[name] for run in runs) / len(runs) for name in PHASES},
         issue_seconds=first.issue_seconds,
     )
+
+
+@dataclass(frozen=True)
+class TimeFigures:
+    """What is predicted of a step, short enough to be handed from a child process."""
+
+    seconds: float
+    phases: Mapping[str, float]
+    limited_by: str
+    device_seconds: float
+    host_seconds: float
+    specification_seconds: float
+    """As for a card that was never measured."""
+
+
+def time_figures(trace: StepTrace) -> TimeFigures | None:
+    gpu = GpuSpec.from_dict(trace.gpu)
+    time = predict_step(trace, gpu, model=_model(gpu.id, calibrated=True))
+    plain = predict_step(trace, gpu, model=_model(gpu.id, calibrated=False))
+    if time is None or plain is None:
+        return None
+    return TimeFigures(
+        time.seconds, dict(time.phases), time.limited_by, time.device_seconds, time.host_seconds, plain.seconds
+    )
+
+
+@cache
+def _model(gpu: str, *, calibrated: bool) -> CostModel:
+    return CostModel.for_gpu(find_gpu(gpu)) if calibrated else CostModel(find_gpu(gpu))
 
 
 def op_records() -> Iterator[dict[str, Any]]:

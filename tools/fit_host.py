@@ -90,7 +90,7 @@ def simulate(case: Case, seconds: dict[str, float], latencies: dict[str, float])
             begun = host
             host += takes[kind]
             if kernels:
-                full = len(ends) + kernels - LAUNCH_QUEUE
+                full = min(len(ends) + kernels - LAUNCH_QUEUE, len(ends))
                 if full > 0 and ends[full - 1] > host:
                     host = ends[full - 1]
                 start = max(device + gap, begun + (host - begun) / kernels + launch)

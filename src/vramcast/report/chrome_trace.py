@@ -25,7 +25,7 @@ def chrome_trace(rows: StepRows, name: str) -> dict[str, Any]:
     # The first row of the timeline is the wait for data.
     for i, op in enumerate(rows.names, 1):
         begin, end = timeline.issue_start[i], timeline.issue_end[i]
-        details = {"module": rows.modules[i - 1]}
+        details: dict[str, Any] = {"module": rows.modules[i - 1]}
         if end > begin and (op not in MARKS or end - begin > 1e-6):
             events.append(_complete(_HOST, op, begin, end, details))
         if rows.kernels[i - 1]:

@@ -32,4 +32,6 @@ def module_times(own: Mapping[tuple[str, int], float]) -> ModuleTime:
 def _finish(name: str, draft: _Draft) -> ModuleTime:
     prefix = f"{name}." if name else ""
     children = [_finish(prefix + word, child) for word, child in draft.children.items()]
-    return ModuleTime(name, *draft.seconds, tuple(sorted(children, key=lambda node: (-node.seconds, node.name))))
+    forward, backward, recompute, other = draft.seconds
+    ordered = tuple(sorted(children, key=lambda node: (-node.seconds, node.name)))
+    return ModuleTime(name, forward, backward, recompute, other, ordered)

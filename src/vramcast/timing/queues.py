@@ -77,7 +77,7 @@ class TwoQueues:
             begun = host
             host += work.host_seconds
             if kernels:
-                full = len(ends) + kernels - depth
+                full = min(len(ends) + kernels - depth, len(ends))
                 if full > 0 and ends[full - 1] > host:
                     host = ends[full - 1]
                 # The first kernel can start before the last one is launched.

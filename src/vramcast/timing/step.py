@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -136,6 +136,45 @@ def _elapsed(timeline: Timeline, begin: float) -> _Elapsed:
     return _Elapsed(seconds, busy)
 
 
+class _Totals:
+    """Sums over the rows of a step, each counted as often as it happens."""
+
+    def __init__(self, trace: StepTrace, step: Step, elapsed: _Elapsed, weights: Sequence[int]) -> None:
+        waiting = elapsed.seconds[0]
+        self.phases = {DATA: waiting, FORWARD: 0.0, BACKWARD: 0.0, SYNC: 0.0, OPTIMIZER: 0.0}
+        self.limits: defaultdict[str, float] = defaultdict(float, {DATA: waiting})
+        self.own: defaultdict[tuple[str, int], float] = defaultdict(float)
+        self.recompute = self.flops = self.arithmetic = self.device = self.host = 0.0
+        calls, first = step.calls, step.rows.start
+        for stretch in step.stretches:
+            for row in range(stretch.first, stretch.end):
+                at, number = row - first, calls.call[row]
+                weight = weights[at]
+                seconds, busy = elapsed.seconds[at + 1] * weight, elapsed.busy[at + 1] * weight
+                self._add(step.costs[number], stretch.phase, seconds, busy)
+                recomputed = bool(calls.flags[row] & RECOMPUTED) and stretch.phase == BACKWARD
+                if recomputed:
+                    self.recompute += seconds
+                if seconds:
+                    part = _RECOMPUTE_PART if recomputed else _MODULE_PART.get(stretch.phase, _OTHER_PART)
+                    self.own[trace.modules[calls.module[row]], part] += seconds
+                self.device += step.works[at].device_seconds * weight
+                self.host += step.works[at].host_seconds * weight
+                flops = step.costs[number].flops * weight
+                if flops:
+                    self.flops += flops
+                    self.arithmetic += flops / step.model.card.rate(_unit(calls, number))
+
+    def _add(self, cost: OpCost, phase: str, seconds: float, busy: float) -> None:
+        self.phases[phase] += seconds
+        self.limits[_LIMITS[cost.limited_by]] += busy
+        self.limits[HOST] += seconds - busy
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.phases.values())
+
+
 def _time(
     trace: StepTrace,
     gpu: GpuSpec,
@@ -145,54 +184,29 @@ def _time(
     data_seconds: float,
     keep_rows: bool,
 ) -> StepTime:
-    calls, rows, works = step.calls, step.rows, step.works
-    waiting = Work(data_seconds, 0.0, 0, False)
-    timeline, period = steady([waiting, *works], step.host.latencies)
+    calls, rows = step.calls, step.rows
+    timeline, period = steady([Work(data_seconds, 0.0, 0, False), *step.works], step.host.latencies)
     elapsed = _elapsed(timeline, timeline.seconds - period)
-    weights = _weights(rows, step.stretches, further_passes)
-
-    phases = {DATA: elapsed.seconds[0], FORWARD: 0.0, BACKWARD: 0.0, SYNC: 0.0, OPTIMIZER: 0.0}
-    limits: Counter[str] = Counter({DATA: elapsed.seconds[0]})
-    own: Counter[tuple[str, int]] = Counter()
-    recompute = flops = arithmetic = device = host = 0.0
-    for stretch in step.stretches:
-        for row in range(stretch.first, stretch.end):
-            at, number = row - rows.start, calls.call[row]
-            weight, cost = weights[at], step.costs[number]
-            seconds, busy = elapsed.seconds[at + 1] * weight, elapsed.busy[at + 1] * weight
-            phases[stretch.phase] += seconds
-            limits[_LIMITS[cost.limited_by]] += busy
-            limits[HOST] += seconds - busy
-            part = _MODULE_PART.get(stretch.phase, _OTHER_PART)
-            if calls.flags[row] & RECOMPUTED and stretch.phase == BACKWARD:
-                recompute += seconds
-                part = _RECOMPUTE_PART
-            if seconds:
-                own[trace.modules[calls.module[row]], part] += seconds
-            device += works[at].device_seconds * weight
-            host += works[at].host_seconds * weight
-            if cost.flops:
-                flops += cost.flops * weight
-                arithmetic += cost.flops * weight / step.model.card.rate(_unit(calls, number))
+    totals = _Totals(trace, step, elapsed, _weights(rows, step.stretches, further_passes))
     if sync is not None:
-        phases[SYNC] = _exposed(trace, gpu, step, elapsed, sync)
-        limits[SYNC] = phases[SYNC]
-    seconds = sum(phases.values())
+        totals.phases[SYNC] = totals.limits[SYNC] = _exposed(trace, gpu, step, elapsed, sync)
+    seconds = totals.seconds
     low, high = interval(seconds, calibrated=step.model.calibrated)
+    always = (FORWARD, BACKWARD, OPTIMIZER)
     return StepTime(
         seconds=seconds,
         low_seconds=low,
         high_seconds=high,
-        phases={name: value for name, value in phases.items() if value or name in (FORWARD, BACKWARD, OPTIMIZER)},
-        recompute_seconds=recompute,
-        device_seconds=device,
-        host_seconds=host,
-        limits={name: value / seconds for name, value in limits.items() if value > 0} if seconds else {},
-        flops=flops,
-        peak_share=arithmetic / seconds if seconds else None,
-        waits=sum(work.waits for work in works),
+        phases={name: value for name, value in totals.phases.items() if value or name in always},
+        recompute_seconds=totals.recompute,
+        device_seconds=totals.device,
+        host_seconds=totals.host,
+        limits={name: value / seconds for name, value in totals.limits.items() if value > 0},
+        flops=totals.flops,
+        peak_share=totals.arithmetic / seconds if seconds else None,
+        waits=sum(work.waits for work in step.works),
         ops=sum(calls.ops[calls.call[row]] not in MARKS for row in rows),
-        modules=module_times(own),
+        modules=module_times(totals.own),
         calibrated=step.model.calibrated,
         source=step.model.source,
         unknown_ops=dict(step.model.unknown_ops),
