@@ -18,9 +18,9 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
         "",
         *paragraph(
             f"""The predicted time of a step beside the measured one (the median of the steps after warm-up; the mean
-            where a workload was measured twice), for {len(found)} workloads on the H200. Times of kernels and of the host
-            are fitted to recorded steps of {len(found) - len(unseen)} of them; the other {len(unseen)} were only measured
-            as a whole. A host-bound step differs by 10 to 20 % from run to run on the machine itself.
+            where a workload was measured twice), for {len(found)} workloads on the H200. Times of kernels and of the
+            host are fitted to recorded steps of {len(found) - len(unseen)} of them; the other {len(unseen)} were only
+            measured as a whole. A host-bound step differs by 10 to 20 % from run to run on the machine itself.
             [timing.md](timing.md) says how it is predicted."""
         ),
         "",
@@ -29,8 +29,8 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
         *_table("not seen by any fit", unseen),
         "",
         *paragraph(
-            f"""*Order of variants.* Of {pairs.total} pairs of runs of one model whose measured times differ by more than
-            5 %, {pairs.right} ({pairs.right / max(1, pairs.total):.0%}) are predicted in the right order."""
+            f"""*Order of variants.* Of {pairs.total} pairs of runs of one model whose measured times differ by more
+            than 5 %, {pairs.right} ({pairs.right / max(1, pairs.total):.0%}) are predicted in the right order."""
         ),
         "",
         "<details><summary>Every workload</summary>",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vramcast.advice.advise import advise
+    from vramcast.advice.what_if import what_if
     from vramcast.gpus import GpuSpec, all_gpus, find_gpu
     from vramcast.jobs.check import check
     from vramcast.jobs.compare import compare
@@ -45,6 +46,7 @@ __all__ = [
     "rule",
     "table",
     "virtual_gpu",
+    "what_if",
 ]
 
 _HOMES = {
@@ -53,6 +55,7 @@ _HOMES = {
     "find_gpu": "vramcast.gpus",
     "Job": "vramcast.jobs.schema",
     "advise": "vramcast.advice.advise",
+    "what_if": "vramcast.advice.what_if",
     "check": "vramcast.jobs.check",
     "compare": "vramcast.jobs.compare",
     "explain": "vramcast.jobs.explain",

@@ -116,3 +116,8 @@ def write_chrome(path: Path, trace: StepTrace | None, gpu: GpuSpec) -> None:
         path.write_text(json.dumps(document), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def names(text: str) -> tuple[str, ...]:
+    """An option's list, as in --keep batch,precision."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
