@@ -12,20 +12,35 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "vramcast"
 
 # Each layer with the layers it may import; every layer may import the base.
-BASE = {"errors", "units", "factories"}
+BASE = {"errors", "units", "access", "factories"}
 LAYERS: dict[str, set[str]] = {
     "gpus": set(),
     "trace": set(),
     "allocator": set(),
     "quick": set(),
-    "memory": {"gpus", "trace", "allocator", "timing"},
     "timing": {"gpus", "trace"},
+    "memory": {"gpus", "trace", "allocator", "timing"},
     "virtual_gpu": {"gpus", "trace", "allocator", "memory"},
     "measure": {"gpus", "trace", "allocator", "memory", "timing"},
-    "report": {"gpus", "trace", "memory", "timing"},
+    "watch": {"gpus"},
+    "report": {"gpus", "trace", "memory", "timing", "watch"},
     "jobs": {"gpus", "trace", "memory", "report", "virtual_gpu", "timing"},
     "advice": {"gpus", "trace", "memory", "report", "jobs", "timing"},
-    "cli": {"gpus", "trace", "memory", "quick", "report", "jobs", "advice", "virtual_gpu", "measure", "timing"},
+    "mcp_server": {"gpus", "trace", "memory", "report", "jobs", "advice"},
+    "cli": {
+        "mcp_server",
+        "gpus",
+        "trace",
+        "memory",
+        "quick",
+        "report",
+        "jobs",
+        "advice",
+        "timing",
+        "virtual_gpu",
+        "measure",
+        "watch",
+    },
 }
 MAY_IMPORT_TORCH = {"virtual_gpu", "measure"}
 TORCH_FILES = {
@@ -92,6 +107,7 @@ def test_only_some_layers_import_torch(layer: str) -> None:
         "import vramcast; vramcast.check, vramcast.explain, vramcast.compare, vramcast.table, vramcast.advise",
         "import vramcast.advice.search, vramcast.report.advice; from vramcast.advice.knobs import knobs; list(knobs())",
         "import vramcast.quick.words, vramcast.gpus.state; vramcast.gpus.state.local_gpus()",
+        "import vramcast.cli.watching, vramcast.watch.process_tree, vramcast.report.watch",
     ],
 )
 def test_importing_leaves_torch_alone(code: str) -> None:

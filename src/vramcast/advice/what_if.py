@@ -46,14 +46,14 @@ def what_if(
     card, _ = choose_card(loaded.job, gpu)
     trials = _Trials(loaded, card, memory, steps, progress)
     asked = trials.outcome(Combination(()))
-    options = [option for option in _options(loaded.job, card, keep)]
+    options = _options(loaded.job, card, keep)
     alone = {option: found for option in options if (found := trials.attempt(Combination((option,))))}
     helps = [
         option
         for option, found in alone.items()
         if found.prediction.fits and found.samples_per_second > _WORTH * asked.samples_per_second
     ]
-    found = [*alone.values()]
+    found: list[Outcome] = [*alone.values()]
     for one in _together(helps, alone):
         outcome = trials.attempt(one)
         if outcome is not None:

@@ -15,29 +15,20 @@ from vramcast.cli.commands import (
     explain,
     gpus,
     init,
+    mcp,
     measure,
     predict,
     run,
     show,
     table,
+    watch,
     whatif,
 )
 from vramcast.errors import VramcastError
 
 COMMANDS: tuple[ModuleType, ...] = (
-    predict,
-    check,
-    advise,
-    whatif,
-    explain,
-    table,
-    run,
-    init,
-    show,
-    measure,
-    compare,
-    gpus,
-)
+    predict, check, advise, whatif, explain, table, run, init, show, measure, compare, gpus, watch, mcp,
+)  # fmt: skip
 
 _DESCRIPTION = "Know before you train whether a PyTorch run fits the GPU, where every byte goes, and why."
 _EPILOG = """\

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from vramcast.access import check_file
 from vramcast.errors import UsageError
 
 Key = tuple[str | int, ...]
@@ -29,6 +30,7 @@ _Loader.add_implicit_resolver(
 
 def read_yaml(path: Path) -> tuple[Any, dict[Key, int]]:
     """The document, and the line of every key."""
+    check_file(path)
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise UsageError(f"{path} is too large for a job: more than {_LARGEST_BYTES // 1000} kB")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vramcast.access import check_file
 from vramcast.errors import UsageError, VramcastError
 from vramcast.jobs.yaml_file import Key, parse_yaml
 
@@ -49,6 +50,7 @@ def beside(name: str, folder: Path) -> Path:
 
 
 def read_text(path: Path) -> str:
+    check_file(path)
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise UsageError(f"{path} is too large for a config: more than {_LARGEST_BYTES // 1000} kB")
