@@ -9,7 +9,7 @@ from typing import Any
 
 from vramcast.advice.combination import Combination
 from vramcast.advice.knobs import check_pins, options_for
-from vramcast.advice.option import CHANGES_TRAINING, SAFE, Option
+from vramcast.advice.option import CHANGES_TRAINING, SAFE, USUAL, Option
 from vramcast.errors import VramcastError
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.load import LoadedJob, with_overrides
@@ -47,17 +47,16 @@ def what_if(
     trials = _Trials(loaded, card, memory, steps, progress)
     asked = trials.outcome(Combination(()))
     options = _options(loaded.job, card, keep)
-    alone = {option: found for option in options if (found := trials.attempt(Combination((option,))))}
+    alone = {option: one for option in options if (one := trials.attempt(Combination((option,))))}
     helps = [
         option
-        for option, found in alone.items()
-        if found.prediction.fits and found.samples_per_second > _WORTH * asked.samples_per_second
+        for option, outcome in alone.items()
+        if outcome.prediction.fits
+        and outcome.samples_per_second > _WORTH * asked.samples_per_second
+        and (option.risk <= USUAL or option.knob == "batch")
     ]
-    found: list[Outcome] = [*alone.values()]
-    for one in _together(helps, alone):
-        outcome = trials.attempt(one)
-        if outcome is not None:
-            found.append(outcome)
+    together = [outcome for one in _together(helps, alone) if (outcome := trials.attempt(one))]
+    found = [*alone.values(), *together]
     ordered = sorted(found, key=lambda one: (not one.prediction.fits, -one.samples_per_second, len(one.changes)))
     return WhatIfs(
         job=loaded.job.name,
@@ -125,7 +124,8 @@ def _more_workers(job: Job) -> list[Option]:
 
 
 def _together(helps: list[Option], alone: Mapping[Option, Outcome]) -> list[Combination]:
-    """The best of each knob together, and its parts; of one knob only one option can be taken."""
+    """The best of each knob together, and its parts; of one knob only one option can be taken. What trains something
+    else is left to the reader."""
     ranked = sorted(helps, key=lambda option: -alone[option].samples_per_second)
     best: dict[str, Option] = {}
     for option in ranked:

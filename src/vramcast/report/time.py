@@ -124,11 +124,12 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """42 s, 12 min, 3.4 h, 5.2 days"""
+    """42 s, 7.3 min, 12 min, 3.4 h, 5.2 days"""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
+        minutes = seconds / 60
+        return f"{minutes:.0f} min" if minutes >= 10 else f"{minutes:.1f} min"
     if seconds < 48 * 3600:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 86400:.1f} days"
