@@ -22,7 +22,7 @@ LAYERS: dict[str, set[str]] = {
     "timing": {"gpus", "trace"},
     "virtual_gpu": {"gpus", "trace", "allocator", "memory"},
     "measure": {"gpus", "trace", "allocator", "memory", "timing"},
-    "report": {"gpus", "trace", "memory"},
+    "report": {"gpus", "trace", "memory", "timing"},
     "jobs": {"gpus", "trace", "memory", "report", "virtual_gpu"},
     "advice": {"gpus", "trace", "memory", "report", "jobs"},
     "cli": {"gpus", "trace", "memory", "quick", "report", "jobs", "advice", "virtual_gpu", "measure", "timing"},
@@ -91,6 +91,7 @@ def test_only_some_layers_import_torch(layer: str) -> None:
         "import vramcast.report.check, vramcast.report.explain, vramcast.report.scenarios, vramcast.report.batch_table",
         "import vramcast; vramcast.check, vramcast.explain, vramcast.compare, vramcast.table, vramcast.advise",
         "import vramcast.advice.search, vramcast.report.advice; from vramcast.advice.knobs import knobs; list(knobs())",
+        "import vramcast.timing.costs, vramcast.timing.costs.fitting, vramcast.report.calibration",
         "import vramcast.quick.words, vramcast.gpus.state; vramcast.gpus.state.local_gpus()",
     ],
 )

@@ -8,10 +8,25 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from vramcast import __version__
-from vramcast.cli.commands import advise, check, compare, explain, gpus, init, measure, predict, run, show, table
+from vramcast.cli.commands import (
+    advise,
+    calibrate,
+    check,
+    compare,
+    explain,
+    gpus,
+    init,
+    measure,
+    predict,
+    run,
+    show,
+    table,
+)
 from vramcast.errors import VramcastError
 
-COMMANDS: tuple[ModuleType, ...] = (predict, check, advise, explain, table, run, init, show, measure, compare, gpus)
+COMMANDS: tuple[ModuleType, ...] = (
+    predict, check, advise, explain, table, run, init, show, measure, calibrate, compare, gpus,
+)  # fmt: skip
 
 _DESCRIPTION = "Know before you train whether a PyTorch run fits the GPU, where every byte goes, and why."
 _EPILOG = """\
