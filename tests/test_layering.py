@@ -106,6 +106,8 @@ def test_only_some_layers_import_torch(layer: str) -> None:
         "import vramcast.report.check, vramcast.report.explain, vramcast.report.scenarios, vramcast.report.batch_table",
         "import vramcast; vramcast.check, vramcast.explain, vramcast.compare, vramcast.table, vramcast.advise",
         "import vramcast.advice.search, vramcast.report.advice; from vramcast.advice.knobs import knobs; list(knobs())",
+        "import vramcast.timing.costs, vramcast.timing.costs.fitting, vramcast.report.calibration",
+        "import vramcast.timing, vramcast.advice.what_if, vramcast.report.what_if, vramcast.report.chrome_trace",
         "import vramcast.quick.words, vramcast.gpus.state; vramcast.gpus.state.local_gpus()",
         "import vramcast.cli.watching, vramcast.watch.process_tree, vramcast.report.watch",
     ],

@@ -10,6 +10,7 @@ from types import ModuleType
 from vramcast import __version__
 from vramcast.cli.commands import (
     advise,
+    calibrate,
     check,
     compare,
     explain,
@@ -27,7 +28,7 @@ from vramcast.cli.commands import (
 from vramcast.errors import VramcastError
 
 COMMANDS: tuple[ModuleType, ...] = (
-    predict, check, advise, whatif, explain, table, run, init, show, measure, compare, gpus, watch, mcp,
+    predict, check, advise, whatif, explain, table, run, init, show, measure, calibrate, compare, gpus, watch, mcp,
 )  # fmt: skip
 
 _DESCRIPTION = "Know before you train whether a PyTorch run fits the GPU, where every byte goes, and why."

@@ -21,8 +21,9 @@ def products(largest: int, count: int) -> Iterator[Case]:
     while count > 0:
         dtype = torch.float32 if draw.chance(0.35) else draw.half()
         step = draw.of((1, 2, 4)) if draw.chance(0.2) else 8
-        rows, inner, outer = draw.size(8, 40000, step), draw.size(8, 8192, step), draw.size(8, 8192, step)
-        if draw.chance(0.03):
+        low = 8 if draw.chance(0.15) else 64
+        rows, inner, outer = draw.size(2 * low, 40000, step), draw.size(low, 8192, step), draw.size(low, 8192, step)
+        if draw.chance(0.04):
             outer = draw.size(30000, 60000, step)
         flops = 6.0 * rows * inner * outer
         if flops > (_MOST_FLOPS if dtype != torch.float32 else _MOST_FLOPS / 6) or not draw.fits(
@@ -47,12 +48,9 @@ def batched_products(largest: int, count: int) -> Iterator[Case]:
     while count > 0:
         dtype = draw.dtype()
         step = draw.of((1, 4)) if draw.chance(0.3) else 8
-        batch, rows, columns, depth = (
-            draw.size(8, 1024, 1),
-            draw.size(16, 1024, step),
-            draw.size(16, 1024, step),
-            draw.size(16, 128, step),
-        )
+        rows, columns = draw.size(32, 1024, step), draw.size(32, 1024, step)
+        depth = draw.of((16, 32, 64, 64, 80, 128)) if draw.chance(0.7) else draw.size(16, 256, step)
+        batch = draw.batch(rows * columns, 18, 26)
         if not draw.fits(batch * max(rows * columns, rows * depth)) or 6.0 * batch * rows * columns * depth > 4e11:
             continue
         count -= 1
@@ -73,12 +71,17 @@ def convolutions(largest: int, count: int) -> Iterator[Case]:
     draw = Draw("convolutions", largest)
     while count > 0:
         dtype = torch.float32 if draw.chance(0.5) else draw.half()
-        c_in, c_out = draw.of(_CHANNELS), draw.of(_CHANNELS)
+        image = draw.of(_IMAGES)
+        # Channels grow where images shrink, as they do along a network.
+        usual = [count for count in _CHANNELS if 512 <= count * image <= 24000] or list(_CHANNELS)
+        c_in, c_out = draw.of(usual), draw.of(usual)
+        if draw.chance(0.08):
+            c_in = 3
         window = draw.of((1, 1, 3, 3, 3, 5, 7))
         stride = 2 if draw.chance(0.2) else 1
-        image, batch = draw.of(_IMAGES), draw.size(2, 200, 1)
+        batch = min(draw.batch(max(c_in, c_out) * image**2), 256)
         groups, last = 1, draw.chance(0.35)
-        kind = draw.of(("plain", "plain", "plain", "depthwise", "grouped"))
+        kind = draw.of(("plain", "plain", "plain", "plain", "depthwise", "grouped"))
         if kind == "depthwise":
             c_in = c_out = groups = max(c_in, 16)
             window = draw.of((3, 3, 5, 7))
@@ -86,8 +89,8 @@ def convolutions(largest: int, count: int) -> Iterator[Case]:
             width = draw.of((4, 8, 16, 32, 64, 168))
             groups = draw.of((2, 4, 8, 16, 32))
             c_in = c_out = width * groups
-        elif draw.chance(0.1):
-            c_out = c_in  # square layers are the most common
+        elif draw.chance(0.3):
+            c_out = c_in
         flops = 2.0 * batch * (image // stride) ** 2 * c_out * c_in // groups * window**2
         if image < window or flops > 6e11 or not draw.fits(batch * image**2 * max(c_in, c_out)):
             continue
@@ -147,7 +150,7 @@ def _convolution(
         weight.requires_grad_(wanted != "data")
         convolve: Any = {3: functional.conv1d, 4: functional.conv2d, 5: functional.conv3d}[len(shape)]
         y = convolve(x, weight, None, stride, weight_shape[-1] // 2, 1, groups)
-        y.backward(torch.ones_like(y))
+        through(y)
 
     return run
 
@@ -156,8 +159,9 @@ def attentions(largest: int, count: int) -> Iterator[Case]:
     draw = Draw("attention", largest)
     while count > 0:
         dtype = torch.float32 if draw.chance(0.3) else draw.half()
-        batch, heads = draw.size(1, 128, 1), draw.of((1, 4, 6, 8, 12, 16, 20, 32))
         rows, depth = draw.size(32, 4096, 1), draw.of((32, 40, 64, 64, 64, 80, 96, 128, 128))
+        heads = draw.of((1, 4, 6, 8, 12, 16, 20, 32))
+        batch = min(draw.batch(heads * rows * depth, 18, 25), 256)
         columns = draw.size(32, 4096, 1) if draw.chance(0.3) else rows
         causal = rows == columns and draw.chance(0.4)
         masked = not causal and draw.chance(0.2)
@@ -200,6 +204,6 @@ def _attention(
         mask = tensor(batch, 1, rows, columns, dtype=dtype) if masked else None
         with sdpa_kernel(backends, set_priority=backend == "any"):
             y = functional.scaled_dot_product_attention(query, keys, values, mask, dropout, causal)
-        y.backward(torch.ones_like(y))
+        through(y)
 
     return run

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from vramcast.measure.calibration.draws import Case, Draw, tensor, through
 
+_CHANNELS = (16, 24, 32, 40, 64, 96, 128, 192, 256, 384, 512, 672, 1024, 1344, 2048)
 _WIDTHS = (32, 64, 77, 128, 196, 256, 320, 512, 768, 1024, 1280, 2048, 3072, 4096)
 
 
@@ -20,7 +21,7 @@ def elementwise(largest: int, count: int) -> Iterator[Case]:
         torch.rsqrt, functional.hardswish, functional.leaky_relu, torch.sin, torch.cos, torch.log,
     )  # fmt: skip
     for _ in range(count):
-        elements, width, dtype = draw.size(1 << 12, 1 << 27), draw.of(_WIDTHS), draw.dtype()
+        elements, width, dtype = draw.size(1 << 13, 1 << 28), draw.of(_WIDTHS), draw.dtype()
         rows = max(elements // width, 1)
         if not draw.fits(elements):
             continue
@@ -51,12 +52,8 @@ def copies(largest: int, count: int) -> Iterator[Case]:
     """Casts, layouts, joins, pieces and fills."""
     draw = Draw("copies", largest)
     for _ in range(count):
-        batch, heads, length, depth = (
-            draw.size(1, 64, 1),
-            draw.of((4, 8, 12, 16, 32)),
-            draw.size(16, 2048, 1),
-            draw.of((32, 64, 80, 128)),
-        )
+        heads, length, depth = draw.of((4, 8, 12, 16, 32)), draw.size(16, 2048, 1), draw.of((32, 64, 80, 128))
+        batch = draw.batch(heads * length * depth, 16, 27)
         if draw.fits(batch * heads * length * depth):
             yield Case(f"copies {batch}x{length}x{heads}x{depth}", _copies(batch, heads, length, depth, draw.dtype()))
 
@@ -74,7 +71,7 @@ def _copies(batch: int, heads: int, length: int, depth: int, dtype: torch.dtype)
         torch.stack([turned, turned])
         functional.pad(x, (0, 0, 0, 0, 1, 2))
         part = x.detach().requires_grad_()[..., : depth // 2]
-        part.backward(torch.ones_like(part))
+        through(part)
         torch.zeros_like(x)
         functional.dropout(x, 0.1)
 
@@ -84,7 +81,8 @@ def _copies(batch: int, heads: int, length: int, depth: int, dtype: torch.dtype)
 def reductions(largest: int, count: int) -> Iterator[Case]:
     draw = Draw("reductions", largest)
     for _ in range(count):
-        rows, width, dtype = draw.size(16, 100000, 1), draw.size(16, 8192, 1), draw.dtype()
+        width, dtype = draw.size(16, 8192, 1), draw.dtype()
+        rows = draw.batch(width, 14, 27)
         if draw.fits(rows * width, 8):
             yield Case(f"reductions {rows}x{width} {dtype}", _reductions(rows, width, dtype))
 
@@ -105,11 +103,8 @@ def _reductions(rows: int, width: int, dtype: torch.dtype) -> Any:
 def softmaxes(largest: int, count: int) -> Iterator[Case]:
     draw = Draw("softmax", largest)
     for _ in range(count):
-        rows, width, dtype = (
-            draw.size(16, 200000, 1),
-            draw.of((16, 49, 64, 128, 196, 256, 512, 900, 1024, 2048, 8192, 32000, 50257)),
-            draw.dtype(),
-        )
+        width = draw.of((16, 49, 64, 128, 196, 256, 512, 900, 1024, 2048, 8192, 32000, 50257))
+        rows, dtype = draw.batch(width, 16, 27), draw.dtype()
         if draw.fits(rows * width, 12):
             yield Case(f"softmax {rows}x{width} {dtype}", _softmax(rows, width, dtype))
 
@@ -119,7 +114,7 @@ def _softmax(rows: int, width: int, dtype: torch.dtype) -> Any:
         x = tensor(rows, width, dtype=dtype, grad=True)
         through(torch.softmax(x, -1))
         targets = torch.randint(0, width, (rows,), device="cuda")
-        functional.cross_entropy(tensor(rows, width, grad=True), targets).backward()  # type: ignore[no-untyped-call]
+        functional.cross_entropy(tensor(rows, width, grad=True), targets).backward()
         torch.ops.aten._safe_softmax(x.detach(), -1)
 
     return run
@@ -128,23 +123,20 @@ def _softmax(rows: int, width: int, dtype: torch.dtype) -> Any:
 def norms(largest: int, count: int) -> Iterator[Case]:
     draw = Draw("norms", largest)
     for _ in range(count):
-        rows, width, dtype = (
-            draw.size(32, 100000, 1),
-            draw.of((96, 128, 192, 320, 384, 512, 768, 1024, 1280, 1536, 2048, 4096)),
-            draw.dtype(),
-        )
-        if draw.fits(rows * width, 8):
-            yield Case(f"layer norm {rows}x{width} {dtype}", _rows(rows, width, dtype))
-    for _ in range(3 * count):
-        batch, channels = (
-            draw.size(1, 256, 1),
-            draw.of((16, 24, 32, 40, 64, 96, 128, 192, 256, 384, 512, 672, 1024, 2048)),
-        )
-        image, dtype, last = draw.of((4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224)), draw.dtype(), draw.chance(0.35)
+        width, dtype = draw.of((96, 128, 192, 320, 384, 512, 768, 1024, 1280, 1536, 2048, 4096)), draw.dtype()
+        rows = draw.batch(width, 16, 26)
+        yield Case(f"layer norm {rows}x{width} {dtype}", _rows(rows, width, dtype))
+
+
+def image_norms(largest: int, count: int) -> Iterator[Case]:
+    draw = Draw("image norms", largest)
+    for _ in range(count):
+        image, dtype, last = draw.of((4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224)), draw.dtype(), draw.chance(0.3)
+        channels = draw.of([size for size in _CHANNELS if 448 <= size * image <= 24000])
+        batch = min(draw.batch(channels * image**2, 16, 27), 256)
         if draw.fits(batch * channels * image**2, 8):
-            yield Case(
-                f"image norms {batch}x{channels}x{image} {dtype}", _channels(batch, channels, image, dtype, last)
-            )
+            name = f"image norms {batch}x{channels}x{image} {dtype}"
+            yield Case(name, _channels(batch, channels, image, dtype, last))
 
 
 def _rows(rows: int, width: int, dtype: torch.dtype) -> Any:
@@ -227,12 +219,8 @@ def _indices(rows: int, width: int, picked: int) -> Any:
 def images(largest: int, count: int) -> Iterator[Case]:
     draw = Draw("images", largest)
     for _ in range(count):
-        batch, channels, image = (
-            draw.size(1, 128, 1),
-            draw.of((3, 32, 64, 128, 256, 512)),
-            draw.of((8, 14, 16, 28, 32, 56, 64, 112)),
-        )
-        dtype, last = draw.dtype(), draw.chance(0.3)
+        channels, image = draw.of((3, 32, 64, 128, 256, 512)), draw.of((8, 14, 16, 28, 32, 56, 64, 112))
+        batch, dtype, last = min(draw.batch(channels * image**2, 16, 25), 256), draw.dtype(), draw.chance(0.3)
         if draw.fits(batch * channels * image**2 * 4, 6):
             yield Case(f"images {batch}x{channels}x{image} {dtype}", _images(batch, channels, image, dtype, last))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain, islice, zip_longest
+from itertools import islice
 from time import perf_counter
 from typing import Any
 
@@ -14,20 +14,25 @@ from vramcast.measure.calibration.draws import Case
 from vramcast.measure.op_times import record_op_times
 from vramcast.measure.phases import PhaseWatcher
 
-_CASES_A_ROUND = 20
+_CASES_A_ROUND = 40
 _REPEATS = 3
-# The families and how many cases of each; they take turns, so that a sweep cut short has some of all.
+# The families and how many cases of each.
 _FAMILIES: tuple[tuple[Callable[[int, int], Iterator[Case]], int], ...] = (
-    (dense_cases.products, 160), (dense_cases.batched_products, 60), (dense_cases.convolutions, 240),
-    (dense_cases.other_convolutions, 30), (dense_cases.attentions, 90), (memory_cases.elementwise, 100),
-    (memory_cases.copies, 24), (memory_cases.reductions, 30), (memory_cases.softmaxes, 30), (memory_cases.norms, 24),
-    (memory_cases.lists, 16), (memory_cases.indices, 20), (memory_cases.images, 30), (memory_cases.sequences, 10),
+    (dense_cases.products, 150), (dense_cases.batched_products, 50), (dense_cases.convolutions, 220),
+    (dense_cases.other_convolutions, 20), (dense_cases.attentions, 80), (memory_cases.elementwise, 70),
+    (memory_cases.copies, 20), (memory_cases.reductions, 25), (memory_cases.softmaxes, 20), (memory_cases.norms, 20),
+    (memory_cases.image_norms, 50), (memory_cases.lists, 12), (memory_cases.indices, 14), (memory_cases.images, 20),
+    (memory_cases.sequences, 8),
 )  # fmt: skip
 
 
 def cases(largest_bytes: int) -> list[Case]:
-    turns = zip_longest(*(family(largest_bytes, count) for family, count in _FAMILIES))
-    return [case for case in chain.from_iterable(turns) if case is not None]
+    """Of all families in turn, by their share: a sweep cut short has some of each."""
+    placed: list[tuple[float, Case]] = []
+    for family, count in _FAMILIES:
+        made = list(family(largest_bytes, count))
+        placed += [((place + 0.5) / len(made), case) for place, case in enumerate(made)]
+    return [case for _, case in sorted(placed, key=lambda pair: pair[0])]
 
 
 def sweep(seconds: float, say: Callable[[str], None]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""The process that `vramcast calibrate` runs: times the card, fits the curves, writes the file.
+"""Times the card, fits the curves, makes the calibration.
 
-It needs torch and nothing else, so that it also runs with `python -m` where the rest is not installed.
+`vramcast calibrate` calls it. It needs torch and nothing else, so that it also runs with `python -m` where the rest is
+not installed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import gzip
 import json
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,8 +30,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def calibrate(device: int, minutes: float, rows_to: Path | None = None) -> tuple[Calibration, dict[str, Any]]:
-    """The calibration, and figures about how it was made."""
+def calibrate(
+    device: int, minutes: float, progress: Callable[[str], None] = say, rows_to: Path | None = None
+) -> tuple[Calibration, dict[str, Any]]:
+    """The calibration, and figures about how it was made; `rows_to` keeps every timed operator (JSON, gzipped)."""
     import torch
 
     if not torch.cuda.is_available():
@@ -44,9 +48,9 @@ def calibrate(device: int, minutes: float, rows_to: Path | None = None) -> tuple
 
     found = environment()
     spec = _card_here(torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device))
-    say(f"calibrating {found['gpu']} with torch {found['torch']}: about {minutes:g} minutes")
+    progress(f"calibrating {found['gpu']} with torch {found['torch']}: about {minutes:g} minutes")
     host = host_costs()
-    swept = sweep(60 * minutes, say)
+    swept = sweep(60 * minutes, progress)
     if rows_to is not None:
         text = json.dumps({"environment": found, "host": host, **swept}, separators=(",", ":"))
         rows_to.write_bytes(gzip.compress(text.encode(), mtime=0))
@@ -59,7 +63,8 @@ def calibrate(device: int, minutes: float, rows_to: Path | None = None) -> tuple
     calibration = Calibration(
         gpu=spec.id, source=source, date=f"{now:%Y-%m-%d}", environment=versions, kinds=kinds, host=host
     )
-    return calibration, {"cases": swept["cases"], "operators": len(swept["rows"]), "failed": swept["failed"]}
+    figures = {"cases": swept["cases"], "operators": len(swept["rows"]), "failed": swept["failed"], "kinds": len(kinds)}
+    return calibration, figures
 
 
 def _card_here(name: str, properties: Any) -> GpuSpec:
@@ -83,12 +88,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rows", type=Path, help="keep every timed operator here (JSON, gzipped)")
     args = parser.parse_args(argv)
     try:
-        calibration, figures = calibrate(args.gpu_device, args.minutes, args.rows)
+        calibration, figures = calibrate(args.gpu_device, args.minutes, rows_to=args.rows)
     except VramcastError as error:
         print(f"vramcast: {error}", file=sys.stderr)
         return error.exit_code
     calibration.save(args.out)
-    print(json.dumps(figures | {"kinds": len(calibration.kinds), "host": dict(calibration.host)}))
+    print(json.dumps(figures | {"host": dict(calibration.host)}))
     return 0
 
 

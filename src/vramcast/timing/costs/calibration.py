@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -40,6 +41,11 @@ class Calibration:
         text = json.dumps(head, indent=1)[:-2] + ',\n "kinds": {\n' + ",\n".join(lines) + "\n}}\n"
         path.write_text(text, encoding="utf-8")
 
+    def check_card(self, gpu: str) -> None:
+        """Refuse another card: its kernels are not these."""
+        if self.gpu != gpu:
+            raise UsageError(f"the calibration is of {self.gpu}, not of {gpu}: leave it out, or calibrate {gpu}")
+
     @classmethod
     def load(cls, path: Path) -> Calibration:
         try:
@@ -71,8 +77,22 @@ class Calibration:
             raise UsageError(f"calibration {place}: {type(error).__name__} at {error}; {_REMEDY}") from error
 
 
-def packaged(gpu: str) -> Calibration | None:
-    """The calibration that comes with the package for a card, by its id."""
+def own_place(gpu: str) -> Path:
+    """Where `vramcast calibrate` keeps the calibration of a card, and predictions look for it."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "vramcast" / "calibrations" / f"{gpu}.json"
+
+
+def find_calibration(gpu: str) -> Calibration | None:
+    """For a card, by its id: the file VRAMCAST_CALIBRATION names, the user's own, the package's, in this order."""
+    named = os.environ.get("VRAMCAST_CALIBRATION")
+    if named:
+        given = Calibration.load(Path(named))
+        if given.gpu == gpu:
+            return given
+    place = own_place(gpu)
+    if place.is_file():
+        return Calibration.load(place)
     resource: Any = files("vramcast.timing").joinpath("calibrations", f"{gpu}.json")
     if not resource.is_file():
         return None

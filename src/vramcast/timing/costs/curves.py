@@ -11,7 +11,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log2
+from itertools import pairwise
+from math import exp2, log2
 from typing import Any
 
 from vramcast.timing.costs.part import Part
@@ -62,7 +63,7 @@ class KindModel:
                 exponent += curve.at(value)
         for tag in part.tags:
             exponent += self.tags.get(tag, 0.0)
-        return 2.0**exponent * _MICROSECOND
+        return exp2(exponent) * _MICROSECOND
 
     def to_data(self) -> dict[str, Any]:
         return {
@@ -89,6 +90,6 @@ def _curve_data(curve: Curve) -> list[list[float]]:
 def _curve(data: Sequence[Sequence[float]]) -> Curve:
     knots = tuple(float(knot) for knot, _ in data)
     values = tuple(float(value) for _, value in data)
-    if not knots or any(later <= earlier for earlier, later in zip(knots, knots[1:], strict=False)):
+    if not knots or any(later <= earlier for earlier, later in pairwise(knots)):
         raise ValueError("a curve's knots must rise")
     return Curve(knots, values)

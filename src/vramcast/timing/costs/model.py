@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vramcast.gpus.spec import GpuSpec
 from vramcast.timing.costs import generic
-from vramcast.timing.costs.calibration import Calibration, packaged
+from vramcast.timing.costs.calibration import Calibration, find_calibration
 from vramcast.timing.costs.card import Card
 from vramcast.timing.costs.families import parts_of
 from vramcast.timing.costs.part import Part
@@ -50,11 +50,13 @@ class CostModel:
 
     @staticmethod
     def for_gpu(spec: GpuSpec, calibration: Calibration | None = None) -> CostModel:
-        """With the calibration given, else the package's for this card, else the specification alone."""
-        return CostModel(spec, calibration or packaged(spec.id))
+        """With the calibration given, else one that is found for this card, else the specification alone."""
+        if calibration is not None:
+            calibration.check_card(spec.id)
+        return CostModel(spec, calibration or find_calibration(spec.id))
 
     def cost(self, op: str, args: str, *, tf32: bool = False, cudnn_tf32: bool = True) -> OpCost:
-        """The cost of `op` (as torch prints it, `aten.mm.default`) with arguments as `describe_arguments` writes them."""
+        """The cost of `op` (`aten.mm.default`) with arguments as `describe_arguments` writes them."""
         key = (op, args, tf32, cudnn_tf32)
         known = self._known.get(key)
         if known is None:

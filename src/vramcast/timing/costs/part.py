@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2
+
+from vramcast.timing.costs.card import Card
+from vramcast.timing.costs.signature import Arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,10 @@ class Part:
     """Name and log2 of a quantity."""
     tags: tuple[str, ...] = ()
     kernels: int = 1
+
+
+Family = Callable[[Arguments, Card, bool, bool], list[Part]]
+"""The parts of one call, from its arguments, the card, and whether matrix products and cuDNN may use TF32."""
 
 
 def feature(name: str, quantity: float) -> tuple[str, float]:

@@ -22,10 +22,8 @@ from vramcast.timing.costs.families import (
     spatial,
 )
 from vramcast.timing.costs.families.names import HOST_ONLY, POINTWISE
-from vramcast.timing.costs.part import Part
+from vramcast.timing.costs.part import Family, Part
 from vramcast.timing.costs.signature import Arguments
-
-Family = Callable[[Arguments, Card, bool, bool], list[Part]]
 
 
 def _named(function: Callable[[str, Arguments, Card], list[Part]], name: str) -> Family:

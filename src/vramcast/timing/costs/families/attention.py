@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from vramcast.timing.costs.card import Card
-from vramcast.timing.costs.part import Part, feature
+from vramcast.timing.costs.part import Family, Part, feature
 from vramcast.timing.costs.signature import Arguments, Tensor
 
 _BLOCK = 128
@@ -68,7 +68,7 @@ _NAMES = {
 }
 
 
-def _for(backend: str, backward: bool) -> object:
+def _for(backend: str, backward: bool) -> Family:
     def costs(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
         return attention(backend, backward, args, card)
 

@@ -93,10 +93,10 @@ def _part(card: Card, shape: _Shape, direction: str, cudnn_tf32: bool) -> Part:
     few = min(shape.c_in, shape.c_out)
     tags.append("aligned" if few % 8 == 0 else "even" if few % 4 == 0 else "odd")
     tags.append(f"{tags[0]}/{layout}/{'1x1' if pointwise else 'window'}")
-    features = (feature("k", k), feature("few", few), feature("spatial", shape.spatial))
+    features = [feature("k", k), feature("few", few), feature("spatial", shape.spatial)]
     if shape.groups > 1:
-        features += (feature("groups", shape.groups),)
-    return Part(kind, base, shape.flops, shape.bytes, unit, features, tuple(tags), kernels)
+        features.append(feature("groups", shape.groups))
+    return Part(kind, base, shape.flops, shape.bytes, unit, tuple(features), tuple(tags), kernels)
 
 
 def _whole(channels: int, vector: int) -> int:

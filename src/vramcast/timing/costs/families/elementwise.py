@@ -18,9 +18,8 @@ STRIDED_INSTRUCTIONS = 100.0
 _CAST_INSTRUCTIONS = 80.0
 _VECTOR_INSTRUCTIONS = 12.0
 _RANDOM_INSTRUCTIONS = 60.0
-_COMPARISONS = frozenset(
-    "eq ne lt le gt ge logical_and logical_or logical_not logical_xor isnan isinf isfinite".split()
-)
+_COMPARISON_NAMES = "eq ne lt le gt ge logical_and logical_or logical_not logical_xor isnan isinf isfinite"
+_COMPARISONS = frozenset(_COMPARISON_NAMES.split())
 _RANK = ("b8", "u8", "i8", "i16", "i32", "i64", "f16", "bf16", "f32", "f64", "c64", "c128")
 
 
@@ -233,7 +232,7 @@ def placed(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Pa
     x = args.tensor(0)
     if x is None:
         return []
-    sizes = [value for value in args.integers(1)]
+    sizes = args.integers(1)
     if len(sizes) == len(x.shape) or len(sizes) == len(x.shape) + 1:
         count = prod(sizes)
     else:
@@ -247,7 +246,7 @@ def placed(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Pa
     tags = (
         "placed",
         f"{x.item}-byte",
-        *(("turned-%d" % x.item,) if x.order and x.order[-1] != len(x.shape) - 1 else ()),
+        *((f"turned-{x.item}",) if x.order and x.order[-1] != len(x.shape) - 1 else ()),
     )
     return [
         Part("fill", max(zeros / card.bandwidth, 1e-10), 0.0, zeros),
@@ -275,8 +274,14 @@ def roll(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part
     return [Part("roll", base, 0.0, moved, features=(feature("passes", passes),))]
 
 
-FILLS = "zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full fill_ zero_ arange scalar_tensor eye linspace"
-RANDOM = "rand randn rand_like randn_like randint randint_like bernoulli bernoulli_ normal_ uniform_ random_ randperm exponential_ multinomial"
+FILLS = (
+    "zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full fill_ zero_ arange scalar_tensor eye "
+    "linspace"
+)
+RANDOM = (
+    "rand randn rand_like randn_like randint randint_like bernoulli bernoulli_ normal_ uniform_ random_ randperm "
+    "exponential_ multinomial"
+)
 FAMILY = {
     "_to_copy": to_copy, "clone": to_copy, "contiguous": to_copy, "copy_": copy_into, "native_dropout": dropout,
     "cat": concatenate, "stack": concatenate, "slice_backward": placed, "select_backward": placed,

@@ -6,7 +6,7 @@ from math import ceil, prod
 
 from vramcast.timing.costs.card import Card
 from vramcast.timing.costs.families.elementwise import STRIDED_INSTRUCTIONS
-from vramcast.timing.costs.part import Part, feature
+from vramcast.timing.costs.part import Family, Part, feature
 from vramcast.timing.costs.signature import Arguments, Tensor
 
 
@@ -105,7 +105,7 @@ def _batch(kind: str, card: Card, reads: list[Tensor], passes: float, cycles: fl
     return [part, *_copies(card, [tensor for tensor in odd if tensor.strides is not None])]
 
 
-def _batch_forward(kind: str) -> object:
+def _batch_forward(kind: str) -> Family:
     def forward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
         x = args.tensor(0)
         return [] if x is None else _batch(kind, card, [x], 3, 1.2)
@@ -113,7 +113,7 @@ def _batch_forward(kind: str) -> object:
     return forward
 
 
-def _batch_backward(kind: str) -> object:
+def _batch_backward(kind: str) -> Family:
     def backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
         first, second = args.tensor(0), args.tensor(1)
         return [] if first is None or second is None else _batch(kind, card, [first, second], 5, 2.8)
@@ -128,6 +128,7 @@ FAMILY = {
     "cudnn_batch_norm": _batch_forward("cudnn-batch-norm"),
     "cudnn_batch_norm_backward": _batch_backward("cudnn-batch-norm-backward"),
     "native_batch_norm": _batch_forward("batch-norm"), "_native_batch_norm_legit": _batch_forward("batch-norm"),
-    "_batch_norm_with_update": _batch_forward("batch-norm"), "batch_norm_backward": _batch_backward("batch-norm-backward"),
+    "_batch_norm_with_update": _batch_forward("batch-norm"),
+    "batch_norm_backward": _batch_backward("batch-norm-backward"),
     "native_batch_norm_backward": _batch_backward("batch-norm-backward"),
 }  # fmt: skip

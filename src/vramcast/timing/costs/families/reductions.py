@@ -134,10 +134,11 @@ def scan(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part
     return [Part("scan", max(moved / card.bandwidth, 1e-10), float(x.numel), moved)]
 
 
-REDUCTIONS = (
+_REDUCTION_NAMES = (
     "sum mean amax amin max min prod any all var std var_mean std_mean argmax argmin logsumexp linalg_vector_norm norm "
     "nansum count_nonzero aminmax"
-).split()
+)
+REDUCTIONS = _REDUCTION_NAMES.split()
 FAMILY = {
     "_softmax": softmax, "_log_softmax": log_softmax, "_safe_softmax": safe_softmax,
     "_softmax_backward_data": softmax_backward, "_log_softmax_backward_data": log_softmax_backward,

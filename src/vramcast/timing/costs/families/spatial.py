@@ -122,17 +122,18 @@ def sparse(name: str, args: Arguments, card: Card) -> list[Part]:
     return [Part(f"sparse-{name}", max(moved / card.bandwidth, 1e-6), 0.0, moved, tags=(name,), kernels=10)]
 
 
-POOLS = (
+_POOL_NAMES = (
     "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d "
     "_adaptive_avg_pool2d_backward max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d "
     "avg_pool3d_backward adaptive_max_pool2d"
-).split()
-RESAMPLES = (
+)
+POOLS = _POOL_NAMES.split()
+_RESAMPLE_NAMES = (
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d upsample_bicubic2d upsample_linear1d "
     "upsample_trilinear3d _upsample_nearest_exact2d _upsample_bilinear2d_aa grid_sampler_2d grid_sampler_3d"
-).split()
-RESAMPLES += [f"{name}_backward" for name in RESAMPLES]
-SPARSE = "_coalesce sparse_mask _sparse_mm to_dense _to_dense to_sparse _sparse_sum".split()
+)
+RESAMPLES = [name + ending for name in _RESAMPLE_NAMES.split() for ending in ("", "_backward")]
+SPARSE = ["_coalesce", "sparse_mask", "_sparse_mm", "to_dense", "_to_dense", "to_sparse", "_sparse_sum"]
 FAMILY = {
     "_fft_r2c": fourier, "_fft_c2c": fourier, "_fft_c2r": fourier, "_cudnn_rnn": recurrent,
     "_cudnn_rnn_backward": recurrent_backward,
