@@ -33,6 +33,7 @@ START = {
     "backward view": 6.0, "further kernel": 5.0, "autocast": 4.0, "hook": 10.0,
 }  # fmt: skip
 LATENCIES = {"launch_seconds": 4.0, "gap_seconds": 1.2, "wait_seconds": 12.0}
+CALIBRATION = Path(__file__).resolve().parents[1] / "src" / "vramcast" / "timing" / "calibrations" / "h200.json"
 PULL = 0.012
 """How much the error must fall for a figure to move to e times its start."""
 SWEEPS = 4
@@ -180,6 +181,8 @@ def main() -> None:
             "source": f"host of the H200 machine (Xeon, Python 3.12, torch 2.11), fitted to {len(cases)} recorded steps",
             "latencies": {name: round(value * 1e-6, 9) for name, value in latencies.items()},
             "seconds": {name: round(value * 1e-6, 9) for name, value in seconds.items()},
+            # Single calls on the same machine, to set another host beside it.
+            "calls": json.loads(CALIBRATION.read_text(encoding="utf-8"))["host"],
         }
         options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 

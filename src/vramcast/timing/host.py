@@ -13,7 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
+from vramcast.timing.costs.calibration import Calibration
 from vramcast.timing.queues import Latencies
 from vramcast.trace.calls import (
     AUTOCAST,
@@ -91,10 +93,24 @@ class HostModel:
 
 
 @cache
+def _packaged() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(files("vramcast.timing").joinpath("host.json").read_text(encoding="utf-8"))
+    return document
+
+
+@cache
 def packaged_host() -> HostModel:
     """The host of the machine that the package's measurements come from."""
-    data = json.loads(files("vramcast.timing").joinpath("host.json").read_text(encoding="utf-8"))
+    data = _packaged()
     return HostModel(data["seconds"], Latencies(**data["latencies"]), str(data["source"]))
+
+
+def host_of(calibration: Calibration | None) -> HostModel:
+    """The host that a calibration was made on: the packaged one, as much slower or faster as it took for the same
+    single calls."""
+    host = packaged_host()
+    factor = None if calibration is None else factor_between(calibration.host, _packaged()["calls"])
+    return host if factor is None else host.scaled(factor)
 
 
 def factor_between(theirs: Mapping[str, float], ours: Mapping[str, float]) -> float | None:

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from vramcast.gpus import GpuSpec
 from vramcast.timing.costs import CostModel
 from vramcast.timing.costs.model import OpCost
-from vramcast.timing.host import HostModel, packaged_host
+from vramcast.timing.host import HostModel, host_of
 from vramcast.timing.interval import interval
 from vramcast.timing.iteration import Stretch, last_iteration, stretches
 from vramcast.timing.modules import module_times
@@ -66,7 +66,8 @@ def predict_step(
     if not rows:
         return None
     spec = GpuSpec.from_dict(trace.gpu) if gpu is None else gpu
-    step = Step(calls, rows, model or CostModel.for_gpu(spec), host or packaged_host())
+    model = model or CostModel.for_gpu(spec)
+    step = Step(calls, rows, model, host or host_of(model.calibration))
     return _time(trace, spec, step, further_passes, sync, data_seconds, keep_rows)
 
 
