@@ -35,6 +35,7 @@ from corpus.times import (
 from vramcast.trace import StepTrace
 
 GPU = "h200"
+ERRORS = Path(__file__).resolve().parents[1] / "src" / "vramcast" / "timing" / "errors.json"
 LEAST_PHASE = 0.02
 """A phase that is a smaller part of its step than this is not judged."""
 LEAST_DIFFERENCE = 0.05
@@ -165,14 +166,17 @@ def summary(comparisons: list[TimeComparison]) -> list[tuple[str, int, float, fl
 
 
 def spread(comparisons: list[TimeComparison]) -> dict[str, tuple[float, float]]:
-    """Measured over predicted, between the 5th and the 95th of a hundred: what an interval is made of."""
+    """Measured over predicted, between the 5th and the 95th of a hundred: what an interval is made of. With a
+    calibration, of workloads that it was not fitted to."""
+    unseen = [comparison for comparison in comparisons if not comparison.fitted] or comparisons
     found = {}
     for name, errors in (
-        ("calibrated", [c.error for c in comparisons]),
+        ("calibrated", [c.error for c in unseen]),
         ("specification", [c.specification_error for c in comparisons]),
     ):
         ratios = [1 / (1 + error) for error in errors]
-        found[name] = (round(quantile(ratios, 0.05), 3), round(quantile(ratios, 0.95), 3))
+        low, high = min(1.0, quantile(ratios, 0.05)), max(1.0, quantile(ratios, 0.95))
+        found[name] = (round(low, 2), round(high, 2))
     return found
 
 
@@ -241,6 +245,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="regular expression searched in names")
     parser.add_argument("--jobs", type=int, default=2, help="children at a time")
     parser.add_argument("--details", action="store_true", help="a line for each workload")
+    parser.add_argument("--write", action="store_true", help="rewrite the ranges that predictions show")
     parser.add_argument("--predict", type=Path, metavar="CORPUS", help="workloads to predict without comparing")
     parser.add_argument("--out", type=Path, help="with --predict: where to write")
     options = parser.parse_args(arguments)
@@ -258,7 +263,10 @@ def main(arguments: list[str] | None = None) -> int:
         for comparison in sorted(comparisons, key=lambda c: c.error):
             print(line(comparison))
     print_summary(comparisons)
-    print(f"measured over predicted: {spread(comparisons)}")
+    found = spread(comparisons)
+    print(f"measured over predicted: {found}")
+    if options.write:
+        ERRORS.write_text(json.dumps({"measured_over_predicted": found}, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -125,6 +125,8 @@ def format_seconds(seconds: float) -> str:
 
 def format_duration(seconds: float) -> str:
     """42 s, 7.3 min, 12 min, 3.4 h, 5.2 days"""
+    if seconds < 10:
+        return format_seconds(seconds)
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 90 * 60:
