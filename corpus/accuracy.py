@@ -144,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
             "\n".join(page.document(results, external, machine(), [*time_page.section(times), "", *job_files])) + "\n",
             encoding="utf-8",
         )
-        summary = page.readme_summary(results, external)
+        summary = [*page.readme_summary(results, external), *time_page.readme_summary(times), ""]
         README.write_text(rewrite_readme(README.read_text(encoding="utf-8"), summary), encoding="utf-8")
         print(f"wrote {PAGE.relative_to(ROOT)} and the summary in {README.name}")
     unanswered = [c.measured.name for result in results for c in result.comparisons if c.error]

@@ -21,6 +21,7 @@ import yaml
 from corpus import job_page
 from corpus.errors import signed_percent
 from corpus.import_measurements import FOLDER
+from corpus.markdown import rewritten
 from corpus.predictions import STEPS, Comparison, Figures, Measured, compare_each, missing_by_name, recordings
 
 JOBS = Path(__file__).parent / "jobs"
@@ -98,7 +99,9 @@ def main(arguments: list[str] | None = None) -> int:
     print("\n".join(["", *job_page.terminal_summary(found), f"{time.monotonic() - started:.0f} s"]))
     if write:
         section = job_page.section(found, code, reasons())
-        PAGE.write_text(job_page.rewritten(PAGE.read_text(encoding="utf-8"), section), encoding="utf-8")
+        PAGE.write_text(
+            rewritten(PAGE.read_text(encoding="utf-8"), section, job_page.BEGIN, job_page.END), encoding="utf-8"
+        )
         print(f"wrote {PAGE.name}")
     return 1 if any(comparison.error for comparison in found) else 0
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from corpus.children import run_each
+from corpus.markdown import rewritten
 from corpus.measure_corpus import Workload, load_corpus, load_everything
 from corpus.predictions import TIMEOUT_SECONDS, Comparison, Measured, import_heavy, run_virtually
 from corpus.times import (
@@ -35,6 +36,7 @@ from corpus.times import (
 from vramcast.trace import StepTrace
 
 GPU = "h200"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 ERRORS = Path(__file__).resolve().parents[1] / "src" / "vramcast" / "timing" / "errors.json"
 LEAST_PHASE = 0.02
 """A phase that is a smaller part of its step than this is not judged."""
@@ -245,7 +247,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="regular expression searched in names")
     parser.add_argument("--jobs", type=int, default=2, help="children at a time")
     parser.add_argument("--details", action="store_true", help="a line for each workload")
-    parser.add_argument("--write", action="store_true", help="rewrite the ranges that predictions show")
+    parser.add_argument(
+        "--write", action="store_true", help="rewrite docs/accuracy.md and the ranges that predictions show"
+    )
     parser.add_argument("--predict", type=Path, metavar="CORPUS", help="workloads to predict without comparing")
     parser.add_argument("--out", type=Path, help="with --predict: where to write")
     options = parser.parse_args(arguments)
@@ -266,6 +270,12 @@ def main(arguments: list[str] | None = None) -> int:
     found = spread(comparisons)
     print(f"measured over predicted: {found}")
     if options.write:
+        from corpus import time_page
+
+        text = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(
+            rewritten(text, time_page.section(comparisons), time_page.BEGIN, time_page.END), encoding="utf-8"
+        )
         ERRORS.write_text(json.dumps({"measured_over_predicted": found}, indent=1) + "\n", encoding="utf-8")
     return 0
 

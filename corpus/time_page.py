@@ -8,12 +8,15 @@ from corpus.markdown import paragraph, table
 from corpus.time_accuracy import TimeComparison, order_of_pairs, summary
 from corpus.times import PHASES
 
+BEGIN, END = "<!-- times -->", "<!-- end of times -->"
+
 
 def section(comparisons: Sequence[TimeComparison]) -> list[str]:
     found = sorted(comparisons, key=lambda comparison: comparison.measured.name)
     unseen = [comparison for comparison in found if not comparison.fitted]
     pairs = order_of_pairs(found)
     return [
+        BEGIN,
         "## Time of a step",
         "",
         *paragraph(
@@ -43,8 +46,22 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
         "",
         "</details>",
         "",
-        "`python -m corpus.time_accuracy --details` predicts them again.",
+        "`python -m corpus.time_accuracy --write` predicts them again and rewrites this section.",
+        END,
     ]
+
+
+def readme_summary(comparisons: Sequence[TimeComparison]) -> list[str]:
+    """Lines for the README, after those about memory."""
+    unseen = [comparison for comparison in comparisons if not comparison.fitted]
+    (_, count, middle, _, within), *_ = summary(list(comparisons))
+    (_, count_unseen, middle_unseen, _, within_unseen), *_ = summary(unseen)
+    pairs = order_of_pairs(comparisons)
+    return paragraph(
+        f"""The time of a step, over {count} of them: {middle:.1%} at the median, {within:.0%} within 20 %; of the
+        {count_unseen} that no fit has seen {middle_unseen:.1%} and {within_unseen:.0%}. {pairs.right} of {pairs.total}
+        pairs of variants of one model are in the right order ([timing](docs/timing.md))."""
+    )
 
 
 def _table(title: str, comparisons: Sequence[TimeComparison]) -> list[str]:
