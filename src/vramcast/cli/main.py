@@ -13,11 +13,13 @@ from vramcast.cli.commands import (
     calibrate,
     check,
     compare,
+    diagnose,
     explain,
     gpus,
     init,
     mcp,
     measure,
+    plan,
     predict,
     run,
     show,
@@ -28,7 +30,8 @@ from vramcast.cli.commands import (
 from vramcast.errors import VramcastError
 
 COMMANDS: tuple[ModuleType, ...] = (
-    predict, check, advise, whatif, explain, table, run, init, show, measure, calibrate, compare, gpus, watch, mcp,
+    predict, check, advise, whatif, plan, explain, table, run, init, show, measure, calibrate, compare, diagnose, gpus,
+    watch, mcp,
 )  # fmt: skip
 
 _DESCRIPTION = "Know before you train whether a PyTorch run fits the GPU, where every byte goes, and why."

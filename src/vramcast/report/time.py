@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from vramcast.report.folded_tree import Branch, Row, Values, rows
 from vramcast.report.page import Grid, Line, Page
-from vramcast.report.wording import percent
+from vramcast.report.wording import duration, percent
+from vramcast.report.wording import seconds as in_seconds
 from vramcast.timing import ModuleTime, StepTime, Throughput
 
 _MOST_ROWS = 12
@@ -28,7 +29,7 @@ def time_page(time: StepTime, throughput: Throughput | None = None) -> Page:
 
 
 def headline(time: StepTime, throughput: Throughput | None = None) -> str:
-    text = f"a step takes {format_seconds(time.seconds)} ({_range(time)})"
+    text = f"a step takes {in_seconds(time.seconds)} ({_range(time)})"
     if throughput is not None:
         text += f", {_rate(throughput.samples_per_second)} samples/s"
         if throughput.tokens_per_second is not None:
@@ -37,7 +38,7 @@ def headline(time: StepTime, throughput: Throughput | None = None) -> str:
 
 
 def _range(time: StepTime) -> str:
-    return f"{format_seconds(time.low_seconds)} to {format_seconds(time.high_seconds)}"
+    return f"{in_seconds(time.low_seconds)} to {in_seconds(time.high_seconds)}"
 
 
 def _limits(time: StepTime) -> str:
@@ -51,9 +52,9 @@ def _limits(time: StepTime) -> str:
 
 def _durations(throughput: Throughput) -> str:
     assert throughput.epoch_seconds is not None
-    text = f"an epoch takes {format_duration(throughput.epoch_seconds)}"
+    text = f"an epoch takes {duration(throughput.epoch_seconds)}"
     if throughput.total_seconds is not None and throughput.total_seconds != throughput.epoch_seconds:
-        text += f", the whole training {format_duration(throughput.total_seconds)}"
+        text += f", the whole training {duration(throughput.total_seconds)}"
     return text
 
 
@@ -113,25 +114,3 @@ def _milliseconds(seconds: float) -> str:
 
 def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def format_seconds(seconds: float) -> str:
-    """61 ms, 1.42 s"""
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    milliseconds = seconds * 1e3
-    return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.1f} ms"
-
-
-def format_duration(seconds: float) -> str:
-    """42 s, 7.3 min, 12 min, 3.4 h, 5.2 days"""
-    if seconds < 10:
-        return format_seconds(seconds)
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        minutes = seconds / 60
-        return f"{minutes:.0f} min" if minutes >= 10 else f"{minutes:.1f} min"
-    if seconds < 48 * 3600:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86400:.1f} days"

@@ -1,81 +1,57 @@
-"""What-ifs as text and as JSON."""
+"""Changes and what the run would be with them: one line each, best first, the run as it is above them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from vramcast.memory.what_if import Outcome, WhatIfs
-from vramcast.report.documents import time_document
-from vramcast.report.page import Grid, Line, Page
-from vramcast.report.time import format_duration, format_seconds, headline
-from vramcast.report.wording import verdict
+from vramcast.diagnosis.result import WhatIf
+from vramcast.report.page import Grid
+from vramcast.report.wording import duration, seconds
 from vramcast.units import GIB
 
-WHAT_IF_FORMAT = "vramcast-what-if"
-WHAT_IF_VERSION = 1
 
-
-def what_if_page(found: WhatIfs) -> Page:
-    asked = found.asked
-    page: list[Line | Grid] = [Line(verdict(asked.prediction), "good" if asked.prediction.fits else "bad")]
-    if asked.time is not None:
-        page.append(Line(headline(asked.time, asked.throughput)))
-    page.append(_grid(found))
-    costs = {text: cost for one in found.outcomes for text, cost in zip(one.changes, one.costs, strict=True)}
-    page += [Line(f"{text}: {cost}") for text, cost in costs.items()]
-    page += [Line(f"cannot be done: {problem}", "aside") for problem in found.refused]
-    page.append(Line(f"{found.job}; every line was traced as it is", "aside"))
-    return page
-
-
-def _grid(found: WhatIfs) -> Grid:
-    outcomes = (found.asked, *found.outcomes)
-    has_epochs = found.asked.throughput is not None and found.asked.throughput.epoch_seconds is not None
-    epochs = ("epoch", "in all") if has_epochs else ()
-    rows = tuple(_row(one, found.asked, has_epochs) for one in outcomes)
-    return Grid(("what if", "GiB", "step", "samples/s", "gain", *epochs), rows)
-
-
-def _row(one: Outcome, asked: Outcome, has_epochs: bool) -> tuple[str, ...]:
-    rate, before = one.samples_per_second, asked.samples_per_second
-    gain = "–" if one is asked or not rate or not before else f"{rate / before - 1:+.0%}"
-    cells = [
-        one.text,
-        f"{one.prediction.device_bytes / GIB:.2f}" + ("" if one.prediction.fits else " (does not fit)"),
-        "–" if one.time is None else format_seconds(one.time.seconds),
-        "–" if not rate else f"{rate:,.1f}",
-        gain,
+def what_if_grid(title: str, rows: Sequence[WhatIf]) -> Grid:
+    """A column is there when any line has a figure for it."""
+    columns = [
+        ("GiB", [_memory(row) for row in rows]),
+        ("step", [_seconds(row.step_seconds) for row in rows]),
+        ("samples/s", [_rate(row.samples_per_second) for row in rows]),
+        ("epoch", [_duration(row.epoch_seconds) for row in rows]),
+        ("in all", [_duration(row.total_seconds) for row in rows]),
     ]
-    if has_epochs:
-        durations = one.throughput and (one.throughput.epoch_seconds, one.throughput.total_seconds)
-        cells += ["–" if value is None else format_duration(value) for value in durations or (None, None)]
-    return tuple(cells)
+    shown = [(heading, cells) for heading, cells in columns if any(cell != "–" for cell in cells)]
+    lines = tuple((row.change, *(cells[i] for _, cells in shown), row.source) for i, row in enumerate(rows))
+    return Grid((title, *(heading for heading, _ in shown), "source"), lines)
 
 
-def what_if_document(found: WhatIfs) -> dict[str, Any]:
+def what_if_document(row: WhatIf) -> dict[str, Any]:
     return {
-        "format": WHAT_IF_FORMAT,
-        "version": WHAT_IF_VERSION,
-        "job": found.job,
-        "recognised_as": found.recognised_as,
-        "gpu": found.asked.prediction.gpu.id,
-        "limit_bytes": found.asked.prediction.limit_bytes,
-        "asked": _outcome(found.asked),
-        "outcomes": [_outcome(one) for one in found.outcomes],
-        "refused": list(found.refused),
+        "change": row.change,
+        "source": row.source,
+        "step_seconds": row.step_seconds,
+        "samples_per_second": row.samples_per_second,
+        "epoch_seconds": row.epoch_seconds,
+        "total_seconds": row.total_seconds,
+        "device_bytes": row.device_bytes,
+        "fits": row.fits,
+        "why": row.why,
     }
 
 
-def _outcome(one: Outcome) -> dict[str, Any]:
-    time = None if one.time is None else time_document(one.time, one.throughput)
-    if time is not None:
-        del time["modules"]
-    return {
-        "changes": list(one.changes),
-        "costs": list(one.costs),
-        "overrides": dict(one.overrides),
-        "fits": one.prediction.fits,
-        "device_bytes": one.prediction.device_bytes,
-        "headroom_bytes": one.prediction.headroom_bytes,
-        "time": time,
-    }
+def _memory(row: WhatIf) -> str:
+    if row.device_bytes is None:
+        return "–"
+    return f"{row.device_bytes / GIB:.2f}" + ("" if row.fits is not False else " (does not fit)")
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else seconds(value)
+
+
+def _rate(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _duration(value: float | None) -> str:
+    return "–" if value is None else duration(value)

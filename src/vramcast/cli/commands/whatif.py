@@ -32,13 +32,13 @@ def execute(args: argparse.Namespace) -> int:
     with reporting() as progress:
         found = what_if(loaded, args.gpu, args.memory, keep=args.keep, progress=progress)
     if args.json:
-        from vramcast.report.what_if import what_if_document
+        from vramcast.report.outcomes import what_if_document
 
         print_json(what_if_document(found))
     else:
         from vramcast.report.console import emit
         from vramcast.report.page import print_page
-        from vramcast.report.what_if import what_if_page
+        from vramcast.report.outcomes import what_if_page
 
         emit(lambda console: print_page(what_if_page(found), console), sys.stdout)
     fits = found.asked.prediction.fits or any(one.prediction.fits for one in found.outcomes)
