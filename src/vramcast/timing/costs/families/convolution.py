@@ -93,7 +93,8 @@ def _part(card: Card, shape: _Shape, direction: str, cudnn_tf32: bool) -> Part:
     few = min(shape.c_in, shape.c_out)
     tags.append("aligned" if few % 8 == 0 else "even" if few % 4 == 0 else "odd")
     tags.append(f"{tags[0]}/{layout}/{'1x1' if pointwise else 'window'}")
-    features = [feature("k", k), feature("few", few), feature("spatial", shape.spatial)]
+    idle = card.sms * 128 * 128 / max(shape.groups * m * n, 1)
+    features = [feature("k", k), feature("few", few), feature("spatial", shape.spatial), feature("idle", idle)]
     if shape.groups > 1:
         features.append(feature("groups", shape.groups))
     return Part(kind, base, shape.flops, shape.bytes, unit, tuple(features), tuple(tags), kernels)
