@@ -17,6 +17,7 @@ from vramcast.timing.costs.samples import samples_from_rows
 SWEEP = Path(__file__).parents[2] / "corpus" / "records" / "op_times" / "h200-torch2.11.0-sweep.json.gz"
 
 
+@pytest.mark.slow
 def test_the_cases_run() -> None:
     """On the virtual card: each family's first ones."""
     pytest.importorskip("torch")
