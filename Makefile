@@ -59,7 +59,7 @@ job-docs: $(TEST_READY) ## Rewrite vramcast.schema.json and the fields in docs/j
 
 .PHONY: golden
 golden: $(TEST_READY) ## Rewrite the golden outputs in tests/golden after a change that was meant
-	$(BIN)/python -m pytest -q tests/test_report.py tests/test_cli.py tests/jobs/test_commands.py tests/verbs tests/advice --overwrite-golden
+	$(BIN)/python -m pytest -q tests/test_report.py tests/test_cli.py tests/jobs/test_commands.py tests/verbs tests/advice tests/watch tests/diagnosis --overwrite-golden
 
 .PHONY: clean
 clean: ## Remove the environments and everything generated

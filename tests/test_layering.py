@@ -12,20 +12,36 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "vramcast"
 
 # Each layer with the layers it may import; every layer may import the base.
-BASE = {"errors", "units", "factories"}
+BASE = {"errors", "units", "access", "factories"}
 LAYERS: dict[str, set[str]] = {
     "gpus": set(),
     "trace": set(),
     "allocator": set(),
     "quick": set(),
+    "diagnosis": set(),
     "memory": {"gpus", "trace", "allocator"},
     "timing": {"gpus", "trace"},
     "virtual_gpu": {"gpus", "trace", "allocator", "memory"},
     "measure": {"gpus", "trace", "allocator", "memory", "timing"},
-    "report": {"gpus", "trace", "memory", "timing"},
-    "jobs": {"gpus", "trace", "memory", "report", "virtual_gpu"},
+    "watch": {"gpus"},
+    "report": {"gpus", "trace", "memory", "timing", "watch", "diagnosis"},
+    "jobs": {"gpus", "trace", "memory", "diagnosis", "report", "virtual_gpu"},
     "advice": {"gpus", "trace", "memory", "report", "jobs"},
-    "cli": {"gpus", "trace", "memory", "quick", "report", "jobs", "advice", "virtual_gpu", "measure", "timing"},
+    "mcp_server": {"gpus", "trace", "memory", "report", "jobs", "advice"},
+    "cli": {
+        "mcp_server",
+        "gpus",
+        "trace",
+        "memory",
+        "quick",
+        "report",
+        "jobs",
+        "advice",
+        "timing",
+        "virtual_gpu",
+        "measure",
+        "watch",
+    },
 }
 MAY_IMPORT_TORCH = {"virtual_gpu", "measure"}
 # The recorder's own files would be the only ones of trace/ that do.
@@ -90,9 +106,13 @@ def test_only_some_layers_import_torch(layer: str) -> None:
         "import vramcast.jobs.check, vramcast.jobs.explain, vramcast.jobs.compare, vramcast.jobs.table",
         "import vramcast.report.check, vramcast.report.explain, vramcast.report.scenarios, vramcast.report.batch_table",
         "import vramcast; vramcast.check, vramcast.explain, vramcast.compare, vramcast.table, vramcast.advise",
+        "import vramcast; vramcast.plan",
+        "import vramcast.advice.plan, vramcast.advice.write, vramcast.report.plan, vramcast.jobs.editing.rewrite",
         "import vramcast.advice.search, vramcast.report.advice; from vramcast.advice.knobs import knobs; list(knobs())",
         "import vramcast.timing.costs, vramcast.timing.costs.fitting, vramcast.report.calibration",
+        "import vramcast; vramcast.diagnose; import vramcast.diagnosis.diagnose, vramcast.report.diagnosis",
         "import vramcast.quick.words, vramcast.gpus.state; vramcast.gpus.state.local_gpus()",
+        "import vramcast.cli.watching, vramcast.watch.process_tree, vramcast.report.watch",
     ],
 )
 def test_importing_leaves_torch_alone(code: str) -> None:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vramcast.advice.advise import advise
+    from vramcast.advice.plan import plan
     from vramcast.gpus import GpuSpec, all_gpus, find_gpu
     from vramcast.jobs.check import check
     from vramcast.jobs.compare import compare
+    from vramcast.jobs.diagnose import diagnose
     from vramcast.jobs.explain import explain
     from vramcast.jobs.prediction import JobPrediction
     from vramcast.jobs.run import predict
@@ -39,8 +41,10 @@ __all__ = [
     "all_gpus",
     "check",
     "compare",
+    "diagnose",
     "explain",
     "find_gpu",
+    "plan",
     "predict",
     "rule",
     "table",
@@ -53,8 +57,10 @@ _HOMES = {
     "find_gpu": "vramcast.gpus",
     "Job": "vramcast.jobs.schema",
     "advise": "vramcast.advice.advise",
+    "plan": "vramcast.advice.plan",
     "check": "vramcast.jobs.check",
     "compare": "vramcast.jobs.compare",
+    "diagnose": "vramcast.jobs.diagnose",
     "explain": "vramcast.jobs.explain",
     "table": "vramcast.jobs.table",
     "JobPrediction": "vramcast.jobs.prediction",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vramcast.access import check_code
 from vramcast.errors import UsageError, VramcastError
 
 Step = Callable[[], object]
@@ -19,6 +20,7 @@ Factory = Callable[..., Any]
 
 def load_attribute(spec: str) -> Any:
     """What `spec` names, whatever it is; the current folder is searched too, as `python -m` does."""
+    check_code(f"'{spec}'")
     module_name, _, attribute = spec.rpartition(":")
     if not module_name or not attribute:
         raise UsageError(f"'{spec}' does not name a factory: write module:function or file.py:function")

@@ -296,7 +296,7 @@ def test_commands_are_only_read(tmp_path: Path) -> None:
         f"X=$(touch {tmp_path}/made)\n`touch {tmp_path}/made`\necho '$X' && python a.py --b \\\n  1 # c\n", "x"
     )
     assert list(tmp_path.iterdir()) == []
-    assert any(words[:2] == ["echo", "$X"] or words[0] == "echo" for words in found)
+    assert any(command.words[0] == "echo" for command in found)
     command = parse_command(["python", "-m", "pkg.train", "--a", "1", "2", "--b=x", "--c", "--d", "1e-4"], "x")
     assert command.script == "pkg.train"
     assert command.flags == {"a": [1, 2], "b": "x", "c": True, "d": 1e-4}

@@ -13,8 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vramcast.errors import VramcastError
-from vramcast.jobs.load import load_job
+from vramcast.jobs.editing.rewrite import rewrite
+from vramcast.jobs.load import load_job, with_overrides
 from vramcast.jobs.readers import Request, documents
+from vramcast.jobs.same import same_run
+from vramcast.jobs.text_files import reading_instead
 
 CONFIGS = Path(__file__).parent / "configs"
 MODEL = str(CONFIGS / "llama-tiny")
@@ -86,6 +89,35 @@ def test_one_value_is_anything(name: str, chosen: st.DataObject, tmp_path: Path)
         read()
     except VramcastError as error:
         assert str(error)
+
+
+CHANGES: dict[str, Any] = {
+    "accumulation": 6,
+    "precision": "fp32",
+    "checkpointing": "all",
+    "optimizer": "sgd",
+    "allocator_conf": "expandable_segments:True",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in REQUESTS if not name.endswith("toml")])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(chosen=st.data())
+def test_changes_are_said_or_left(name: str, chosen: st.DataObject, tmp_path: Path) -> None:
+    """Whatever else the config says: what is written and what is left beside it make the job."""
+    data = _data(name)
+    changed = _replaced(data, chosen.draw(st.sampled_from(_places(data))), chosen.draw(VALUES))
+    path = tmp_path / name
+    path.write_text(json.dumps(changed) if name.endswith("json") else yaml.safe_dump(changed))
+    documents._peeked.cache_clear()
+    try:
+        loaded = load_job(str(path), request=REQUESTS[name])
+    except VramcastError:
+        return
+    found = rewrite(loaded, CHANGES)
+    with reading_instead(found.texts):
+        again = load_job(str(path), found.beside, REQUESTS[name])
+    assert same_run(again.job, with_overrides(loaded.job, CHANGES))
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from vramcast.gpus import state
+from vramcast.gpus.survey import Survey
 
 
 @pytest.fixture(autouse=True)
-def same_everywhere(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    if "test_gpu_state" not in str(request.path):
-        monkeypatch.setattr(state, "_by_nvml", list)
+    monkeypatch.setattr(state, "_by_nvml", Survey)

@@ -11,19 +11,19 @@ import torch
 import vramcast
 from vramcast.cli.main import main
 from vramcast.gpus import state
-from vramcast.gpus.state import GpuProcess, LocalGpu
+from vramcast.gpus.survey import GpuProcess, LocalGpu, Survey
 from vramcast.units import GIB
 
 JOB = "tests.jobs.tiny:JOB"
 same_torch = pytest.mark.skipif(not torch.__version__.startswith("2.11"), reason="the golden output is of torch 2.11")
 
 
-def local(free_gib: float, *processes: GpuProcess) -> list[LocalGpu]:
+def local(free_gib: float, *processes: GpuProcess) -> Survey:
     free = int(free_gib * GIB)
-    return [
+    return Survey(cards=(
         LocalGpu(index=0, name="NVIDIA GeForce RTX 4090", uuid="GPU-0", total_bytes=24 * GIB,
-                 used_bytes=24 * GIB - free, free_bytes=free, processes=processes)
-    ]  # fmt: skip
+                 used_bytes=24 * GIB - free, free_bytes=free, processes=processes),
+    ))  # fmt: skip
 
 
 @same_torch

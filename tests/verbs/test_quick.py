@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from vramcast.cli.main import main
 from vramcast.errors import UsageError
 from vramcast.gpus import state
-from vramcast.gpus.state import LocalGpu
+from vramcast.gpus.survey import LocalGpu, Survey
 from vramcast.quick import QuickQuestion, answer
 from vramcast.units import GIB
 
@@ -116,11 +116,11 @@ def test_bad_input_is_a_message(capsys: pytest.CaptureFixture[str], argv: list[s
 
 def test_the_card_here_is_asked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     card = LocalGpu(index=0, name="NVIDIA Thing", uuid="GPU-1", total_bytes=2 * GIB, used_bytes=0, free_bytes=2 * GIB)
-    monkeypatch.setattr(state, "_by_nvml", lambda: [card])
+    monkeypatch.setattr(state, "_by_nvml", lambda: Survey(cards=(card,)))
     code, out, _ = run(capsys, *SEED)
     assert code == 0
     assert "2.00 GiB (NVIDIA Thing) × 0.7" in out
-    monkeypatch.setattr(state, "_by_nvml", list)
+    monkeypatch.setattr(state, "_by_nvml", Survey)
     code, _, err = run(capsys, *SEED)
     assert code == 2 and "no GPU here to ask" in err
     code, _, err = run(capsys, *SEED, "--device", "3")

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.advice.combination import Combination
-from vramcast.advice.config import check_new_file, config_text, write_config
+from vramcast.advice.config import config_text
 from vramcast.advice.knobs import check_pins, options_for
 from vramcast.advice.option import RISKS
 from vramcast.advice.search import OBJECTIVES, Search
+from vramcast.advice.write import check_new_file, write_config
 from vramcast.errors import UsageError
 from vramcast.gpus import GpuSpec, all_gpus
 from vramcast.jobs.check import card_to_check
@@ -44,7 +45,7 @@ class JobAdvice:
         return with_overrides(self.loaded.job, self.advice.best[number].overrides)
 
     def write(self, path: str | Path, number: int = 0) -> None:
-        """A new vramcast.yaml of suggestion `number`; an existing file is never overwritten."""
+        """Suggestion `number` as a new file: like the job's own, or a vramcast.yaml. Nothing is overwritten."""
         if not self.advice.best:
             raise UsageError(f"--write {path}: nothing fits, so there is nothing to write")
         write_config(Path(path), self.loaded, self.advice.best[number].overrides)
@@ -82,9 +83,9 @@ def advise(
     check_pins(pins)
     if objective not in OBJECTIVES:
         raise UsageError(f"--objective {objective}: write one of {', '.join(OBJECTIVES)}")
-    if write is not None:
-        check_new_file(Path(write))
     loaded = as_loaded(job)
+    if write is not None:
+        check_new_file(Path(write), loaded)
     spec, local = card_to_check(loaded.job, gpu, memory, device)
     card = spec if spec is not None else choose_card(loaded.job, None)[0]
     asked = predict(loaded, card, steps=steps, progress=progress)
@@ -97,7 +98,7 @@ def advise(
         progress=progress,
         asked=asked.prediction,
     )
-    named = _card_options(gpu, memory, device, card)
+    named = card_options(gpu, memory, device, card)
 
     def made(one: Combination) -> Suggestion:
         return _suggestion(loaded, search, one, named)
@@ -149,7 +150,8 @@ def _smallest_card(search: Search, one: Combination) -> CardFit | None:
     return min(fitting, key=lambda card: (card.limit_bytes, card.gpu.id), default=None)
 
 
-def _card_options(gpu: str | GpuSpec | None, memory: str | int | None, device: int | None, card: GpuSpec) -> str:
+def card_options(gpu: str | GpuSpec | None, memory: str | int | None, device: int | None, card: GpuSpec) -> str:
+    """The options that name the card again."""
     words = []
     if gpu is not None:
         words += ["--gpu", gpu if isinstance(gpu, str) else gpu.id]

@@ -13,19 +13,24 @@ from vramcast.cli.commands import (
     calibrate,
     check,
     compare,
+    diagnose,
     explain,
     gpus,
     init,
+    mcp,
     measure,
+    plan,
     predict,
     run,
     show,
     table,
+    watch,
 )
 from vramcast.errors import VramcastError
 
 COMMANDS: tuple[ModuleType, ...] = (
-    predict, check, advise, explain, table, run, init, show, measure, calibrate, compare, gpus,
+    predict, check, advise, plan, explain, table, run, init, show, measure, calibrate, compare, diagnose, gpus, watch,
+    mcp,
 )  # fmt: skip
 
 _DESCRIPTION = "Know before you train whether a PyTorch run fits the GPU, where every byte goes, and why."

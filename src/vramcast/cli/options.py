@@ -28,10 +28,10 @@ def add_room_options(parser: argparse._ActionsContainer) -> None:
     """What a job is held against: a named card, or what is free here."""
     parser.add_argument("--gpu", metavar="NAME", help='a card instead of the one here: "rtx-4090", or a size, "24GiB"')
     parser.add_argument("--memory", metavar="SIZE", help="what is there for the job (24GiB), CUDA context included")
-    parser.add_argument("--device", type=_device, metavar="N", help="the card here, as CUDA counts them (0)")
+    parser.add_argument("--device", type=device_number, metavar="N", help="the card here, as CUDA counts them (0)")
 
 
-def _device(text: str) -> int:
+def device_number(text: str) -> int:
     if not text.isdecimal() or len(text) > 4:
         raise argparse.ArgumentTypeError(f"the number of a card is needed, e.g. 0, not {text!r}")
     return int(text)

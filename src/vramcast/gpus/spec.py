@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vramcast.errors import UsageError
-from vramcast.units import GIB, KIB, MIB, parse_bytes
+from vramcast.units import GIB, KIB, MIB, format_size, parse_bytes
 
 # Resident threads of a multiprocessor: CUDA C++ Programming Guide, "Technical Specifications per Compute
 # Capability".
@@ -107,8 +107,8 @@ class GpuSpec:
         size_bytes = memory if isinstance(memory, int) else _card_size_bytes(memory)
         memory_mib = size_bytes // MIB
         if memory_mib < 1024:
-            raise UsageError(f"a GPU of {memory!r} is too small for a CUDA context; write it like 24GiB")
-        label = f"{size_bytes / GIB:g} GiB GPU"
+            raise UsageError(f"a GPU of {format_size(size_bytes)} is too small for a CUDA context; write it like 24GiB")
+        label = f"{size_bytes / GIB:.4g} GiB GPU"
         return cls(
             id=f"custom-{size_bytes / GIB:g}gib",
             name=label,

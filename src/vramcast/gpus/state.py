@@ -10,109 +10,43 @@ import dataclasses
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
-from typing import Any
 
 from vramcast.errors import UsageError
-from vramcast.gpus.catalogue import find_gpu
-from vramcast.gpus.spec import GpuSpec
+from vramcast.gpus.nvml import NvmlSession, NvmlUnavailable
+from vramcast.gpus.survey import GpuProcess, LocalGpu, Survey
 from vramcast.units import MIB
 
-
-@dataclass(frozen=True, slots=True)
-class GpuProcess:
-    pid: int
-    name: str
-    used_bytes: int | None
-    """None where the driver does not say (containers, Windows)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalGpu:
-    """One card and what is free on it."""
-
-    index: int
-    """As CUDA counts: 0 is the first visible one."""
-    name: str
-    uuid: str
-    total_bytes: int
-    used_bytes: int
-    free_bytes: int
-    processes: tuple[GpuProcess, ...] = ()
-    """Largest first."""
-
-    def spec(self) -> GpuSpec:
-        """What is known of the card; of one that is not in gpus.toml only the size."""
-        try:
-            return find_gpu(self.name)
-        except UsageError:
-            return GpuSpec.from_memory(self.total_bytes)
+__all__ = ["GpuProcess", "LocalGpu", "Survey", "local_gpu", "local_gpus", "survey", "visible"]
 
 
 def local_gpus() -> tuple[LocalGpu, ...]:
-    """Every visible card; none where there is no driver."""
-    found = _by_nvml()
-    if found is None:
-        found = parse_smi_state(_smi())
-    return _visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    """Every visible card that answers; none where there is no driver."""
+    return survey().cards
+
+
+def survey() -> Survey:
+    """The visible cards, those that do not answer, and why there is none."""
+    try:
+        return visible(_by_nvml())
+    except NvmlUnavailable as error:
+        cards = parse_smi_state(_smi())
+        return visible(Survey(cards=tuple(cards), why_none="" if cards else str(error)))
+
+
+def _by_nvml() -> Survey:
+    with NvmlSession() as session:
+        return session.survey()
 
 
 def local_gpu(device: int) -> LocalGpu:
-    cards = local_gpus()
-    for card in cards:
+    found = survey()
+    for card in found.cards:
         if card.index == device:
             return card
-    if not cards:
+    if not found.cards:
         raise UsageError(f"--device {device}: there is no NVIDIA GPU here; name one with --gpu")
-    here = ", ".join(str(card.index) for card in cards)
+    here = ", ".join(str(card.index) for card in found.cards)
     raise UsageError(f"--device {device}: there is no such card here; the visible ones are {here}")
-
-
-def _by_nvml() -> list[LocalGpu] | None:
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        return [_read(pynvml, i) for i in range(pynvml.nvmlDeviceGetCount())]
-    except pynvml.NVMLError:
-        return None
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _read(nvml: Any, index: int) -> LocalGpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return LocalGpu(
-        index=index,
-        name=_text(nvml.nvmlDeviceGetName(handle)),
-        uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
-        total_bytes=int(memory.total),
-        used_bytes=int(memory.used),
-        free_bytes=int(memory.free),
-        processes=_processes(nvml, handle),
-    )
-
-
-def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
-    try:
-        running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except nvml.NVMLError:
-        return ()
-    found = []
-    for process in running:
-        try:
-            name = _text(nvml.nvmlSystemGetProcessName(process.pid))
-        except nvml.NVMLError:
-            name = ""
-        used = process.usedGpuMemory
-        found.append(GpuProcess(int(process.pid), os.path.basename(name), None if used is None else int(used)))
-    return tuple(sorted(found, key=lambda one: -(one.used_bytes or 0)))
 
 
 def _smi() -> str:
@@ -139,22 +73,36 @@ def parse_smi_state(text: str) -> list[LocalGpu]:
         if len(fields) == 6 and all(fields[i].isdigit() for i in (0, 2, 3, 4)):
             total, used, free = (int(fields[i]) * MIB for i in (2, 3, 4))
             cards.append(LocalGpu(index=int(fields[0]), uuid=fields[1], name=fields[5], total_bytes=total,
-                                  used_bytes=used, free_bytes=free))  # fmt: skip
+                                  used_bytes=used, free_bytes=free, processes_known=False))  # fmt: skip
     return cards
 
 
-def _visible(cards: list[LocalGpu], wanted: str | None) -> tuple[LocalGpu, ...]:
+def visible(found: Survey) -> Survey:
     """What CUDA_VISIBLE_DEVICES leaves, renumbered as CUDA does; it ends at the first name that is not there."""
-    if wanted is None:
-        return tuple(cards)
-    chosen = []
-    for name in (part.strip() for part in wanted.split(",")):
-        card = next((one for one in cards if name == str(one.index) or (name and one.uuid.startswith(name))), None)
-        if card is None:
-            break
-        chosen.append(card)
-    return tuple(dataclasses.replace(card, index=i) for i, card in enumerate(chosen))
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    cards = list(found.cards)
+    if wanted is not None:
+        cards = []
+        for name in (part.strip() for part in wanted.split(",")):
+            card = next((one for one in found.cards if _is_called(one, name)), None)
+            if card is None:
+                break
+            cards.append(card)
+    why = found.why_none
+    if not cards and not why:
+        why = "NVML lists no card"
+        if found.cards:
+            why = f"CUDA_VISIBLE_DEVICES={wanted} hides every card"
+        elif found.problems:
+            why = "no card answers"
+    return dataclasses.replace(
+        found, cards=tuple(dataclasses.replace(card, index=i) for i, card in enumerate(cards)), why_none=why
+    )
 
 
-def _text(value: str | bytes) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
+def _is_called(card: LocalGpu, name: str) -> bool:
+    """A number means a card; an instance is named by its UUID, and of an undivided card by the beginning of it."""
+    if name.isdecimal():
+        place = card.index if card.mig is None else card.mig.card
+        return int(name) == place
+    return bool(name) and card.uuid.startswith(name)

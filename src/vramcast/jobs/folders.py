@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from vramcast.access import check_file
 from vramcast.errors import UsageError
 
 CONFIG = "config.json"
@@ -20,6 +21,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; UsageError names the file and what is wrong with it."""
+    check_file(path)
     try:
         if path.stat().st_size > _LARGEST_JSON_BYTES:
             raise UsageError(f"{path} is too large for a config file")

@@ -20,6 +20,8 @@ Overrides = Mapping[str, Any]
 """Dotted key → value: {"sizes.batch": 4, "components.model.mode": "frozen"}."""
 
 
+FLAGS = "the flags"
+"""`where` of a job that was read from a command alone."""
 _OF_A_STRATEGY = ("zero_stage", "offload_optimizer", "offload_parameters", "wrap", "reshard_after_forward")
 
 
@@ -47,7 +49,7 @@ def load_job(argument: str | None, overrides: Overrides | None = None, request: 
             return load_scenario(load_job(name, overrides, request), scenario)
     if argument is None or request.parts or request.arguments:
         reading = combine.read_together(argument, request)
-        argument = argument or "the flags"
+        argument = argument or FLAGS
     elif not Path(argument).exists() and factory.is_factory(argument):
         reading = factory.read_factory(argument)
     else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vramcast.access import check_file
 from vramcast.errors import UsageError
 
 _LENGTH_BYTES = 8
@@ -26,6 +27,7 @@ class StoredWeights:
 
 def stored_weights(folder: Path) -> StoredWeights | None:
     """Over all safetensors files of a folder; None where there is none."""
+    check_file(folder)
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         return None

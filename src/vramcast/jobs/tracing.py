@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from vramcast.access import check_code
 from vramcast.errors import CannotPredict, UsageError, VramcastError
 from vramcast.factories import check_arguments, load_factory
 from vramcast.gpus import GpuSpec
@@ -81,6 +82,8 @@ def trace_job(
     replaying it under the card's limit. Only where convolutions might do with smaller workspaces is it traced again
     under the limit."""
     check_supported(job)
+    if job.script is not None:
+        check_code(f"script.path: {job.script.path}")
     if job.script is not None and not os.path.isfile(job.script.path):
         raise UsageError(f"script.path: no such script: {job.script.path}")
     card, session, _ = _run(job, gpu, steps, allocator_conf, _NO_LIMIT, progress)

@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 
 from vramcast.errors import UsageError
+from vramcast.jobs.text_files import read_text
 
 Key = tuple[str | int, ...]
 
-_LARGEST_BYTES = 1_000_000
 _MOST_VALUES = 50_000
 """After aliases are written out: a "YAML bomb" of ten lines stands for billions."""
 _DEEPEST = 40
@@ -29,15 +29,7 @@ _Loader.add_implicit_resolver(
 
 def read_yaml(path: Path) -> tuple[Any, dict[Key, int]]:
     """The document, and the line of every key."""
-    try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise UsageError(f"{path} is too large for a job: more than {_LARGEST_BYTES // 1000} kB")
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a text file in UTF-8") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    return parse_yaml(text, str(path))
+    return parse_yaml(read_text(path), str(path))
 
 
 def parse_yaml(text: str, where: str) -> tuple[Any, dict[Key, int]]:

@@ -26,8 +26,14 @@ class ConfigText:
     """What to paste."""
 
     kind: str
-    """diff: of the user's file. command: the options that say the same. changes: fields, for a job made in Python."""
+    """diff: of the user's files. flags: the user's training command, changed. command: options of vramcast that say the
+    same. changes: fields, for a job made in Python."""
     text: str
+    beside: tuple[str, ...] = ()
+    """What has to be done beside it, since no file of the user's can say it: a variable of the environment, a line of
+    Python."""
+    check: str = ""
+    """The command that predicts it, once the text is in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

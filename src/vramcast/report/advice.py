@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from vramcast.memory.advice import Advice, Suggestion
+from vramcast.memory.advice import Advice, ConfigText, Suggestion
 from vramcast.memory.cards import MARGIN, with_margin
 from vramcast.report.page import Grid, Line, Page
 from vramcast.report.wording import verdict, with_article
@@ -13,6 +13,11 @@ from vramcast.units import GIB, format_gib
 
 ADVICE_FORMAT = "vramcast-advice"
 ADVICE_VERSION = 1
+_BESIDE = {
+    "diff": "not in the file, but in the shell or the training script:",
+    "flags": "not by a flag, but in the shell or the training script:",
+    "command": "or the fields of the job:",
+}
 
 
 def advice_page(advice: Advice) -> Page:
@@ -36,15 +41,16 @@ def advice_page(advice: Advice) -> Page:
 def _found(advice: Advice) -> list[Line | Grid]:
     page: list[Line | Grid] = [_grid("best", advice.best)]
     for i, one in enumerate(advice.best, 1):
+        page += [Line("")] if i > 1 else []
         page.append(Line(f"{i}. {one.text}", "heading"))
         page += [Line(f"   {change.text}: {change.risk}; {change.cost}") for change in one.changes]
         if not one.comfortable:
             page.append(Line(f"   close: keeps less than the margin of {MARGIN:.0%} free"))
         if one.prediction.retries:
             page.append(Line("   the allocator has to give memory back and try again, which takes time"))
-        if one.overrides:
-            page += _paste(one)
+        page += paste(one.config) if one.overrides else [Line("   nothing to change")]
     if len(advice.front) > 1:
+        page.append(Line(""))
         page.append(Line("memory against time: none of these is beaten in both", "heading"))
         page.append(_grid("front", advice.front))
     return page
@@ -85,12 +91,20 @@ def _nothing(advice: Advice) -> list[Line | Grid]:
             Line(f"The smallest known card that holds it is {with_article(card.gpu.short_name)}: --gpu {card.gpu.id}")
         )
     if one.overrides:
-        page += _paste(one)
+        page += paste(one.config)
     return page
 
 
-def _paste(one: Suggestion) -> list[Line]:
-    return [Line(line, "code") for line in one.config.text.splitlines()]
+def paste(config: ConfigText) -> list[Line]:
+    """To be copied as it stands: the change in the user's own words, what these cannot say, and how to try both."""
+    lines = [Line(line, "code") for line in config.text.splitlines()]
+    if config.beside:
+        lines.append(Line(f"   {_BESIDE[config.kind]}"))
+        lines += [Line(line, "code") for line in config.beside]
+    if config.beside and config.check and config.check != config.text:
+        lines.append(Line("   predicted together by"))
+        lines.append(Line(config.check, "code"))
+    return lines
 
 
 def advice_document(advice: Advice) -> dict[str, Any]:
@@ -107,9 +121,9 @@ def advice_document(advice: Advice) -> dict[str, Any]:
         "local": None if advice.local is None else asdict(advice.local),
         "fits": advice.fits,
         "asked": {"fits": advice.asked.fits, "device_bytes": advice.asked.device_bytes},
-        "best": [_suggestion(one) for one in advice.best],
-        "front": [_suggestion(one) for one in advice.front],
-        "smallest": None if advice.smallest is None else _suggestion(advice.smallest),
+        "best": [suggestion_document(one) for one in advice.best],
+        "front": [suggestion_document(one) for one in advice.front],
+        "smallest": None if advice.smallest is None else suggestion_document(advice.smallest),
         "smallest_card": None if card is None else card.gpu.id,
         "combinations": advice.combinations,
         "traces": advice.traces,
@@ -117,7 +131,7 @@ def advice_document(advice: Advice) -> dict[str, Any]:
     }
 
 
-def _suggestion(one: Suggestion) -> dict[str, Any]:
+def suggestion_document(one: Suggestion) -> dict[str, Any]:
     prediction = one.prediction
     return {
         "text": one.text,

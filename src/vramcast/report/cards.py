@@ -11,6 +11,8 @@ from rich.text import Text
 from vramcast.gpus import GpuSpec
 from vramcast.units import format_gib, format_size
 
+_RATES = ("fp32", "tf32", "fp16", "bf16", "fp8")
+
 
 def print_cards(specs: Iterable[GpuSpec], console: Console) -> None:
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 2, 0, 0))
@@ -44,9 +46,24 @@ def print_card(spec: GpuSpec, console: Console) -> None:
         source = spec.sources.get(field)
         table.add_row(label, value, "" if source is None else f"({sources.index(source) + 1})")
     console.print(table)
+    missing = list(_unknown(spec))
+    if missing:
+        console.print(Text(f"not known (no figure found that its maker published): {', '.join(missing)}"))
     console.print()
     for number, source in enumerate(sources, 1):
         console.print(Text(f"({number}) {source}", style="dim"))
+
+
+def _unknown(spec: GpuSpec) -> Iterable[str]:
+    """What a card of its kind has and nobody was found to say. Formats that came later are not missing."""
+    came_with = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
+    for field, label in (("sm_count", "multiprocessors"), ("l2_bytes", "L2 cache"),
+                         ("bandwidth_bytes_per_second", "bandwidth"), ("link_bytes_per_second", "link")):  # fmt: skip
+        if getattr(spec, field) is None:
+            yield label
+    for name in _RATES:
+        if getattr(spec, f"{name}_tflops") is None and spec.compute_capability >= came_with.get(name, (0, 0)):
+            yield name
 
 
 def _figures(spec: GpuSpec) -> Iterable[tuple[str, str, str]]:
@@ -61,7 +78,7 @@ def _figures(spec: GpuSpec) -> Iterable[tuple[str, str, str]]:
         yield "L2 cache", format_size(spec.l2_bytes), "l2_bytes"
     if spec.bandwidth_bytes_per_second is not None:
         yield "bandwidth", f"{spec.bandwidth_bytes_per_second / 1e9:g} GB/s", "bandwidth_bytes_per_second"
-    for name in ("fp32", "tf32", "fp16", "bf16", "fp8"):
+    for name in _RATES:
         rate = getattr(spec, f"{name}_tflops")
         if rate is not None:
             yield name, f"{rate:g} TFLOP/s", f"{name}_tflops"

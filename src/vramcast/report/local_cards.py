@@ -2,30 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
-from vramcast.gpus.state import LocalGpu
+from vramcast.gpus.survey import GpuProcess, LocalGpu, Survey
 from vramcast.report.page import Grid, Line, Page
 from vramcast.units import GIB, format_size
 
+_HIDDEN = "hidden: another container's or user's process, or one that has just ended"
 
-def local_page(cards: Sequence[LocalGpu]) -> Page:
-    if not cards:
-        return [Line("no NVIDIA GPU here")]
-    rows = []
-    for card in cards:
-        sizes = (card.total_bytes, card.used_bytes, card.free_bytes)
-        rows.append((f"{card.index}", card.name, *(f"{size / GIB:.1f}" for size in sizes)))
-    page: list[Line | Grid] = [Grid(("device", "card", "total GiB", "used", "free"), tuple(rows), text_columns=2)]
+
+def local_page(found: Survey) -> Page:
+    page: list[Line | Grid] = []
+    if found.cards:
+        page.append(_cards(found))
+    else:
+        page.append(Line(f"no NVIDIA GPU here: {found.why_none}"))
+    page += [
+        Line(f"card {one.index} (as nvidia-smi counts) does not answer: {one.text}", "bad") for one in found.problems
+    ]
     users = [
-        (f"{card.index}", f"{process.pid}", process.name, _used(process.used_bytes))
-        for card in cards
+        (f"{card.index}", *process_cells(process)[:3], process.kind, process_cells(process)[3])
+        for card in found.cards
         for process in card.processes
     ]
     if users:
-        page.append(Grid(("device", "process", "name", "uses"), tuple(users), text_columns=3))
-    return page
+        page.append(Grid(("device", "process", "user", "name", "for", "uses"), tuple(users), text_columns=5))
+    return page + _remarks(found)
 
 
-def _used(used_bytes: int | None) -> str:
-    return "not said" if used_bytes is None else format_size(used_bytes)
+def process_cells(process: GpuProcess) -> tuple[str, str, str, str]:
+    """Number, user, name, memory."""
+    used = "not said" if process.used_bytes is None else format_size(process.used_bytes)
+    return f"{process.pid}", process.user or "hidden", process.name or "hidden", used
+
+
+def local_document(found: Survey) -> dict[str, Any]:
+    return {
+        "format": "vramcast-local-gpus",
+        "version": 1,
+        "driver": found.driver,
+        "gpus": [asdict(card) for card in found.cards],
+        "problems": [asdict(problem) for problem in found.problems],
+        "why_none": found.why_none or None,
+    }
+
+
+def _cards(found: Survey) -> Grid:
+    rows = []
+    for card in found.cards:
+        sizes = (card.total_bytes, card.used_bytes, card.free_bytes)
+        rows.append((
+            f"{card.index}",
+            _name(card),
+            *(f"{size / GIB:.1f}" for size in sizes),
+            "–" if card.busy_percent is None else f"{card.busy_percent} %",
+            "–" if card.temperature_celsius is None else f"{card.temperature_celsius} °C",
+        ))  # fmt: skip
+    return Grid(("device", "card", "total GiB", "used", "free", "busy", "heat"), tuple(rows), text_columns=2)
+
+
+def _name(card: LocalGpu) -> str:
+    if card.mig is None:
+        return card.name
+    return f"{card.name} (instance {card.mig.gpu_instance}/{card.mig.compute_instance} of card {card.mig.card})"
+
+
+def _remarks(found: Survey) -> list[Line | Grid]:
+    """What is not there, and why."""
+    cards = found.cards
+    processes = [process for card in cards for process in card.processes]
+    remarks = []
+    silent = [card for card in cards if not card.processes_known]
+    if silent:
+        which = ", ".join(f"{card.index}" for card in silent)
+        remarks.append(f"processes of device {which}: the driver does not list them")
+    if any(process.user is None for process in processes):
+        remarks.append(_HIDDEN)
+    if any(process.used_bytes is None for process in processes):
+        remarks.append("not said: the driver gives no memory for single processes here (MIG, WDDM, or no permission)")
+    if any(card.processes_known and not card.processes and card.used_bytes > GIB for card in cards):
+        remarks.append("memory is used and no process is listed: those of other containers are not shown")
+    if any(card.busy_percent is None or card.temperature_celsius is None for card in cards):
+        remarks.append("–: this card does not say")
+    if any(card.mig is not None for card in cards):
+        remarks.append(
+            "CUDA uses one MIG instance at a time: name it by its UUID in CUDA_VISIBLE_DEVICES (--json has it)"
+        )
+    return [Line(remark, "aside") for remark in remarks]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from vramcast.report.terminal import table
@@ -43,7 +44,7 @@ _HTML = {
 def print_page(page: Page, console: Console) -> None:
     for i, part in enumerate(page):
         if isinstance(part, Line):
-            console.print(Text(part.text, style=_TERMINAL.get(part.tone, "")), soft_wrap=part.tone == "code")
+            _print_line(part, console)
             continue
         if i and isinstance(page[i - 1], Line):
             console.print()
@@ -56,6 +57,17 @@ def print_page(page: Page, console: Console) -> None:
         console.print(grid)
         if i + 1 < len(page):
             console.print()
+
+
+def _print_line(line: Line, console: Console) -> None:
+    """What is indented goes on below itself; code is left as it is."""
+    style = _TERMINAL.get(line.tone, "")
+    words = line.text.lstrip(" ")
+    if line.tone == "code" or not words:
+        console.print(Text(line.text, style=style), soft_wrap=True)
+        return
+    indent = len(line.text) - len(words)
+    console.print(Padding(Text(words, style=style), (0, 0, 0, indent), expand=False))
 
 
 def page_html(page: Page) -> str:

@@ -55,3 +55,20 @@ def signed_percent(value: float, reference: float) -> str:
 
 def signed_size(size_bytes: int) -> str:
     return ("+" if size_bytes >= 0 else "−") + format_size(abs(size_bytes))
+
+
+def seconds(value: float) -> str:
+    """Of a step: 6.00 s, 12.3 ms, 0.1 ms."""
+    if value >= 1:
+        return f"{value:,.2f} s"
+    milliseconds = value * 1e3
+    return f"{milliseconds:.1f} ms" if milliseconds >= 0.1 or not value else f"{milliseconds:.2g} ms"
+
+
+def duration(value: float) -> str:
+    """Of a run: 14.8 h, 12.3 min, 45 s."""
+    if value >= 48 * 3600:
+        return f"{value / 86400:,.1f} days"
+    if value >= 3600:
+        return f"{value / 3600:.1f} h"
+    return f"{value / 60:.1f} min" if value >= 60 else f"{value:.0f} s"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from vramcast.advice.option import CHANGES_TRAINING, USUAL, Option
 from vramcast.gpus import GpuSpec
-from vramcast.jobs.schema import Job
+from vramcast.jobs.schema import Job, Precision
 
 NAME = "precision"
 
@@ -24,16 +26,17 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     found = []
     if now.autocast_dtype == "none" and job.task == "training":
         if gpu.compute_capability >= _BF16_FROM:
-            found.append(_option("bf16 autocast", "bf16", "activations are rounded to 8 bits", USUAL, speed))
+            found.append(_option(now, "bf16 autocast", "bf16", "activations are rounded to 8 bits", USUAL, speed))
         elif gpu.compute_capability >= _FP16_FROM:
             text = "needs a GradScaler; overflows in rare models"
-            found.append(_option("fp16 autocast", "fp16", text, USUAL, speed))
+            found.append(_option(now, "fp16 autocast", "fp16", text, USUAL, speed))
     says_fp32 = any(one.dtype == "fp32" for one in job.inputs.values())  # which bf16 weights do not take
     if gpu.compute_capability >= _BF16_FROM and not says_fp32:
         text = "small updates are lost to rounding: look at the loss, or round stochastically"
-        found.append(_option("weights in bf16", "pure-bf16", text, CHANGES_TRAINING, speed))
+        found.append(_option(now, "weights in bf16", "pure-bf16", text, CHANGES_TRAINING, speed))
     return found
 
 
-def _option(text: str, preset: str, cost: str, risk: int, time: float) -> Option:
-    return Option(knob=NAME, text=text, changes={"precision": preset}, cost=cost, risk=risk, time=time, traced=True)
+def _option(now: Precision, text: str, preset: str, cost: str, risk: int, time: float) -> Option:
+    value: Any = preset if now.tf32 is None else {"preset": preset, "tf32": now.tf32}  # what is left in fp32 stays so
+    return Option(knob=NAME, text=text, changes={"precision": value}, cost=cost, risk=risk, time=time, traced=True)

@@ -1,7 +1,8 @@
 """Say what to change so that a job fits, with what each change costs, ready to paste.
 
-JOB and the card are what `vramcast check` takes. Everything that is printed has been traced and replayed on the
-virtual card. The batch of an optimizer step (batch × GPUs × accumulation) stays what it is. Exit code 1: nothing fits.
+JOB and the card are what `vramcast check` takes; a training command may stand after `--`. Everything that is printed
+has been traced and replayed on the virtual card. The batch of an optimizer step (batch × GPUs × accumulation) stays
+what it is. Exit code 1: nothing fits.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from pathlib import Path
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import EXIT_DOES_NOT_FIT, EXIT_FITS, add_json_option, add_room_options, print_json
 
+READS_SCRIPT_FLAGS = True
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_job_argument(parser)
+    add_job_argument(parser, nargs="?")
     add_room_options(parser)
     parser.add_argument(
         "--keep", metavar="A,B", type=_names, default=(),
@@ -26,7 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--objective", metavar="NAME", default="throughput",
         help="throughput (the default), memory (the least), or closest (the fewest changes)",
     )  # fmt: skip
-    parser.add_argument("--write", metavar="FILE", type=Path, help="the best as a new vramcast.yaml")
+    parser.add_argument(
+        "--write", metavar="FILE", type=Path,
+        help="the best as a new file like yours, with its suffix (several files: a new folder), or as a vramcast.yaml "
+        "(another .yaml)",
+    )  # fmt: skip
     add_json_option(parser)
     add_job_options(parser)
 

@@ -1,6 +1,7 @@
 """Say in a few lines whether a job fits what is free here, or a card. The exit code says the same.
 
-JOB is what `vramcast predict` takes. With no GPU here and none named, the job's target or an RTX 4090 is taken.
+JOB is what `vramcast predict` takes; a training command may stand after `--`. With no GPU here and none named, the
+job's target or an RTX 4090 is taken.
 
 Without a JOB it is the quick formula, for when there is no model yet: one tensor of activations a layer,
 batch × sequence × height × width × hidden × bytes, times the layers, against 70 % of the card. That is a rule of
@@ -26,6 +27,7 @@ from vramcast.cli.options import (
 if TYPE_CHECKING:
     from vramcast.quick import QuickQuestion
 
+READS_SCRIPT_FLAGS = True
 _QUICK_ONLY = ("hidden_dim", "num_layers", "gpu_memory", "bytes", "dtype", "threshold")
 
 
@@ -51,12 +53,14 @@ def execute(args: argparse.Namespace) -> int:
         if args.job is not None:
             raise UsageError(f"--config {args.config}: {args.job} is named too; leave one out")
         args.job = args.config
-    if args.job is None:
+    if args.job is None and not args.script_flags:
         return _quick(args)
     for name in _QUICK_ONLY:
         if getattr(args, name) is not None:
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} belongs to the quick formula, which takes no JOB; leave {args.job} out, or it")
+            raise UsageError(
+                f"{option} belongs to the quick formula, which takes no JOB; leave {args.job or 'the command'} out"
+            )
     return _job(args)
 
 

@@ -15,8 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    from vramcast.errors import UsageError
     from vramcast.gpus import all_gpus, find_gpu
 
+    if args.here and args.name is not None:
+        raise UsageError(f"--here and {args.name}: the cards of this machine, or a known one; leave one out")
     if args.here:
         return _here(as_json=args.json)
     if args.json:
@@ -29,25 +32,24 @@ def execute(args: argparse.Namespace) -> int:
 
     if args.name is None:
         emit(lambda console: print_cards(all_gpus(), console), sys.stdout)
-    else:
-        spec = find_gpu(args.name)
-        emit(lambda console: print_card(spec, console), sys.stdout)
+        print("\nin this machine:")
+        return _here(as_json=False)
+    spec = find_gpu(args.name)
+    emit(lambda console: print_card(spec, console), sys.stdout)
     return EXIT_FITS
 
 
 def _here(*, as_json: bool) -> int:
-    from dataclasses import asdict
+    from vramcast.gpus.state import survey
+    from vramcast.report.local_cards import local_document, local_page
 
-    from vramcast.gpus.state import local_gpus
-
-    cards = local_gpus()
+    found = survey()
     if as_json:
-        print_json({"format": "vramcast-local-gpus", "version": 1, "gpus": [asdict(card) for card in cards]})
+        print_json(local_document(found))
         return EXIT_FITS
 
     from vramcast.report.console import emit
-    from vramcast.report.local_cards import local_page
     from vramcast.report.page import print_page
 
-    emit(lambda console: print_page(local_page(cards), console), sys.stdout)
+    emit(lambda console: print_page(local_page(found), console), sys.stdout)
     return EXIT_FITS

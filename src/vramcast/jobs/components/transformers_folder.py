@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from vramcast.access import check_code
 from vramcast.errors import UsageError
 from vramcast.jobs.components.built import Built
 from vramcast.jobs.components.libraries import library
@@ -56,6 +57,7 @@ def _config(folder: Path, raw: dict[str, Any], component: Component) -> Any:
 
     has_code = "auto_map" in raw
     if has_code and component.trust_remote_code:
+        check_code(str(folder))
         config = transformers.AutoConfig.from_pretrained(str(folder), trust_remote_code=True, local_files_only=True)
         config.update(component.config)
         return config

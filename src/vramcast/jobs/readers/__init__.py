@@ -10,6 +10,12 @@ Put its name into READERS; the first that recognises a path reads it. None of th
 
 A config that describes only a part of a job (accelerate, DeepSpeed, TrainingArguments) has `read_part` too; combine.py
 puts parts and a model together.
+
+A reader may also say changes in its own format, from the tables that it reads with:
+
+    def edits(keys: Keys, aspect: str, job: Job) -> Edits    # the keys that say it of `job`; {}: there are none
+
+editing/rewrite.py has the aspects, changes the text, and reads it back.
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ from typing import Any, Protocol, cast
 from vramcast.errors import UsageError
 from vramcast.jobs.readers.documents import check_readable
 from vramcast.jobs.schema import Job
+from vramcast.jobs.yaml_file import Key
 from vramcast.trace import Note
 
 READERS: tuple[str, ...] = (
@@ -38,6 +45,10 @@ READERS: tuple[str, ...] = (
     "model_folder",
 )
 """In the order in which they are asked: the more particular first."""
+
+
+Edits = dict[Key, Any]
+"""Key of a config, from its root → the value that it shall have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vramcast.jobs.readers import Part, Reading, Request, combine, deepspeed
+from vramcast.jobs.readers import Edits, Part, Reading, Request, combine, deepspeed
 from vramcast.jobs.readers.documents import beside, peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
+from vramcast.jobs.schema import Job
 from vramcast.trace import Note
 
 NAME = "accelerate config"
@@ -143,3 +144,26 @@ def _deepspeed(keys: Keys, folder: Path, request: Request, data: dict[str, Any],
     if norm:
         data["gradient_clipping"] = norm
     return None
+
+
+def edits(keys: Keys, aspect: str, job: Job) -> Edits:
+    kind = keys.take("distributed_type")
+    match aspect:
+        case "precision":
+            half = job.precision.autocast_dtype
+            return {("mixed_precision",): "no" if half == "none" else half}
+        case "accumulation":
+            places = (("deepspeed_config", "gradient_accumulation_steps"), ("gradient_accumulation_steps",))
+            place = next((place for place in places if keys.says(place)), places[0] if kind == "DEEPSPEED" else None)
+            return {} if place is None else {place: job.accumulation}
+        case "checkpointing" if kind == "FSDP" and job.checkpointing.scope != "modules":
+            return {("fsdp_config", "fsdp_activation_checkpointing"): job.checkpointing.scope == "all"}
+        case "gpus":
+            return {("num_processes",): job.gpus.count}
+    return {}
+
+
+def nested_files(keys: Keys, folder: Path) -> list[Path]:
+    """Configs that it names, which say a part too."""
+    file = keys.section("deepspeed_config").take("deepspeed_config_file")
+    return [beside(file, folder)] if isinstance(file, str) else []

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vramcast.access import check_code
 from vramcast.factories import hush_torch, load_factory
 from vramcast.trace import Note
 
@@ -18,6 +19,7 @@ def resolve_factory(name: str, folder: Path) -> str:
     """ "file.py:function" lies beside the config; "package.module:function" may too."""
     if name.partition(":")[0].endswith(".py"):
         return os.path.join(folder, name)
+    check_code(f"'{name}'")  # what lies in that folder could be imported in place of what is meant
     place = str(folder.resolve())
     if place not in sys.path:
         sys.path.insert(0, place)

@@ -27,29 +27,47 @@ class Command:
     flags: dict[str, Any] = field(default_factory=dict)
 
 
-def commands_in(text: str, where: str) -> list[list[str]]:
+@dataclass(frozen=True, slots=True)
+class ShellCommand:
+    words: list[str]
+    environment: dict[str, str]
+    """What was exported before it, or stands in front of it."""
+    first_line: int
+    last_line: int
+    """Of the script, from 0."""
+
+
+def commands_in(text: str, where: str) -> list[ShellCommand]:
     """The commands of a shell script as words, with its own simple variables put in."""
     variables: dict[str, str] = {}
-    found: list[list[str]] = []
-    for number, line in _logical_lines(text):
+    exported: dict[str, str] = {}
+    found: list[ShellCommand] = []
+    for number, last, line in _logical_lines(text):
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
             raise UsageError(f"{where}:{number}: not a shell command: {error}") from None
         words = [_substituted(word, variables) for word in words]
-        assignments = 0
-        for word in words:
-            match = _ASSIGNMENT.fullmatch(word)
-            if match is None and word != "export":
-                break
-            if match is not None:
-                variables[match[1]] = match[2]
-            assignments += 1
-        rest = words[assignments:]
+        said, rest = split_environment(words)
+        variables |= said
         end = next((i for i, word in enumerate(rest) if word in _ENDS), len(rest))
         if rest[:end]:
-            found.append(rest[:end])
+            found.append(ShellCommand(rest[:end], {**exported, **said}, number - 1, last - 1))
+        elif words[:1] == ["export"]:
+            exported |= said
     return found
+
+
+def split_environment(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The assignments in front of a command, and the command."""
+    said: dict[str, str] = {}
+    for i, word in enumerate(words):
+        match = _ASSIGNMENT.fullmatch(word)
+        if match is not None:
+            said[match[1]] = match[2]
+        elif word != "export":
+            return said, list(words[i:])
+    return said, []
 
 
 def parse_command(words: Sequence[str], where: str) -> Command:
@@ -109,19 +127,19 @@ def _value(word: str) -> Any:
     return word
 
 
-def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Lines that end in a backslash go on in the next."""
-    lines: list[tuple[int, str]] = []
+def _logical_lines(text: str) -> list[tuple[int, int, str]]:
+    """Lines that end in a backslash go on in the next: number of the first, of the last, and all of it."""
+    lines: list[tuple[int, int, str]] = []
     start, parts = 0, list[str]()
     for number, line in enumerate(text.splitlines(), 1):
         start = start or number
         if line.rstrip().endswith("\\"):
             parts.append(line.rstrip()[:-1])
             continue
-        lines.append((start, " ".join([*parts, line])))
+        lines.append((start, number, " ".join([*parts, line])))
         start, parts = 0, []
     if parts:
-        lines.append((start, " ".join(parts)))
+        lines.append((start, start + len(parts) - 1, " ".join(parts)))
     return lines
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vramcast.jobs.readers import Part, Reading, Request, combine
+from vramcast.jobs.optimizer_names import optimizer_named
+from vramcast.jobs.readers import Edits, Part, Reading, Request, combine
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
+from vramcast.jobs.schema import Job
 from vramcast.trace import Note
 
 NAME = "DeepSpeed config"
@@ -16,6 +18,9 @@ ABSENT = ("auto",)
 
 _CERTAIN = ("train_micro_batch_size_per_gpu", "zero_optimization", "zero_allow_untested_optimizer", "fp16", "bf16")
 _ONLY_THERE = ("train_micro_batch_size_per_gpu", "zero_optimization", "zero_allow_untested_optimizer")
+_SPELLINGS = {"adam": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}
+_KEPT = ("lr", "weight_decay")
+"""Arguments that every optimizer has."""
 _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {"name": "adamw", "arguments": {"fused": True}},
     "adamw": {"name": "adamw", "arguments": {"fused": True}},
@@ -139,3 +144,35 @@ def _optimizer(keys: Keys, unsupported: dict[str, str]) -> dict[str, Any]:
         keys.fail("type", f"there is no optimizer {name!r} in DeepSpeed; there is {', '.join(_OPTIMIZERS)}")
     unsupported["optimizer"] = f"optimizer.type: {name} is not modelled; name another with --optimizer"
     return {"name": "adamw"}
+
+
+def edits(keys: Keys, aspect: str, job: Job) -> Edits:
+    match aspect:
+        case "batch" | "accumulation":
+            return _batch_edits(keys, aspect, job)
+        case "precision" if job.precision.weights_dtype == "fp32":
+            half = job.precision.autocast_dtype
+            names = {"bfloat16" if "bfloat16" in keys else "bf16": "bf16", "fp16": "fp16"}
+            return {(name, "enabled"): half == dtype for name, dtype in names.items() if half == dtype or name in keys}
+        case "optimizer" if "optimizer" in keys and len(job.optimizer) == 1:
+            name = optimizer_named(_OPTIMIZERS, job.optimizer[0])
+            if name is None:
+                return {}
+            arguments = keys.section("optimizer").section("params").as_dict()
+            kept = {key: value for key, value in arguments.items() if key in _KEPT}
+            return {("optimizer", "type"): _SPELLINGS[name], ("optimizer", "params"): kept}
+    return {}
+
+
+def _batch_edits(keys: Keys, aspect: str, job: Job) -> Edits:
+    """The three that depend on each other are said together."""
+    batch, passes = job.effective_sizes["batch"], job.accumulation
+    micro, total, steps = "train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps"
+    found: Edits = {}
+    if micro in keys or (aspect == "batch" and total not in keys):
+        found[(micro,)] = batch
+    if total in keys:
+        found[(total,)] = batch * passes * job.gpus.count
+    if steps in keys or aspect == "accumulation":
+        found[(steps,)] = passes
+    return found

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
-from vramcast.jobs.readers import Reading, Request
+from vramcast.jobs.optimizer_names import plain
+from vramcast.jobs.readers import Edits, Reading, Request
 from vramcast.jobs.readers.code import code_note, factory_beside, first_parameter, taken_by
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
+from vramcast.jobs.schema import Job
 from vramcast.jobs.validation import make_job
 from vramcast.trace import Note
 
@@ -17,6 +19,8 @@ NAME = "DiffSR config"
 
 _SECTIONS = ("model", "data", "train", "optimize")
 _BATCHES = ("train_batchsize", "batch_size")
+_SIZES = ("depth", "height", "width")
+_OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD"}
 _ASSUMED = {
     "loss": "mean squared error (--set loss.kind=l1)",
     "inputs": "one coarse field in, one fine field as target",
@@ -84,7 +88,7 @@ def _inputs(model: Keys, data: Keys, *, channels_last: bool) -> dict[str, Any]:
     factor = data.whole("sample_factor") or 1
     if any(size % factor for size in shape):
         data.fail("sample_factor", f"{shape} cannot be divided by {factor}")
-    names = ["height", "width"] if len(shape) == 2 else ["depth", "height", "width"]
+    names = list(_SIZES[-len(shape) :])
     coarse = [f"{name} // {factor}" if factor > 1 else name for name in names]
     before, after = (
         _channels(model, ("in_dim", "in_channels", "in_channel")),
@@ -106,25 +110,50 @@ def _channels(model: Keys, names: tuple[str, ...]) -> int:
 
 def _optimizer(keys: Keys) -> dict[str, Any]:
     name = keys.text("optimizer") or "AdamW"
-    if name.lower() not in ("adam", "adamw", "sgd"):
-        keys.fail("optimizer", f"there is no optimizer {name!r} in DiffSR; there is Adam, AdamW and SGD")
+    if name.lower() not in _OPTIMIZERS:
+        keys.fail("optimizer", f"there is no optimizer {name!r} in DiffSR; there is {', '.join(_OPTIMIZERS.values())}")
     momentum = keys.number("momentum") if name.lower() == "sgd" else None
     return {"name": name.lower(), "arguments": {"momentum": momentum} if momentum else {}}
 
 
 def _gpus(train: Keys, data: Keys) -> dict[str, Any]:
     """Under DDP each process loads train_batchsize of its own; under DataParallel one batch is divided."""
-    name = next((name for name in _BATCHES if name in data), None)
+    name = data.first(_BATCHES)
     place = data if name is not None else train
     batch = place.whole(name or "batch_size")
     if batch is None:
         data.need("train_batchsize", "8")
     ids = train.take("device_ids")
     shared = train.flag("distribute")
-    mode = train.text("distribute_mode", ("DDP", "DP")) or "DDP"
     count = len(ids) if shared and isinstance(ids, list) and ids else 1
-    if mode == "DP" and count > 1:
+    if _divided(train) and count > 1:
         if batch % count:
             place.fail(name or "batch_size", f"{batch}, of all GPUs, cannot be divided by {count} device_ids")
         return {"count": count, "strategy": "none", "global_batch": batch}
     return {"count": count, "global_batch": batch * count}
+
+
+def _divided(train: Keys) -> bool:
+    return train.text("distribute_mode", ("DDP", "DP")) == "DP"
+
+
+def edits(keys: Keys, aspect: str, job: Job) -> Edits:
+    data, train, sizes = keys.section("data"), keys.section("train"), job.effective_sizes
+    match aspect:
+        case "batch":
+            name = data.first(_BATCHES)
+            batch = sizes["batch"] * (job.gpus.count if _divided(train) else 1)
+            return {("data", name) if name else ("train", "batch_size"): batch}
+        case "accumulation":
+            return {("train", "accumulation_steps"): job.accumulation}
+        case "resolution":
+            shape = data.wholes("shape") or []
+            return {("data", "shape"): [sizes[name] for name in _SIZES[-len(shape) :]]}
+        case "precision" if job.precision.preset in ("fp16", "fp32"):
+            return {("train", "use_amp"): job.precision.preset == "fp16"}
+        case "optimizer" if len(job.optimizer) == 1 and not job.optimizer[0].arguments:
+            spelt = _OPTIMIZERS.get(plain(job.optimizer[0].name))
+            return {("optimize", "optimizer"): spelt} if spelt else {}
+        case "checkpointing" if job.checkpointing.scope != "modules":
+            return {("model", "use_checkpoint"): job.checkpointing.scope == "all"}
+    return {}

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError, VramcastError
+from vramcast.jobs.text_files import read_text, text_instead
 from vramcast.jobs.yaml_file import Key, parse_yaml
 
 LineOf = Callable[[Key], int | None]
 
-_LARGEST_BYTES = 1_000_000
 _DEEPEST = 40
 _JSON, _YAML, _TOML = (".json", ".jsonc"), (".yaml", ".yml"), (".toml",)
 _COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*')
@@ -48,31 +48,18 @@ def beside(name: str, folder: Path) -> Path:
     return path if path.exists() else Path(here)
 
 
-def read_text(path: Path) -> str:
-    try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise UsageError(f"{path} is too large for a config: more than {_LARGEST_BYTES // 1000} kB")
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a text file in UTF-8") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError as error:  # a name that no file can have
-        raise UsageError(f"cannot read {str(path)!r}: {error}") from None
-
-
 def peek(path: Path, *suffixes: str) -> dict[str, Any]:
     """The keys of a file with one of these suffixes; {} for any other file, and for what cannot be read."""
     try:
         if path.suffix.lower() not in (suffixes or (*_JSON, *_YAML, *_TOML)) or not path.is_file():
             return {}
-        return _peeked(path, path.stat().st_mtime_ns)
+        return _peeked(path, path.stat().st_mtime_ns, text_instead(path))
     except OSError:
         return {}
 
 
 @functools.lru_cache(maxsize=16)
-def _peeked(path: Path, changed_ns: int) -> dict[str, Any]:
+def _peeked(path: Path, changed_ns: int, instead: str | None) -> dict[str, Any]:
     """Each reader looks at the same file in turn; it is parsed once."""
     try:
         data = read_document(path).data
@@ -87,8 +74,13 @@ def check_readable(path: Path) -> None:
         read_document(path)
 
 
+def without_comments(text: str) -> str:
+    """JSON with spaces in place of its // comments: everything else stays where it is."""
+    return _COMMENT.sub(lambda match: match[1] or " " * len(match[0]), text)
+
+
 def _parse_json(text: str, path: Path) -> Any:
-    plain = _COMMENT.sub(lambda match: match[1] or "", text)
+    plain = without_comments(text)
     try:
         return json.loads(plain, object_pairs_hook=functools.partial(_once_each, path))
     except json.JSONDecodeError as error:

@@ -21,8 +21,6 @@ _CERTAIN = ("per_device_train_batch_size", "model_name_or_path")
 _ENOUGH = 3
 """Of the arguments' names; a file with fewer is something else."""
 _NAMES = (*hf_names.WITHOUT_EFFECT, "gradient_accumulation_steps", "gradient_checkpointing", "bf16", "fp16", "optim")
-_HALVES = {"float16": "fp16", "bfloat16": "bf16"}
-_DTYPES = {**_HALVES, "float32": "fp32"}
 _NOT_MODELLED = {
     "use_liger_kernel": "Liger kernels are not modelled: logits and their gradients take less than is predicted",
     "neftune_noise_alpha": "NEFTune's noise is not modelled: one more tensor of the embeddings' size",
@@ -111,7 +109,8 @@ def _model(keys: Keys, folder: Path) -> str | None:
 
 
 def _sizes(keys: Keys, assumed: dict[str, str]) -> dict[str, int]:
-    batch = keys.whole("per_device_train_batch_size") or keys.whole("per_gpu_train_batch_size")
+    name = keys.first(hf_names.BATCH_NAMES)
+    batch = keys.whole(name) if name else None
     if batch is None:
         batch = hf_names.DEFAULT_BATCH
         assumed["sizes.batch"] = f"{batch} samples for each GPU, the default of TrainingArguments (--batch)"
@@ -131,12 +130,12 @@ def _precision(keys: Keys, model: str | None, assumed: dict[str, str]) -> dict[s
     precision: dict[str, Any] = {"preset": "bf16" if bf16 else "fp16"} if bf16 or fp16 else {}
     if tf32 is not None:
         precision["tf32"] = tf32
-    name = next((name for name in ("torch_dtype", "dtype") if name in keys), "dtype")
-    dtype = keys.text(name, (*_DTYPES, "auto"))
+    name = keys.first(hf_names.DTYPE_NAMES) or "dtype"
+    dtype = keys.text(name, (*hf_names.DTYPES, "auto"))
     of_config = _config_dtype(model)
     if dtype is not None:
-        precision["weights"] = _DTYPES.get(dtype, of_config or "fp32")
-    elif of_config in _HALVES.values():
+        precision["weights"] = hf_names.DTYPES.get(dtype, of_config or "fp32")
+    elif of_config in ("fp16", "bf16"):
         assumed["precision"] = (
             f"fp32 weights; from transformers 5 on they are loaded as config.json says, in {of_config} "
             f"(--set precision.weights={of_config})"
@@ -153,7 +152,7 @@ def _config_dtype(model: str | None) -> str | None:
     except VramcastError:
         return None  # whoever reads the model says what is wrong with it
     name = config.get("dtype") or config.get("torch_dtype")
-    return _DTYPES.get(name) if isinstance(name, str) else None
+    return hf_names.DTYPES.get(name) if isinstance(name, str) else None
 
 
 def _optimizer(keys: Keys, assumed: dict[str, str], unsupported: dict[str, str]) -> dict[str, Any]:
@@ -208,7 +207,7 @@ def _gpus(keys: Keys) -> dict[str, Any]:
 
 def _evaluation(keys: Keys) -> dict[str, Any]:
     batch = keys.whole("per_device_eval_batch_size")
-    when = [keys.take(name) for name in ("eval_strategy", "evaluation_strategy")]
+    when = [keys.take(name) for name in hf_names.EVALUATION_NAMES]
     if all(one in (None, "no", False) for one in when):
         return {}
     return {"evaluation": {"when": "between", "batch": batch or hf_names.DEFAULT_BATCH}}

@@ -36,6 +36,13 @@ OTHER_OPTIMIZERS = frozenset((
 ))  # fmt: skip
 """Known to transformers, but not to a job."""
 
+DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+"""`dtype` → the job's."""
+
+BATCH_NAMES = ("per_device_train_batch_size", "per_gpu_train_batch_size")
+DTYPE_NAMES = ("torch_dtype", "dtype")
+EVALUATION_NAMES = ("eval_strategy", "evaluation_strategy")
+
 DEFAULT_OPTIMIZER = "adamw_torch_fused"
 DEFAULT_BATCH = 8
 DEFAULT_LARGEST_NORM = 1.0

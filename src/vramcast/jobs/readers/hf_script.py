@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vramcast.errors import CannotPredict, UsageError, VramcastError
 from vramcast.jobs.readers import Part, Reading, Request, accelerate, combine, hf_arguments, hf_names
-from vramcast.jobs.readers.command_line import Command, commands_in, parse_command
-from vramcast.jobs.readers.documents import beside, read_text
+from vramcast.jobs.readers.command_line import (
+    Command,
+    ShellCommand,
+    commands_in,
+    parse_command,
+    split_environment,
+)
+from vramcast.jobs.readers.documents import beside
 from vramcast.jobs.readers.keys import Keys
+from vramcast.jobs.text_files import read_text
 
 NAME = "command of a Hugging Face training script"
 
 _SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".txt", ".cmd")
-_MARKS = ("--per_device_train_batch_size", "--model_name_or_path", "--gradient_accumulation_steps")
+MARKS = ("--per_device_train_batch_size", "--model_name_or_path", "--gradient_accumulation_steps")
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _OF_LAUNCHER = ("gpus", "checkpointing", "torch_compile")
-_PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
+PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
 _MACHINES = ("nnodes", "num_machines", "num_nodes")
 
 
@@ -28,7 +37,7 @@ def recognises(path: Path) -> bool:
         text = read_text(path).replace("-", "_")
     except (OSError, VramcastError):
         return False
-    return any(mark.replace("-", "_") in text for mark in _MARKS)
+    return any(mark.replace("-", "_") in text for mark in MARKS)
 
 
 def read(path: Path, request: Request) -> Reading:
@@ -36,18 +45,33 @@ def read(path: Path, request: Request) -> Reading:
 
 
 def read_part(path: Path, request: Request) -> Part:
-    found = [words for words in commands_in(read_text(path), str(path)) if _is_training(words)]
+    found = training_command(read_text(path), str(path))
+    return part_from_words(found.words, path.parent, str(path), request, found.environment)
+
+
+def training_command(text: str, where: str) -> ShellCommand:
+    """The one command of a shell script that starts a training."""
+    found = [command for command in commands_in(text, where) if _is_training(command.words)]
     if len(found) != 1:
         raise UsageError(
-            f"{path}: {len(found) or 'none'} of its commands start a training with {_MARKS[0]} or the like; one is "
+            f"{where}: {len(found) or 'none'} of its commands start a training with {MARKS[0]} or the like; one is "
             "needed. Or write it after --: vramcast predict -- torchrun train.py ..."
         )
-    return part_from_words(found[0], path.parent, str(path), request)
+    return found[0]
 
 
-def part_from_words(words: list[str], folder: Path, where: str, request: Request) -> Part:
+def part_from_words(
+    words: list[str], folder: Path, where: str, request: Request, environment: Mapping[str, str] | None = None
+) -> Part:
     """Paths in a command are those of the folder in which it is started: here, or where the shell script lies."""
-    command = parse_command(words, where)
+    said, words = split_environment(words)
+    said = {**(environment or {}), **said}
+    conf = next((said[name] for name in ALLOCATOR_VARIABLES if said.get(name)), None)
+    part = _part(parse_command(words, where), folder, where, request)
+    return dataclasses.replace(part, data={**part.data, "allocator_conf": conf}) if conf else part
+
+
+def _part(command: Command, folder: Path, where: str, request: Request) -> Part:
     if command.script in hf_names.OTHER_TRAININGS:
         raise CannotPredict(
             f"{where}: {command.script} trains with a second model or with text that it generates: not modelled; "
@@ -69,7 +93,7 @@ def part_from_words(words: list[str], folder: Path, where: str, request: Request
 
 def _is_training(words: list[str]) -> bool:
     names = {word.partition("=")[0].replace("-", "_") for word in words}
-    return any(mark.replace("-", "_") in names for mark in _MARKS)
+    return any(mark.replace("-", "_") in names for mark in MARKS)
 
 
 def _launcher(command: Command, folder: Path, where: str, request: Request) -> Part | None:
@@ -80,7 +104,7 @@ def _launcher(command: Command, folder: Path, where: str, request: Request) -> P
     if file is not None:
         part = accelerate.read_part(beside(file, folder), request)
     gpus: dict[str, Any] = dict(part.data.get("gpus", {})) if part else {}
-    processes = next((flags.whole(name) for name in _PROCESSES if _is_whole(flags.take(name))), None)
+    processes = next((flags.whole(name) for name in PROCESSES if _is_whole(flags.take(name))), None)
     machines = next((flags.whole(name) for name in _MACHINES if _is_whole(flags.take(name))), None)
     if processes is not None:
         # accelerate counts the processes of all machines, the others those of each.

@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
-from vramcast.jobs.readers import Reading, Request
+from vramcast.jobs.optimizer_names import plain
+from vramcast.jobs.readers import Edits, Reading, Request
 from vramcast.jobs.readers.code import code_note, factory_beside, is_there, resolve_factory, taken_by
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
+from vramcast.jobs.schema import Job
 from vramcast.jobs.validation import make_job
 from vramcast.trace import Note
 
 NAME = "KAIR option file"
+STEPS = "train.total_iter"
+"""What it calls the number of optimizer steps."""
 
 NETWORKS = {
     "vrt": ("models.network_vrt:VRT", "vrt:VRT"),
@@ -28,6 +32,8 @@ NETWORKS = {
 """netG.net_type → where KAIR keeps the class; taken when such a file lies beside the options or where we are."""
 
 _LOSSES = {"l1": "l1", "l2": "mse", "l2sum": "mse", "charbonnier": "charbonnier"}
+_OPTIMIZERS = ("adam", "adamw", "sgd")
+_CROPS = ("gt_size", "H_size")
 _OTHER_LOSSES = ("ssim",)
 _ONE_STEP = ("plain", "vrt", "rvrt")
 _CHECKPOINTING = {
@@ -117,11 +123,12 @@ def _inputs(keys: Keys, data: Keys) -> dict[str, Any]:
     net = keys.section("netG")
     channels, scale = keys.whole("n_channels") or 3, keys.whole("scale") or 1
     frames = data.whole("num_frame")
-    crop = data.whole("gt_size") or data.whole("H_size")
+    name = data.first(_CROPS) or _CROPS[0]
+    crop = data.whole(name)
     if crop is None:
-        data.need("gt_size", "192")
+        data.need(name, "192")
     if crop % scale:
-        data.fail("gt_size" if "gt_size" in data else "H_size", f"{crop} cannot be divided by the scale, {scale}")
+        data.fail(name, f"{crop} cannot be divided by the scale, {scale}")
     given = net.whole("in_nc") or net.whole("in_chans") or channels
     given += 1 if net.flag("nonblind_denoising") and given == channels else 0
     low = ["height", "width"] if scale == 1 else [f"height // {scale}", f"width // {scale}"]
@@ -142,7 +149,7 @@ def _training(train: Keys, unsupported: dict[str, str]) -> dict[str, Any]:
             f"train.G_lossfn_type: {loss} is not modelled; --set loss.kind=l1 predicts with that instead"
         )
     weight = train.number("G_lossfn_weight")
-    optimizer = train.text("G_optimizer_type", ("adam", "adamw", "sgd")) or "adam"
+    optimizer = train.text("G_optimizer_type", _OPTIMIZERS) or "adam"
     job: dict[str, Any] = {
         "loss": {"kind": _LOSSES.get(loss, "l1"), "target": "H", "weight": 1.0 if weight is None else weight},
         "optimizer": {"name": optimizer},
@@ -182,3 +189,24 @@ def _gpus(keys: Keys, data: Keys, notes: list[Note]) -> dict[str, Any]:
             text = "without dist, KAIR uses DataParallel: one of the GPUs is predicted; the first also gathers outputs"
             notes.append(Note("not modelled", text))
     return gpus
+
+
+def edits(keys: Keys, aspect: str, job: Job) -> Edits:
+    data, sizes = ("datasets", "train"), job.effective_sizes
+    match aspect:
+        case "batch":
+            return {(*data, "dataloader_batch_size"): sizes["batch"] * job.gpus.count}
+        case "resolution" if sizes["height"] == sizes["width"]:
+            name = keys.section("datasets").section("train").first(_CROPS)
+            return {(*data, name): sizes["height"]} if name else {}
+        case "frames" if keys.says((*data, "num_frame")):
+            return {(*data, "num_frame"): sizes["frames"]}
+        case "optimizer" if len(job.optimizer) == 1 and not job.optimizer[0].arguments:
+            name = plain(job.optimizer[0].name)
+            return {("train", "G_optimizer_type"): name} if name in _OPTIMIZERS else {}
+        case "checkpointing" if job.checkpointing.scope == "none":
+            wish = job.checkpointing
+            return {("netG", name): value for name, field in _CHECKPOINTING.items() if (value := getattr(wish, field))}
+        case "gpus" if not keys.says(("gpu_ids",)) or len(keys.wholes("gpu_ids") or []) != job.gpus.count:
+            return {("gpu_ids",): list(range(job.gpus.count))}
+    return {}

@@ -48,6 +48,17 @@ class Keys:
         value = self._values.get(name)
         return None if value is None or (isinstance(value, str) and value in self._absent) else value
 
+    def first(self, names: Sequence[str]) -> str | None:
+        """The first of these that is there."""
+        return next((name for name in names if name in self), None)
+
+    def says(self, key: Key) -> bool:
+        """Whether the key, a path from here, is there and not left to others."""
+        name, *below = key
+        if not below:
+            return str(name) in self
+        return isinstance(self.take(str(name)), Mapping) and self.section(str(name)).says(tuple(below))
+
     def whole(self, name: str, *, least: int = 1, most: int = LARGEST_SIZE) -> int | None:
         value = self.take(name)
         if value is None:

@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
-from vramcast.jobs.readers import Part, Reading, Request, combine
+from vramcast.jobs.optimizer_names import class_path
+from vramcast.jobs.readers import Edits, Part, Reading, Request, combine
 from vramcast.jobs.readers.code import code_note, factory_beside, resolve_factory
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
+from vramcast.jobs.same import same_precision
+from vramcast.jobs.schema import Job, Precision
 from vramcast.jobs.validation import in_words
 from vramcast.trace import Note
 
 NAME = "Lightning CLI config"
+STEPS = "trainer.max_steps"
+"""What it calls the number of optimizer steps."""
 
 _PRECISIONS: dict[str, dict[str, Any]] = {
     "32": {"preset": "fp32"},
@@ -48,6 +53,7 @@ _STRATEGIES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 _CLASSES = {"DDPStrategy": "ddp", "FSDPStrategy": "fsdp", "DeepSpeedStrategy": "deepspeed"}
+_BATCHES = ("batch_size", "train_batch_size")
 _OPTIMIZER_MODULES = ("torch.optim", "bitsandbytes.optim", "")
 _EXAMPLE = "inputs: {x: {shape: [batch, 3, 224, 224]}, y: {shape: [batch], dtype: int64, below: 10}}"
 
@@ -130,14 +136,20 @@ def _as_factory(class_path: str, folder: Path) -> str:
 
 def _batch(keys: Keys, assumed: dict[str, str]) -> dict[str, int]:
     """Of one process: in the data module's arguments, or in the model's."""
-    data = keys.section("data")
-    places = [data.section("init_args"), data] if "class_path" in data else [data]
-    for place in (*places, keys.section("model").section("init_args")):
-        batch = place.whole("batch_size") or place.whole("train_batch_size")
-        if batch is not None:
-            return {"batch": batch}
+    place = _place_of_batch(keys)
+    if place is not None:
+        section = keys
+        for name in place[:-1]:
+            section = section.section(name)
+        return {"batch": section.whole(place[-1]) or 1}
     assumed["sizes.batch"] = "a batch of 1: the config says none under data (--batch)"
     return {"batch": 1}
+
+
+def _place_of_batch(keys: Keys) -> tuple[str, ...] | None:
+    below = ("data", "init_args") if "class_path" in keys.section("data") else ("data",)
+    places = dict.fromkeys((below, ("data",), ("model", "init_args")))
+    return next((key for one in places for name in _BATCHES if keys.says(key := (*one, name))), None)
 
 
 def _optimizer(keys: Keys, assumed: dict[str, str], folder: Path) -> dict[str, Any]:
@@ -196,3 +208,41 @@ def _gpus(trainer: Keys, assumed: dict[str, str], unsupported: dict[str, str]) -
         unsupported["gpus"] = f"trainer.strategy: {name} is not modelled; --set gpus.strategy=ddp predicts with that"
         return gpus
     return {**_STRATEGIES[name], **gpus}
+
+
+def edits(keys: Keys, aspect: str, job: Job) -> Edits:
+    match aspect:
+        case "batch" if (place := _place_of_batch(keys)) is not None:
+            return {place: job.effective_sizes["batch"]}
+        case "accumulation":
+            return {("trainer", "accumulate_grad_batches"): job.accumulation}
+        case "precision":
+            names = [name for name, one in _PRECISIONS.items() if same_precision(Precision(**one), job.precision)]
+            return {("trainer", "precision"): max(names, key=len)} if names else {}
+        case "gpus" if type(keys.section("trainer").take("devices")) is int:
+            nodes = keys.section("trainer").whole("num_nodes") or 1
+            return {("trainer", "devices"): job.gpus.count // nodes}
+        case "buckets":
+            trainer, place = keys.section("trainer"), ("trainer", "strategy")
+            if isinstance(trainer.take("strategy"), dict):
+                return {(*place, "init_args", "gradient_as_bucket_view"): job.gpus.gradient_as_bucket_view}
+            if trainer.take("strategy") not in (None, "auto", "ddp"):
+                return {}
+            arguments = {"gradient_as_bucket_view": job.gpus.gradient_as_bucket_view}
+            return {place: {"class_path": "lightning.pytorch.strategies.DDPStrategy", "init_args": arguments}}
+        case "optimizer" if "class_path" in keys.section("optimizer") and len(job.optimizer) == 1:
+            wish = job.optimizer[0]
+            path = class_path(wish.name) if wish.factory is None else None
+            if path is None:
+                return {}
+            arguments = dict(wish.arguments)
+            return {("optimizer", "class_path"): path, **_arguments(keys.section("optimizer"), arguments)}
+    return {}
+
+
+def _arguments(section: Keys, wanted: dict[str, Any]) -> Edits:
+    """One by one where they only grow, so that the others stay as they are."""
+    now = section.section("init_args").as_dict()
+    if set(now) <= set(wanted) and now:
+        return {("optimizer", "init_args", name): value for name, value in wanted.items() if now.get(name) != value}
+    return {("optimizer", "init_args"): wanted}

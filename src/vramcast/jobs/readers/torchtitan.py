@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
-from vramcast.jobs.readers import Part, Reading, Request, combine
+from vramcast.jobs.optimizer_names import plain
+from vramcast.jobs.readers import Edits, Part, Reading, Request, combine
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
 from vramcast.jobs.references import nearest
+from vramcast.jobs.schema import Job
 from vramcast.trace import Note
 
 NAME = "torchtitan config"
+STEPS = "training.steps"
+"""What it calls the number of optimizer steps."""
 BASE = Path(__file__).parent / "llama3"
 
 FLAVORS: dict[str, dict[str, int]] = {
@@ -34,6 +38,7 @@ _LAYERS = {"debugmodel": 6, "8B": 32, "70B": 80, "405B": 126}
 _DEGREES = ("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree", "expert_parallel_degree")
 _IMPLEMENTATIONS = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}
 _OPTIMIZERS = {"Adam": "adam", "AdamW": "adamw"}
+_BATCHES = ("local_batch_size", "batch_size")
 _DEFAULT_BATCH, _DEFAULT_LENGTH = 8, 2048
 _SECTIONS = ("model", "training", "parallelism", "activation_checkpoint", "optimizer", "job")
 
@@ -55,7 +60,7 @@ def read_part(path: Path, request: Request) -> Part:
     assumed: dict[str, str] = {}
     unsupported: dict[str, str] = {}
     training = keys.section("training")
-    batch = training.whole("local_batch_size") or training.whole("batch_size") or _DEFAULT_BATCH
+    batch = training.whole(training.first(_BATCHES) or _BATCHES[0]) or _DEFAULT_BATCH
     data: dict[str, Any] = {
         "name": path.stem,
         "sizes": {"batch": batch, "sequence": training.whole("seq_len") or _DEFAULT_LENGTH},
@@ -64,8 +69,7 @@ def read_part(path: Path, request: Request) -> Part:
         "gpus": _gpus(keys.section("parallelism"), training, assumed, unsupported),
         "outputs_live_until": "forward",
     }
-    layers = _LAYERS.get(keys.section("model").text("flavor") or "debugmodel", 0)
-    data["checkpointing"] = _checkpointing(keys.section("activation_checkpoint"), layers, unsupported)
+    data["checkpointing"] = _checkpointing(keys.section("activation_checkpoint"), _layers(keys), unsupported)
     if request.model is None:
         data["components"] = {"model": _model(keys.section("model"), notes)}
     norm = training.number("max_norm")
@@ -143,13 +147,22 @@ def _checkpointing(keys: Keys, layers: int, unsupported: dict[str, str]) -> dict
     if mode in ("none", "full"):
         return {"scope": "none" if mode == "none" else "all"}
     if mode == "selective" and option.isdigit() and int(option) > 0 and layers:
-        chosen = range(int(option) - 1, layers, int(option))
-        return {"scope": "modules", "modules": [f"model.layers.{i}" for i in chosen]} if chosen else {"scope": "none"}
+        chosen = _every(int(option), layers)
+        return {"scope": "modules", "modules": chosen} if chosen else {"scope": "none"}
     what = f"mode = {mode}" if mode != "selective" else f"selective_ac_option = {option}"
     unsupported["checkpointing"] = (
         f"activation_checkpoint.{what} is not modelled; what it takes lies between --checkpointing all and none"
     )
     return {"scope": "none"}
+
+
+def _layers(keys: Keys) -> int:
+    return _LAYERS.get(keys.section("model").text("flavor") or "debugmodel", 0)
+
+
+def _every(number: int, layers: int) -> list[str]:
+    """The layers that are checkpointed when every so-manieth is."""
+    return [f"model.layers.{i}" for i in range(number - 1, layers, number)]
 
 
 def _accumulation(training: Keys, of_one_pass: int) -> int:
@@ -160,3 +173,43 @@ def _accumulation(training: Keys, of_one_pass: int) -> int:
             "one pass on all GPUs"
         )
     return total // of_one_pass
+
+
+def edits(keys: Keys, aspect: str, job: Job) -> Edits:
+    training = keys.section("training")
+    match aspect:
+        case "batch" | "accumulation":
+            batch = job.effective_sizes["batch"]
+            found: Edits = {("training", training.first(_BATCHES) or _BATCHES[0]): batch}
+            if job.accumulation > 1 or training.take("global_batch_size") not in (None, -1):
+                found[("training", "global_batch_size")] = batch * job.gpus.count * job.accumulation
+            return found
+        case "sequence":
+            return {("training", "seq_len"): job.sizes["sequence"]}
+        case "precision" if job.precision.preset in ("bf16", "fp32"):
+            spelt = "bfloat16" if job.precision.preset == "bf16" else "float32"
+            return {("training", "mixed_precision_param"): spelt}
+        case "optimizer" if len(job.optimizer) == 1:
+            return _optimizer_edits(plain(job.optimizer[0].name), job.optimizer[0].arguments)
+        case "checkpointing":
+            return _checkpointing_edits(keys, job)
+        case "gpus":
+            return {("parallelism", "data_parallel_replicate_degree"): job.gpus.count}
+    return {}
+
+
+def _optimizer_edits(name: str, arguments: dict[str, Any]) -> Edits:
+    spelt = next((one for one, of_job in _OPTIMIZERS.items() if of_job == name), None)
+    how = next((one for one, of_job in _IMPLEMENTATIONS.items() if of_job == arguments), None)
+    if spelt is None or how is None:
+        return {}
+    return {("optimizer", "name"): spelt, ("optimizer", "implementation"): how}
+
+
+def _checkpointing_edits(keys: Keys, job: Job) -> Edits:
+    wish, layers = job.checkpointing, _layers(keys)
+    mode = ("activation_checkpoint", "mode")
+    if wish.scope != "modules":
+        return {mode: "full" if wish.scope == "all" else "none"}
+    number = next((n for n in range(1, layers + 1) if _every(n, layers) == wish.modules), None)
+    return {mode: "selective", ("activation_checkpoint", "selective_ac_option"): str(number)} if number else {}

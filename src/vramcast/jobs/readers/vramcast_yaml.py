@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
-from vramcast.jobs.readers import Part, Reading, Request
+from vramcast.jobs.readers import Edits, Part, Reading, Request
 from vramcast.jobs.readers.code import resolve_factory
-from vramcast.jobs.schema import SOURCES
+from vramcast.jobs.readers.keys import Keys
+from vramcast.jobs.schema import SOURCES, Job
+from vramcast.jobs.text_files import text_instead
 from vramcast.jobs.validation import LineOf, check_part, make_job
-from vramcast.jobs.yaml_file import Key, parse_yaml, read_yaml
+from vramcast.jobs.yaml_file import Key, read_yaml
 
 NAME = "vramcast.yaml"
 FILE_NAME = "vramcast.yaml"
@@ -31,6 +34,9 @@ def recognises(path: Path) -> bool:
             return False
         if path.name.startswith("vramcast") or path.name.endswith((".vramcast.yaml", ".vramcast.yml")):
             return True
+        instead = text_instead(path)
+        if instead is not None:
+            return _OUR_KEYS.search(instead) is not None
         with path.open(encoding="utf-8", errors="replace") as file:
             return _OUR_KEYS.search(file.read(_LOOKED_AT_BYTES)) is not None
     except OSError:
@@ -40,11 +46,6 @@ def recognises(path: Path) -> bool:
 def read(path: Path, request: Request) -> Reading:
     file = file_of(path)
     return _reading(*read_yaml(file), file, request)
-
-
-def read_text(text: str, file: Path, request: Request) -> Reading:
-    """What `file` would mean if it said `text`."""
-    return _reading(*parse_yaml(text, str(file)), file, request)
 
 
 def file_of(path: Path) -> Path:
@@ -108,3 +109,19 @@ def _resolve_script(data: dict[str, Any], folder: Path) -> None:
         data["script"] = os.path.join(folder, os.path.expanduser(script))
     elif isinstance(script, dict) and isinstance(script.get("path"), str):
         script["path"] = os.path.join(folder, os.path.expanduser(script["path"]))
+
+
+def section_edits(keys: Keys, changes: Mapping[str, Any], job: Job) -> Edits:
+    """The fields themselves (dotted key → value). A short form (`gpus: 4`) gives way to the whole section."""
+    found: Edits = {}
+    for key, value in changes.items():
+        path = tuple(key.split("."))
+        top = keys.take(path[0])
+        if key == "sizes.batch" and keys.says(("gpus", "global_batch")):
+            found[("gpus", "global_batch")] = value * job.gpus.count
+        elif len(path) > 1 and top is not None and not isinstance(top, Mapping):
+            section = job.model_dump(mode="json", exclude_unset=True)[path[0]]
+            found[(path[0],)] = section[0] if isinstance(section, list) and len(section) == 1 else section
+        else:
+            found[path] = value
+    return found

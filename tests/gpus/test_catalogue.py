@@ -10,7 +10,6 @@ import pytest
 
 from vramcast.errors import UsageError
 from vramcast.gpus import GpuSpec, all_gpus, find_gpu
-from vramcast.gpus.detect import parse_smi
 from vramcast.gpus.spec import model_context_bytes, model_total_memory_bytes
 from vramcast.units import MIB
 
@@ -115,15 +114,6 @@ def test_from_dict_names_what_is_wrong() -> None:
         GpuSpec.from_dict({"id": "x"})
     with pytest.raises(UsageError, match="not a GPU specification"):
         GpuSpec.from_dict({**find_gpu("t4").to_dict(), "wheels": 4})
-
-
-def test_the_card_here_from_nvidia_smi() -> None:
-    known = parse_smi("NVIDIA GeForce RTX 3090, 24576\nTesla T4, 15360\n")
-    assert known is not None and known.id == "rtx-3090"
-    unknown = parse_smi("NVIDIA Something New, 40960\n")
-    assert unknown is not None and unknown.memory_mib == 40960
-    assert parse_smi("") is None
-    assert parse_smi("No devices were found\n") is None
 
 
 def test_loading_needs_no_torch() -> None:

@@ -1,0 +1,49 @@
+"""Say from a training log where the time goes, what the log left out, what would help, and what will not.
+
+LOG is a training log, stage timings, trainer_state.json, metrics.csv or a torch.profiler trace, of any size; several
+files of the same run may be given, and - is standard input. PyTorch is loaded only for --job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from vramcast.cli.options import EXIT_FITS, add_json_option, positive, print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("log", metavar="LOG", nargs="+", help="a file, of any usual format; - is standard input")
+    parser.add_argument("--job", metavar="JOB", help="what was trained, as `vramcast predict` takes it")
+    parser.add_argument("--gpu", metavar="NAME", help="the card it was trained on, for --job")
+    steps = parser.add_argument_group("how samples make a step, where neither the log nor the job says it")
+    steps.add_argument("--batch", type=positive, metavar="N", help="samples at a time on one GPU")
+    steps.add_argument("--gpus", "--world-size", type=positive, metavar="N", help="how many train together")
+    steps.add_argument("--accumulation", type=positive, metavar="N", help="batches in a step")
+    steps.add_argument("--seq", type=positive, metavar="N", help="tokens of a sample, for tokens/s")
+    steps.add_argument(
+        "--throughput",
+        choices=("all", "one"),
+        help="whose samples/s the log gives: of all GPUs (the default) or of one",
+    )
+    add_json_option(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from vramcast.cli.progress import reporting
+    from vramcast.jobs.diagnose import diagnose
+
+    with reporting() as progress:
+        found = diagnose(
+            args.log, args.job, args.gpu, batch=args.batch, gpus=args.gpus, accumulation=args.accumulation,
+            sequence=args.seq, throughput=args.throughput, progress=progress,
+        )  # fmt: skip
+    if args.json:
+        print_json(found.to_document())
+    else:
+        from vramcast.report.console import emit
+        from vramcast.report.diagnosis import diagnosis_page
+        from vramcast.report.page import print_page
+
+        emit(lambda console: print_page(diagnosis_page(found.diagnosis), console), sys.stdout)
+    return EXIT_FITS

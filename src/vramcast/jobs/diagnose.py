@@ -1,0 +1,133 @@
+"""`diagnose(log)`: where the time of a run goes, from its log; with its job, from what is predicted of it too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vramcast.diagnosis.diagnose import diagnose_run, read_logs
+from vramcast.diagnosis.result import Diagnosis, JobMemory, PredictedStep, Setup, WhatIf
+from vramcast.errors import UsageError
+
+if TYPE_CHECKING:
+    # A log needs none of these, which take longer to load than most logs to read.
+    from vramcast.gpus import GpuSpec
+    from vramcast.jobs.load import LoadedJob
+    from vramcast.jobs.prediction import JobPrediction
+    from vramcast.jobs.schema import Job
+
+Progress = Callable[[str], None]
+THROUGHPUT_OF = ("all", "one")
+
+
+@dataclass(frozen=True, slots=True)
+class LogDiagnosis:
+    diagnosis: Diagnosis
+    prediction: JobPrediction | None = None
+
+    @property
+    def step_seconds(self) -> float | None:
+        return None if self.diagnosis.step is None else self.diagnosis.step.seconds
+
+    @property
+    def bottleneck(self) -> str:
+        return self.diagnosis.bottleneck
+
+    def to_document(self) -> dict[str, Any]:
+        """As `vramcast diagnose --json` prints it."""
+        from vramcast.report.diagnosis import diagnosis_document
+
+        return diagnosis_document(self.diagnosis)
+
+    def _repr_html_(self) -> str:
+        from vramcast.report.diagnosis import diagnosis_page
+        from vramcast.report.page import page_html
+
+        return page_html(diagnosis_page(self.diagnosis))
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedRun:
+    """What diagnosis takes from the prediction of a job: its memory, and its time where that is predicted."""
+
+    memory: JobMemory
+    step: PredictedStep | None = None
+    what_ifs: tuple[WhatIf, ...] = ()
+
+
+def predicted_run(result: JobPrediction) -> PredictedRun:
+    """The only place where a prediction enters a diagnosis."""
+    prediction = result.prediction
+    memory = JobMemory(
+        name=result.job.name,
+        gpu=prediction.gpu.short_name,
+        device_bytes=prediction.device_bytes,
+        reserved_bytes=prediction.peak_reserved_bytes,
+        limit_bytes=prediction.limit_bytes,
+        fits=prediction.fits,
+    )
+    return PredictedRun(memory)
+
+
+def diagnose(
+    log: str | Path | Sequence[str | Path],
+    job: Job | LoadedJob | Mapping[str, Any] | str | Path | None = None,
+    gpu: str | GpuSpec | None = None,
+    *,
+    batch: int | None = None,
+    gpus: int | None = None,
+    accumulation: int | None = None,
+    sequence: int | None = None,
+    throughput: str | None = None,
+    progress: Progress = lambda text: None,
+) -> LogDiagnosis:
+    """Where the time of a run goes. `log` is its log, or several files of the same run.
+
+    `batch` is of one GPU; `throughput` says whose the log's samples/s is: of "all" GPUs or of "one". What is not said
+    is taken from `job`, then from the log. Without a job torch is not imported.
+    """
+    if throughput is not None and throughput not in THROUGHPUT_OF:
+        raise UsageError(f"throughput {throughput!r}: write all or one, for the GPUs whose samples/s the log gives")
+    for name, value in (("batch", batch), ("gpus", gpus), ("accumulation", accumulation), ("sequence", sequence)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name}: a whole number above zero is needed, not {value}")
+    loaded = None if job is None else _loaded(job)
+    setup = _setup(None if loaded is None else loaded.job, batch, gpus, accumulation, sequence)
+    logs = [log] if isinstance(log, (str, Path)) else list(log)
+    if loaded is None and gpu is not None:
+        raise UsageError("--gpu: the card matters only for a prediction; name the job too, with --job")
+    progress("reading the log")
+    found = read_logs(logs)
+    if loaded is None:
+        return LogDiagnosis(diagnose_run(found, setup, throughput_of=throughput))
+    from vramcast.jobs.run import predict
+
+    result = predict(loaded, gpu, progress=progress)
+    run = predicted_run(result)
+    diagnosis = diagnose_run(
+        found, setup, throughput_of=throughput, job=run.memory, predicted=run.step, what_ifs=run.what_ifs
+    )
+    return LogDiagnosis(diagnosis, result)
+
+
+def _loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path) -> LoadedJob:
+    from vramcast.jobs.run import as_loaded
+
+    return as_loaded(job)
+
+
+def _setup(
+    job: Job | None, batch: int | None, gpus: int | None, accumulation: int | None, sequence: int | None
+) -> Setup:
+    if job is None:
+        return Setup(batch=batch, gpus=gpus, accumulation=accumulation, sequence=sequence)
+    sizes = job.effective_sizes
+    return Setup(
+        batch=batch or sizes.get("batch"),
+        gpus=gpus or job.gpus.count,
+        accumulation=accumulation or job.accumulation,
+        sequence=sequence or sizes.get("sequence"),
+        checkpointing=job.checkpointing.scope != "none" if job.components else None,
+    )

@@ -1,0 +1,1 @@
+"""Watching the cards over time: samples, their history, logs. Drawing is in report/."""
