@@ -34,7 +34,10 @@ def signature(row: dict[str, str]) -> tuple[str, str] | None:
     size = {key: int(float(row[key])) for key in ("B", "M", "N", "K", "H") if row.get(key)}
     if name == "linear":
         inner, outer = size["K"], size["N"]
-        return "aten.addmm.default", f"f32({outer}), f32({size['B'] * size['M']},{inner}), f32({inner},{outer}){{1,{inner}}}"
+        return (
+            "aten.addmm.default",
+            f"f32({outer}), f32({size['B'] * size['M']},{inner}), f32({inner},{outer}){{1,{inner}}}",
+        )
     if name == "bmm":
         return "aten.bmm.default", f"f32({size['B']},{size['M']},{size['K']}), f32({size['B']},{size['K']},{size['N']})"
     if "H" not in size:
@@ -78,10 +81,19 @@ def main() -> None:
                 name: [model.cost(*call[:2]).device_seconds / call[2] - 1 for call in calls[:MOST]]
                 for name, model in (("alone", alone), ("transferred", transferred))
             }
-            print(f"{device:22s} {op:8s} {len(found['alone']):4d}", *(f"{name} {median(map(abs, some)):6.1%} (bias {median(some):+6.1%})" for name, some in found.items()))
+            print(
+                f"{device:22s} {op:8s} {len(found['alone']):4d}",
+                *(f"{name} {median(map(abs, some)):6.1%} (bias {median(some):+6.1%})" for name, some in found.items()),
+            )
             for name, some in found.items():
                 errors[name] += map(abs, some)
-        print(f"{device:22s} all", *(f"{name}: median {median(some):.1%}, 90 % within {sorted(some)[int(0.9 * len(some))]:.1%}" for name, some in errors.items()))
+        print(
+            f"{device:22s} all",
+            *(
+                f"{name}: median {median(some):.1%}, 90 % within {sorted(some)[int(0.9 * len(some))]:.1%}"
+                for name, some in errors.items()
+            ),
+        )
 
 
 if __name__ == "__main__":

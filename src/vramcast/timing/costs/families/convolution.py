@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from vramcast.timing.costs.card import Card
+from vramcast.timing.costs.families.elementwise import STRIDED_INSTRUCTIONS, made_contiguous
 from vramcast.timing.costs.families.gemm import alignment, tiled_seconds, unit_of
 from vramcast.timing.costs.part import Part, feature
 from vramcast.timing.costs.signature import Arguments, Tensor, Value
@@ -143,20 +144,12 @@ def forward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[P
     y = output_shape(x, weight, args)
     shape = _Shape(x, weight, y, groups, transposed)
     parts = [_part(card, shape, "dgrad" if transposed else "fwd", cudnn_tf32)]
-    if not x.dense:
-        parts.append(_copy(card, x))
+    parts += made_contiguous(card, [tensor for tensor in (x, weight) if not tensor.dense])
     if isinstance(values[2], Tensor):
         moved = 2 * shape.y_bytes
-        base = max(moved / card.bandwidth, prod(y) * 100 / card.issue)
+        base = max(moved / card.bandwidth, prod(y) * STRIDED_INSTRUCTIONS / card.issue)
         parts.append(Part("elementwise-strided", base, 0.0, moved, tags=("conv-bias",)))
     return parts
-
-
-def _copy(card: Card, x: Tensor) -> Part:
-    moved = 2.0 * x.nbytes
-    return Part(
-        "elementwise-strided", max(moved / card.bandwidth, x.numel * 100 / card.issue), 0.0, moved, tags=("clone",)
-    )
 
 
 def backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
@@ -181,8 +174,7 @@ def backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[
         parts.append(
             Part(f"reduce-{direction}", moved / card.bandwidth, float(dy.numel), moved, "f32", features, ("bias-grad",))
         )
-    parts += [_copy(card, tensor) for tensor in (dy, x) if not tensor.dense]
-    return parts
+    return parts + made_contiguous(card, [tensor for tensor in (dy, x) if not tensor.dense])
 
 
 FAMILY = {

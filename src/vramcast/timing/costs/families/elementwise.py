@@ -166,6 +166,23 @@ def _generic_copy(args: Arguments, card: Card) -> list[Part]:
     return [Part("copy", moved / card.bandwidth, 0.0, moved)]
 
 
+def made_contiguous(card: Card, tensors: list[Tensor]) -> list[Part]:
+    """The copies of those that are not: many kernels take only contiguous tensors."""
+    return [
+        walk(
+            card,
+            "copy",
+            [tensor],
+            tensor.shape,
+            tensor.dtype,
+            float(tensor.numel * tensor.item),
+            Tensor(tensor.dtype, tensor.shape),
+        )
+        for tensor in tensors
+        if tensor.strides is not None
+    ]
+
+
 def read_scalar(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
     """`.item()`: one element brought to the host, unless it is there."""
     x = args.tensor(0)
