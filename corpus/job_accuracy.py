@@ -99,9 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
     print("\n".join(["", *job_page.terminal_summary(found), f"{time.monotonic() - started:.0f} s"]))
     if write:
         section = job_page.section(found, code, reasons())
-        PAGE.write_text(
-            rewritten(PAGE.read_text(encoding="utf-8"), section, job_page.BEGIN, job_page.END), encoding="utf-8"
-        )
+        page = rewritten(PAGE.read_text(encoding="utf-8"), section, job_page.BEGIN, job_page.END)
+        PAGE.write_text(page, encoding="utf-8")
         print(f"wrote {PAGE.name}")
     return 1 if any(comparison.error for comparison in found) else 0
 

@@ -247,9 +247,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="regular expression searched in names")
     parser.add_argument("--jobs", type=int, default=2, help="children at a time")
     parser.add_argument("--details", action="store_true", help="a line for each workload")
-    parser.add_argument(
-        "--write", action="store_true", help="rewrite docs/accuracy.md and the ranges that predictions show"
-    )
+    parser.add_argument("--write", action="store_true", help="rewrite docs/accuracy.md and the ranges that are shown")
     parser.add_argument("--predict", type=Path, metavar="CORPUS", help="workloads to predict without comparing")
     parser.add_argument("--out", type=Path, help="with --predict: where to write")
     options = parser.parse_args(arguments)

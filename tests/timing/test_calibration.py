@@ -46,8 +46,8 @@ def test_a_file_reads_back_as_it_was_written(tmp_path: Path) -> None:
         "", "{", "[]", "{}", '{"format": "vramcast-calibration/9"}', '{"format": "vramcast-calibration/1"}',
         '{"format": "vramcast-calibration/1", "gpu": "h200", "source": "", "kinds": []}',
         '{"format": "vramcast-calibration/1", "gpu": "h200", "source": "", "kinds": {"gemm": {"size": []}}}',
-        '{"format": "vramcast-calibration/1", "gpu": "h200", "source": "", "kinds": {"gemm": {"size": [[2, 0], [1, 0]], '
-        '"features": {}, "tags": {}}}}',
+        '{"format": "vramcast-calibration/1", "gpu": "h200", "source": "", "kinds": {"gemm": {"size": '
+        '[[2, 0], [1, 0]], "features": {}, "tags": {}}}}',
     ],
 )  # fmt: skip
 def test_a_broken_file_is_refused(text: str, tmp_path: Path) -> None:

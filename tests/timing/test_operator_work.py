@@ -62,6 +62,12 @@ def test_bytes_moved(op: str, args: str, moved: int) -> None:
     assert cost(op, args).bytes == moved
 
 
+def test_experts_are_one_product_that_reads_every_expert() -> None:
+    found = cost("aten._grouped_mm.default", "bf16(8192,768), bf16(8,768,4096){3145728,1,768}, i32(8)")
+    assert found.flops == 2 * 8192 * 768 * 4096
+    assert found.bytes == 2 * (8192 * 768 + 8 * 768 * 4096 + 8192 * 4096)
+
+
 def test_causal_attention_is_half() -> None:
     shapes = "bf16(2,8,512,64), bf16(2,8,512,64), bf16(2,8,512,64), None, True, 0"
     full = cost("aten._scaled_dot_product_cudnn_attention.default", f"{shapes}, False, scale=0.125")

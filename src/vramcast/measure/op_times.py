@@ -58,14 +58,14 @@ def record_op_times(step: Callable[[], object], watcher: PhaseWatcher) -> dict[s
             step()
         watcher.end_step()
         torch.cuda.synchronize()
-    events = list(profiler.profiler.kineto_results.events())  # type: ignore[union-attr]
+    events = list(profiler.profiler.kineto_results.events())
     outside_ns = attribute_kernels(marker.calls, events)
     return tables(marker.calls) | {"outside_ns": outside_ns}
 
 
 def attribute_kernels(calls: Sequence[OpTime], events: Sequence[Any]) -> int:
     """Add each kernel's time to the call that launched it; returns the time of those that none did."""
-    cuda = torch.autograd.DeviceType.CUDA
+    cuda = torch._C._autograd.DeviceType.CUDA
     starts: list[tuple[int, int, int]] = []
     launches: dict[int, int] = {}
     kernels: list[tuple[int, str, int]] = []

@@ -20,6 +20,7 @@ from vramcast.timing.costs.families import (
     optimizers,
     reductions,
     spatial,
+    special,
 )
 from vramcast.timing.costs.families.names import HOST_ONLY, POINTWISE
 from vramcast.timing.costs.part import Family, Part
@@ -35,7 +36,18 @@ def _named(function: Callable[[str, Arguments, Card], list[Part]], name: str) ->
 
 def _table() -> dict[str, Family]:
     table: dict[str, Family] = {}
-    for module in (gemm, convolution, elementwise, reductions, norms, attention, optimizers, indexing, spatial):
+    for module in (
+        gemm,
+        convolution,
+        elementwise,
+        reductions,
+        norms,
+        attention,
+        optimizers,
+        indexing,
+        spatial,
+        special,
+    ):
         table.update(module.FAMILY)
     table |= {name: _named(reductions.reduce, name) for name in reductions.REDUCTIONS}
     table |= {name: _named(spatial.pool, name) for name in spatial.POOLS}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from vramcast.timing.costs.card import Card
+from vramcast.timing.costs.families.elementwise import STRIDED_INSTRUCTIONS, made_contiguous
 from vramcast.timing.costs.families.gemm import alignment, tiled_seconds, unit_of
 from vramcast.timing.costs.part import Part, feature
 from vramcast.timing.costs.signature import Arguments, Tensor, Value
@@ -93,7 +94,8 @@ def _part(card: Card, shape: _Shape, direction: str, cudnn_tf32: bool) -> Part:
     few = min(shape.c_in, shape.c_out)
     tags.append("aligned" if few % 8 == 0 else "even" if few % 4 == 0 else "odd")
     tags.append(f"{tags[0]}/{layout}/{'1x1' if pointwise else 'window'}")
-    features = [feature("k", k), feature("few", few), feature("spatial", shape.spatial)]
+    idle = card.sms * 128 * 128 / max(shape.groups * m * n, 1)
+    features = [feature("k", k), feature("few", few), feature("spatial", shape.spatial), feature("idle", idle)]
     if shape.groups > 1:
         features.append(feature("groups", shape.groups))
     return Part(kind, base, shape.flops, shape.bytes, unit, tuple(features), tuple(tags), kernels)
@@ -142,20 +144,12 @@ def forward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[P
     y = output_shape(x, weight, args)
     shape = _Shape(x, weight, y, groups, transposed)
     parts = [_part(card, shape, "dgrad" if transposed else "fwd", cudnn_tf32)]
-    if not x.dense:
-        parts.append(_copy(card, x))
+    parts += made_contiguous(card, [tensor for tensor in (x, weight) if not tensor.dense])
     if isinstance(values[2], Tensor):
         moved = 2 * shape.y_bytes
-        base = max(moved / card.bandwidth, prod(y) * 100 / card.issue)
+        base = max(moved / card.bandwidth, prod(y) * STRIDED_INSTRUCTIONS / card.issue)
         parts.append(Part("elementwise-strided", base, 0.0, moved, tags=("conv-bias",)))
     return parts
-
-
-def _copy(card: Card, x: Tensor) -> Part:
-    moved = 2.0 * x.nbytes
-    return Part(
-        "elementwise-strided", max(moved / card.bandwidth, x.numel * 100 / card.issue), 0.0, moved, tags=("clone",)
-    )
 
 
 def backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
@@ -180,8 +174,7 @@ def backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[
         parts.append(
             Part(f"reduce-{direction}", moved / card.bandwidth, float(dy.numel), moved, "f32", features, ("bias-grad",))
         )
-    parts += [_copy(card, tensor) for tensor in (dy, x) if not tensor.dense]
-    return parts
+    return parts + made_contiguous(card, [tensor for tensor in (dy, x) if not tensor.dense])
 
 
 FAMILY = {

@@ -13,8 +13,10 @@ from vramcast.timing.costs.card import Card
 from vramcast.timing.costs.part import Part, feature
 from vramcast.timing.costs.signature import SHORT_NAMES, Arguments, Tensor, item_bytes
 
-# Instructions a thread spends on one element, with the offsets it works out.
+# Instructions a thread spends on one element, with the offsets it works out; more where it asks for each what dtype it
+# is to be read as.
 STRIDED_INSTRUCTIONS = 100.0
+_MIXED_INSTRUCTIONS = 175.0
 _CAST_INSTRUCTIONS = 80.0
 _VECTOR_INSTRUCTIONS = 12.0
 _RANDOM_INSTRUCTIONS = 60.0
@@ -75,9 +77,12 @@ def walk(card: Card, op: str, inputs: list[Tensor], shape: tuple[int, ...], dtyp
     for tensor in inputs:
         place = inner - (len(shape) - len(tensor.shape))
         if 0 <= place < len(tensor.shape) and tensor.shape[place] > 1 and _steps(tensor)[place] > 1:
-            turned = True
-    base = max(moved / card.bandwidth, count * STRIDED_INSTRUCTIONS / card.issue)
+            # One that is small against the result stays in the cache.
+            turned = turned or 2 * tensor.nbytes > tensor.item * count
+    mixed = len({tensor.dtype for tensor in inputs} | {dtype}) > 1 and dtype != "b8"
+    base = max(moved / card.bandwidth, count * (_MIXED_INSTRUCTIONS if mixed else STRIDED_INSTRUCTIONS) / card.issue)
     tags += [f"{item_bytes(dtype)}-byte", f"{len(inputs)}-input", f"{len([s for s in shape if s > 1])}d"]
+    tags += ["mixed"] * mixed
     if turned:
         tags.append(f"turned-{item_bytes(dtype)}")
     return Part("elementwise-strided", base, float(count), moved, tags=tuple(tags))
@@ -159,6 +164,23 @@ def to_copy(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[P
 def _generic_copy(args: Arguments, card: Card) -> list[Part]:
     moved = 2.0 * sum(tensor.nbytes for tensor in args.tensors)
     return [Part("copy", moved / card.bandwidth, 0.0, moved)]
+
+
+def made_contiguous(card: Card, tensors: list[Tensor]) -> list[Part]:
+    """The copies of those that are not: many kernels take only contiguous tensors."""
+    return [
+        walk(
+            card,
+            "copy",
+            [tensor],
+            tensor.shape,
+            tensor.dtype,
+            float(tensor.numel * tensor.item),
+            Tensor(tensor.dtype, tensor.shape),
+        )
+        for tensor in tensors
+        if tensor.strides is not None
+    ]
 
 
 def read_scalar(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:

@@ -90,10 +90,14 @@ def product(
         kind, base = "gemv", moved / card.bandwidth
     else:
         kind = f"gemm-{'half' if unit in ('f16', 'bf16') else unit}"
-        if left.item == 2 and aligned < 16:
-            kind += "-unaligned"
+        if left.dtype.startswith("c"):
+            kind = "gemm-complex"
+        elif left.item == 2 and aligned < 16:
+            # Rows that begin on odd elements are read one by one.
+            kind += "-odd" if aligned == 2 else "-unaligned"
         base = max(tiled_seconds(card, batch, m, n, k, unit), moved / card.bandwidth)
-    features = (feature("k", k), feature("narrow", narrow), feature("batch", batch))
+    idle = card.sms * 128 * 128 / max(batch * m * n, 1)
+    features = (feature("k", k), feature("narrow", narrow), feature("batch", batch), feature("idle", idle))
     tags = (layout, f"align{aligned}" if left.item == 2 else "", "batched" if batch > 1 else "", *extra)
     return Part(kind, base, flops, moved, unit, features, tuple(tag for tag in tags if tag))
 

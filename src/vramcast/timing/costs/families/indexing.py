@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from vramcast.timing.costs.card import Card
-from vramcast.timing.costs.families.elementwise import STRIDED_INSTRUCTIONS, broadcast
+from vramcast.timing.costs.families.elementwise import STRIDED_INSTRUCTIONS, broadcast, made_contiguous
 from vramcast.timing.costs.part import Part, feature
 from vramcast.timing.costs.signature import Arguments, Tensor
 
@@ -62,10 +62,7 @@ def _scattered_rows(card: Card, grad: Tensor, indices: int, rows: int, *, sorts:
     ]
     if sorts:
         parts.append(_sorting(card, indices))
-    if grad.strides is not None:
-        base = max(moved / card.bandwidth, grad.numel * STRIDED_INSTRUCTIONS / card.issue)
-        parts.append(Part("elementwise-strided", base, 0.0, moved, tags=("copy", f"{grad.item}-byte")))
-    return parts
+    return parts + made_contiguous(card, [grad])
 
 
 def embedding_bag_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:

@@ -10,7 +10,7 @@ _HOST_ONLY = """
     unsqueeze_ _sparse_coo_tensor_with_dims_and_tensors _sparse_coo_tensor_with_dims _nnz sparse_dim dense_dim
     _record_function_enter_new _record_function_exit is_same_size sym_size sym_stride sym_numel sym_storage_offset dim
     numel size stride is_contiguous _has_compatible_shallow_copy_type _version requires_grad_ swapaxes real imag
-    _assert_tensor_metadata _assert_scalar record_stream isalias
+    _assert_tensor_metadata _assert_scalar record_stream isalias _use_cudnn_ctc_loss _use_miopen_ctc_loss
 """
 _POINTWISE = """
     add sub mul div rsub neg abs sign sgn pow exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos

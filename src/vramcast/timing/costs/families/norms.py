@@ -5,22 +5,9 @@ from __future__ import annotations
 from math import ceil, prod
 
 from vramcast.timing.costs.card import Card
-from vramcast.timing.costs.families.elementwise import STRIDED_INSTRUCTIONS
+from vramcast.timing.costs.families.elementwise import STRIDED_INSTRUCTIONS, made_contiguous
 from vramcast.timing.costs.part import Family, Part, feature
 from vramcast.timing.costs.signature import Arguments, Tensor
-
-
-def _copies(card: Card, tensors: list[Tensor]) -> list[Part]:
-    """Tensors that are first made contiguous."""
-    parts = []
-    for tensor in tensors:
-        if tensor.strides is not None:
-            moved = 2.0 * tensor.nbytes
-            base = max(moved / card.bandwidth, tensor.numel * STRIDED_INSTRUCTIONS / card.issue)
-            turned = tensor.order and tensor.order[-1] != len(tensor.shape) - 1
-            tags = ("copy", f"{tensor.item}-byte", *((f"turned-{tensor.item}",) if turned else ()))
-            parts.append(Part("elementwise-strided", base, 0.0, moved, tags=tags))
-    return parts
 
 
 def _rows(kind: str, card: Card, x: Tensor, row: int, reads: float, passes: float) -> Part:
@@ -34,14 +21,14 @@ def layer_norm(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> lis
     x = args.tensor(0)
     if x is None:
         return []
-    return [_rows("layer-norm", card, x, prod(args.integers(1)), float(x.nbytes), 2), *_copies(card, [x])]
+    return [_rows("layer-norm", card, x, prod(args.integers(1)), float(x.nbytes), 2), *made_contiguous(card, [x])]
 
 
 def rms_norm(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
     x = args.tensor(0)
     if x is None:
         return []
-    return [_rows("rms-norm", card, x, prod(args.integers(1)), float(x.nbytes), 2), *_copies(card, [x])]
+    return [_rows("rms-norm", card, x, prod(args.integers(1)), float(x.nbytes), 2), *made_contiguous(card, [x])]
 
 
 def _row_backward(kind: str, args: Arguments, card: Card) -> list[Part]:
@@ -54,7 +41,7 @@ def _row_backward(kind: str, args: Arguments, card: Card) -> list[Part]:
     reads = float(dy.nbytes + x.nbytes)
     row = prod(args.integers(2))
     part = _rows(kind if weights else f"{kind}-input", card, x, row, reads, 5 if weights else 3)
-    return [part, *_copies(card, [dy, x])]
+    return [part, *made_contiguous(card, [dy, x])]
 
 
 def layer_norm_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
@@ -74,7 +61,7 @@ def _group(kind: str, args: Arguments, card: Card, first: int, reads: list[Tenso
     base = passes * x.nbytes / card.bandwidth + x.numel * STRIDED_INSTRUCTIONS / card.issue
     features = (feature("blocks", batch * groups), feature("spatial", spatial))
     part = Part(kind, base, 8.0 * x.numel, moved, "f32", features, (f"{x.item}-byte",), 3)
-    return [part, *_copies(card, reads)]
+    return [part, *made_contiguous(card, reads)]
 
 
 def group_norm(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
@@ -102,7 +89,7 @@ def _batch(kind: str, card: Card, reads: list[Tensor], passes: float, cycles: fl
     tags = (f"{x.item}-byte", x.dtype)
     part = Part(f"{kind}-{'nhwc' if last else 'nchw'}", base, 8.0 * x.numel, moved, "f32", features, tags)
     odd = [tensor for tensor in reads if not tensor.dense or tensor.order != x.order]
-    return [part, *_copies(card, [tensor for tensor in odd if tensor.strides is not None])]
+    return [part, *made_contiguous(card, odd)]
 
 
 def _batch_forward(kind: str) -> Family:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from vramcast.timing.costs.card import Card
-from vramcast.timing.costs.families.elementwise import STRIDED_INSTRUCTIONS, pointwise
+from vramcast.timing.costs.families.elementwise import made_contiguous, pointwise
 from vramcast.timing.costs.part import Part, feature
 from vramcast.timing.costs.signature import Arguments, Tensor
 
@@ -32,12 +32,6 @@ def reduce(name: str, args: Arguments, card: Card) -> list[Part]:
     return [Part(kind, max(moved / card.bandwidth, 1e-10), float(x.numel), moved, "f32", features, tags)]
 
 
-def _turned(card: Card, x: Tensor) -> Part:
-    moved = 2.0 * x.nbytes
-    base = max(moved / card.bandwidth, x.numel * STRIDED_INSTRUCTIONS / card.issue)
-    return Part("elementwise-strided", base, 0.0, moved, tags=("copy", f"{x.item}-byte", f"turned-{x.item}"))
-
-
 def _softmax(kind: str, reads: list[Tensor], dim: int, card: Card, extra: float = 0.0) -> list[Part]:
     x = reads[0]
     rank = len(x.shape)
@@ -48,7 +42,7 @@ def _softmax(kind: str, reads: list[Tensor], dim: int, card: Card, extra: float 
     features = (feature("length", length),)
     tags = ("inner" if place == rank - 1 else "outer", f"{x.item}-byte")
     parts = [Part(kind, max(moved / card.bandwidth, 1e-10), 5.0 * x.numel, moved, "f32", features, tags)]
-    return parts + [_turned(card, tensor) for tensor in reads[:1] if tensor.strides is not None]
+    return parts + made_contiguous(card, reads[:1])
 
 
 def softmax(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:

@@ -130,7 +130,7 @@ _POOL_NAMES = (
 POOLS = _POOL_NAMES.split()
 _RESAMPLE_NAMES = (
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d upsample_bicubic2d upsample_linear1d "
-    "upsample_trilinear3d _upsample_nearest_exact2d _upsample_bilinear2d_aa grid_sampler_2d grid_sampler_3d"
+    "upsample_trilinear3d _upsample_nearest_exact2d _upsample_bilinear2d_aa"
 )
 RESAMPLES = [name + ending for name in _RESAMPLE_NAMES.split() for ending in ("", "_backward")]
 SPARSE = ["_coalesce", "sparse_mask", "_sparse_mm", "to_dense", "_to_dense", "to_sparse", "_sparse_sum"]
