@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vramcast.advice.advise import advise
-    from vramcast.advice.what_if import what_if
     from vramcast.advice.plan import plan
+    from vramcast.advice.what_if import what_if
     from vramcast.gpus import GpuSpec, all_gpus, find_gpu
     from vramcast.jobs.check import check
     from vramcast.jobs.compare import compare

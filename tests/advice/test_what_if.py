@@ -11,8 +11,8 @@ import vramcast
 from tests.jobs import tiny
 from vramcast.cli.main import main
 from vramcast.memory.what_if import WhatIfs
-from vramcast.report.page import page_html
 from vramcast.report.outcomes import what_if_document, what_if_page
+from vramcast.report.page import page_html
 
 JOB = {
     **tiny.JOB,

@@ -37,8 +37,8 @@ def execute(args: argparse.Namespace) -> int:
         print_json(what_if_document(found))
     else:
         from vramcast.report.console import emit
-        from vramcast.report.page import print_page
         from vramcast.report.outcomes import what_if_page
+        from vramcast.report.page import print_page
 
         emit(lambda console: print_page(what_if_page(found), console), sys.stdout)
     fits = found.asked.prediction.fits or any(one.prediction.fits for one in found.outcomes)
