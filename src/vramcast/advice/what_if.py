@@ -1,4 +1,4 @@
-"""`what_if(job)`: what becomes of a job with changes, alone and combined, each traced. torch is imported when called."""
+"""`what_if(job)`: what becomes of a job with changes, alone and together, each traced. Imports torch when called."""
 
 from __future__ import annotations
 
