@@ -82,7 +82,8 @@ def _predicted_step(result: JobPrediction) -> PredictedStep | None:
     return PredictedStep(
         seconds=time.seconds,
         phases=phases,
-        modules={node.name: node.forward_seconds for node in time.modules.walk() if node.name},
+        # The stages of each component.
+        modules={node.name: node.forward_seconds for node in time.modules.walk() if node.name.count(".") == 1},
         limited_by=time.limited_by,
         samples_per_second=None if result.throughput is None else result.throughput.samples_per_second,
     )
