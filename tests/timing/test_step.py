@@ -183,3 +183,13 @@ def test_a_script_gets_a_time_and_a_picture(
     assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
     assert run(["show", "--gpu", "rtx-4090", str(saved)]) == 0
     assert "this card was not measured" in capsys.readouterr().out
+
+
+def test_noting_ops_keeps_no_memory_alive() -> None:
+    with virtual_gpu("h200"):
+        before = torch.cuda.memory_allocated()
+        tensor = torch.empty(1 << 20, device="cuda")
+        moved = torch.empty(0, device="cuda").set_(tensor.untyped_storage(), 0, (16,), (1,))
+        torch._foreach_add([tensor, tensor], 1.0)
+        del tensor, moved
+        assert torch.cuda.memory_allocated() == before

@@ -24,6 +24,7 @@ _Tensor = torch.Tensor
 _strided = torch.strided
 _grad_enabled = torch.is_grad_enabled
 _CARD = "cuda:0"
+_PLAIN = (bool, int, float, str, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class OpLog:
@@ -110,7 +111,8 @@ def _key(value: Any) -> Any:
         return value.shape, value.stride(), value.dtype, None if block is None else block.device
     if isinstance(value, (list, tuple)):
         return tuple([_key(v) for v in value])
-    return value.__class__, value
+    # Of a storage or a generator only the class: a reference kept here would keep memory alive.
+    return (value.__class__, value) if isinstance(value, _PLAIN) else value.__class__
 
 
 def _is_on_host(tensor: torch.Tensor) -> bool:
