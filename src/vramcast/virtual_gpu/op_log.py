@@ -50,6 +50,8 @@ class OpLog:
             number = self._find(key)
         except TypeError:  # an argument that cannot be hashed: its text is
             key, number = None, None
+        except RuntimeError:  # a parameter of a lazy module has no shape yet
+            return self._log.add_distinct((func,), str(func), "")
         if number is None:
             text = describe_arguments(args, kwargs, _place)
             number = self._log.add_distinct((func, text) if key is None else key, str(func), text)
