@@ -25,6 +25,7 @@ CARDS = {
     "NVIDIA A100-PCIE-40GB": "a100-40gb", "NVIDIA A100 80GB PCIe": "a100-80gb-pcie", "Tesla V100-PCIE-32GB": "v100-32gb",
     "Tesla T4": "t4", "NVIDIA L4": "l4", "NVIDIA H100 80GB HBM3": "h100-sxm",
 }  # fmt: skip
+GROUPS = {"linear": "products", "bmm": "products", "conv": "convolutions", "ln": "rows", "softmax": "rows"}
 SHORTEST_MS = 0.4
 MOST = 300
 
@@ -40,6 +41,17 @@ def signature(row: dict[str, str]) -> tuple[str, str] | None:
         )
     if name == "bmm":
         return "aten.bmm.default", f"f32({size['B']},{size['M']},{size['K']}), f32({size['B']},{size['K']},{size['N']})"
+    if name == "conv":
+        places = {
+            key: int(float(row[key]))
+            for key in ("Input_Channel", "Output_Channel", "Kernel_Szie", "Input_Size", "Stride", "Padding")
+        }
+        c_in, c_out, window, image, stride, padding = places.values()
+        shapes = f"f32({size['B']},{c_in},{image},{image}), f32({c_out},{c_in},{window},{window}), None"
+        return (
+            "aten.convolution.default",
+            f"{shapes}, [{stride}, {stride}], [{padding}, {padding}], [1, 1], False, [0, 0], 1",
+        )
     if "H" not in size:
         return None
     x = f"f32({size['B']},{size['H']})"
@@ -74,26 +86,19 @@ def main() -> None:
         spec = find_gpu(CARDS[device])
         moved = Calibration(gpu=spec.id, source="transferred", kinds=curves.kinds)
         alone, transferred = CostModel(spec), CostModel(spec, moved)
-        errors: dict[str, list[float]] = {"alone": [], "transferred": []}
+        errors: dict[tuple[str, str], list[float]] = defaultdict(list)
         for op, calls in sorted(by_op.items()):
             Random(op).shuffle(calls)
-            found = {
-                name: [model.cost(*call[:2]).device_seconds / call[2] - 1 for call in calls[:MOST]]
-                for name, model in (("alone", alone), ("transferred", transferred))
-            }
+            group = GROUPS.get(op, "elementwise")
+            for *call, took in calls[:MOST]:
+                errors[group, "alone"].append(alone.cost(*call).device_seconds / took - 1)
+                errors[group, "transferred"].append(transferred.cost(*call).device_seconds / took - 1)
+        for (group, mode), some in sorted(errors.items()):
+            sizes = sorted(map(abs, some))
             print(
-                f"{device:22s} {op:8s} {len(found['alone']):4d}",
-                *(f"{name} {median(map(abs, some)):6.1%} (bias {median(some):+6.1%})" for name, some in found.items()),
+                f"{device:22s} {group:14s} {len(some):5d} {mode:12s} median {median(sizes):6.1%}, bias {median(some):+7.1%}, "
+                f"90 % within {sizes[int(0.9 * len(sizes))]:.0%}"
             )
-            for name, some in found.items():
-                errors[name] += map(abs, some)
-        print(
-            f"{device:22s} all",
-            *(
-                f"{name}: median {median(some):.1%}, 90 % within {sorted(some)[int(0.9 * len(some))]:.1%}"
-                for name, some in errors.items()
-            ),
-        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Kernels of a card that nobody calibrated: one share of the ideal for each kind, and one launch.
 
-The shares are not fitted on the project's measurements, so that the error of this mode on the H200 says what to expect
-of it elsewhere. What a kernel does for each element (instructions, passes over memory; see families/) is a matter of
-its code, not of the card; where no source says, it was read off the H200's times.
+The shares were set by hand and are not fitted. What a kernel does for each element (instructions, passes over memory;
+see families/) is a matter of its code, not of the card; where no source says, it was read off the H200's times. The
+error of this mode, on the H200 and on cards that others measured, is in docs/operator-times.md.
 """
 
 from __future__ import annotations
