@@ -27,6 +27,7 @@ LAYERS: dict[str, set[str]] = {
     "report": {"gpus", "trace", "memory", "timing", "watch", "diagnosis"},
     "jobs": {"gpus", "trace", "memory", "timing", "diagnosis", "report", "virtual_gpu"},
     "advice": {"gpus", "trace", "memory", "timing", "report", "jobs"},
+    "guard": {"gpus", "trace", "memory", "report", "jobs", "virtual_gpu"},
     "mcp_server": {"gpus", "trace", "memory", "report", "jobs", "advice"},
     "cli": {
         "mcp_server",
@@ -43,7 +44,7 @@ LAYERS: dict[str, set[str]] = {
         "watch",
     },
 }
-MAY_IMPORT_TORCH = {"virtual_gpu", "measure"}
+MAY_IMPORT_TORCH = {"virtual_gpu", "measure", "guard"}
 TORCH_FILES = {
     # What both recorders write of an op's arguments.
     PACKAGE / "trace" / "arguments.py",
@@ -112,6 +113,8 @@ def test_only_some_layers_import_torch(layer: str) -> None:
         "import vramcast.timing.costs, vramcast.timing.costs.fitting, vramcast.report.calibration",
         "import vramcast.timing, vramcast.advice.what_if, vramcast.report.outcomes, vramcast.report.chrome_trace",
         "import vramcast; vramcast.diagnose; import vramcast.diagnosis.diagnose, vramcast.report.diagnosis",
+        "import vramcast; vramcast.guard; import vramcast.guard.job, vramcast.guard.fallbacks, vramcast.report.guard",
+        "import vramcast.memory.alive, vramcast.report.alive, vramcast.pytest_plugin",
         "import vramcast.quick.words, vramcast.gpus.state; vramcast.gpus.state.local_gpus()",
         "import vramcast.cli.watching, vramcast.watch.process_tree, vramcast.report.watch",
     ],

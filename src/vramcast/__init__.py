@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vramcast.advice.plan import plan
     from vramcast.advice.what_if import what_if
     from vramcast.gpus import GpuSpec, all_gpus, find_gpu
+    from vramcast.guard.entry import guard
     from vramcast.jobs.check import check
     from vramcast.jobs.compare import compare
     from vramcast.jobs.diagnose import diagnose
@@ -45,6 +46,7 @@ __all__ = [
     "diagnose",
     "explain",
     "find_gpu",
+    "guard",
     "plan",
     "predict",
     "rule",
@@ -75,10 +77,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "virtual_gpu":
+    if name in ("virtual_gpu", "guard"):
         # The package of that name, which can be called like the function (see its __init__): Python puts the
         # package here whenever one of its modules is imported, so both must work.
-        return importlib.import_module("vramcast.virtual_gpu")
+        return importlib.import_module(f"vramcast.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'vramcast' has no attribute {name!r}")

@@ -19,3 +19,17 @@ class CannotPredict(VramcastError):
     """The request is well formed, but an honest number cannot be given for it."""
 
     exit_code = 3
+
+
+class DoesNotFit(VramcastError):
+    """A run that was about to start would not fit the card; `result` says by how much and why."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, result: object = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class GuardWarning(UserWarning):
+    """Said by a guard: it will not fit, or the card is nearly full."""

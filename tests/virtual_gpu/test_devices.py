@@ -125,6 +125,32 @@ def test_memory_figures_follow_the_allocator() -> None:
     assert 0 < total - free < 2**30, "the context"
 
 
+def test_a_snapshot_lists_the_blocks_and_an_observer_is_told_of_a_refusal() -> None:
+    held = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+    (segment,) = torch.cuda.memory._snapshot()["segments"]
+    assert segment["total_size"] == 20 * MIB and segment["allocated_size"] == 3 * MIB
+    used = [block for block in segment["blocks"] if block["state"] == "active_allocated"]
+    assert [(block["address"], block["requested_size"]) for block in used] == [
+        (held.untyped_storage().data_ptr(), 3 * MIB)
+    ]
+    told: list[tuple[int, ...]] = []
+    attach: Any = torch._C._cuda_attach_out_of_memory_observer  # type: ignore[attr-defined]
+    attach(lambda *figures: told.append(figures))
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(2**40, dtype=torch.uint8, device="cuda")
+    ((device, tried, _, free),) = told
+    assert (device, tried) == (0, 2**40) and 0 < free < 2**40
+
+
+def test_a_gradient_follows_its_parameter_to_the_cpu() -> None:
+    model = torch.nn.Linear(100, 100).cuda()
+    model(torch.ones(2, 100, device="cuda")).sum().backward()
+    model.cpu()
+    assert all(
+        p.device.type == "cpu" and p.grad is not None and p.grad.device.type == "cpu" for p in model.parameters()
+    )
+
+
 def test_a_storage_can_be_emptied_and_filled_again() -> None:
     """How sharded training frees gathered weights."""
     tensor = torch.empty(MIB, dtype=torch.uint8, device="cuda")

@@ -13,7 +13,7 @@ from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.gpus.state import LocalGpu, local_gpu, local_gpus
 from vramcast.jobs.load import LoadedJob, with_overrides
 from vramcast.jobs.prediction import JobPrediction
-from vramcast.jobs.run import as_loaded, predict
+from vramcast.jobs.run import as_loaded, choose_card, predict
 from vramcast.jobs.scaling import Batches
 from vramcast.jobs.schema import Job
 from vramcast.memory.account import largest
@@ -52,16 +52,20 @@ def check(
     memory: str | int | None = None,
     device: int | None = None,
     *,
+    margin: float = 0.0,
     steps: int = 3,
     allocator_conf: str | None = None,
     progress: Progress = lambda text: None,
 ) -> JobCheck:
     """Whether `job` fits `gpu`; without one, what is free on card number `device` here, or else the job's target.
 
-    `memory` is what is there for the job, CUDA context included, instead of what is free or the card has.
+    `memory` is what is there for the job, CUDA context included, instead of what is free or the card has. `margin` is a
+    share of it that must stay free.
     """
     loaded = as_loaded(job)
     spec, local = card_to_check(loaded.job, gpu, memory, device)
+    if margin:
+        spec = _less(spec or choose_card(loaded.job, None)[0], margin)
     result = predict(loaded, spec, steps=steps, allocator_conf=allocator_conf, progress=progress)
     finder = _Finder(loaded, result, local, steps, allocator_conf, progress)
     verdict = Verdict(
@@ -70,6 +74,7 @@ def check(
         prediction=result.prediction,
         local=local,
         pointer=finder.pointer(),
+        margin=margin,
     )
     return JobCheck(verdict, result)
 
@@ -100,6 +105,12 @@ def card_to_check(
             f"{format_size(spec.context_bytes)}"
         )
     return dataclasses.replace(spec, total_memory_bytes=total_bytes), local
+
+
+def _less(spec: GpuSpec, margin: float) -> GpuSpec:
+    if not 0 < margin < 1:
+        raise UsageError(f"--margin {margin}: a share of the memory from 0 up to 1, e.g. 0.1")
+    return dataclasses.replace(spec, total_memory_bytes=int(spec.total_memory_bytes * (1 - margin)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from vramcast.jobs.components.quantization import count_of
 from vramcast.memory.parameters import ModuleParameters, ParameterTensor
+from vramcast.virtual_gpu.containers import all_of
 
 
 def count_parameters(
@@ -73,7 +74,7 @@ def _state_bytes(optimizers: list[torch.optim.Optimizer]) -> dict[int, _State]:
         for parameter, state in optimizer.state.items():
             size, names = 0, []
             for name, value in state.items():
-                new = [tensor for tensor in _tensors(value) if tensor.is_cuda and id(tensor) not in seen]
+                new = [tensor for tensor in all_of(torch.Tensor, value) if tensor.is_cuda and id(tensor) not in seen]
                 seen |= {id(tensor) for tensor in new}
                 size += sum(_bytes(tensor) for tensor in new)
                 if new:
@@ -84,14 +85,3 @@ def _state_bytes(optimizers: list[torch.optim.Optimizer]) -> dict[int, _State]:
 
 def _bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)

@@ -7,7 +7,6 @@ import dataclasses
 import inspect
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from vramcast.memory.parameters import ModuleParameters
 from vramcast.memory.replay import highest_without_workspaces, replay
 from vramcast.trace import Note, StepTrace
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
+from vramcast.virtual_gpu.quiet import libraries_quiet
 from vramcast.virtual_gpu.runner import run_script_on
 
 Progress = Callable[[str], None]
@@ -118,7 +118,7 @@ def _run(
         return card, session, _script(job.script, card, steps, progress)
     refused = False
     card.log_ops(after_steps=None)
-    with card, _settings(job), _quiet():
+    with card, _settings(job), libraries_quiet():
         try:
             if job.step is not None:
                 _own_step(job, card, session, steps, progress)
@@ -258,24 +258,6 @@ def _settings(job: Job) -> Iterator[None]:
         matmul.allow_tf32, cudnn.benchmark = before[:2]
         torch.set_grad_enabled(before[2])
         torch.set_default_dtype(before[3])
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Advice that libraries print about a run which is none."""
-    import logging
-
-    loggers = [logging.getLogger(name) for name in ("transformers", "diffusers", "peft", "bitsandbytes")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 def _first_line(error: BaseException) -> str:

@@ -26,6 +26,8 @@ class Verdict:
     local: LocalGpu | None
     """The card here that it was checked against; None for one that was named."""
     pointer: Pointer
+    margin: float = 0.0
+    """The share of the memory that was asked to stay free; what is available is without it."""
 
     @property
     def fits(self) -> bool:

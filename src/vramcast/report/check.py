@@ -21,7 +21,7 @@ def check_page(verdict: Verdict) -> Page:
     page = [
         Line(sentence(verdict), "good" if verdict.fits else "bad"),
         Line(f"needs  {format_gib(needed)}, with a margin of {MARGIN:.0%} {format_gib(verdict.with_margin_bytes)}"),
-        Line(f"there  {format_gib(there)} {_where(verdict)}"),
+        Line(f"there  {format_gib(there)} {_where(verdict)}{_less(verdict)}"),
     ]
     if verdict.fits:
         page.append(Line(f"left   {format_gib(there - needed)}"))
@@ -56,12 +56,17 @@ def check_document(verdict: Verdict) -> dict[str, Any]:
         "needed_bytes": verdict.needed_bytes,
         "with_margin_bytes": verdict.with_margin_bytes,
         "available_bytes": verdict.available_bytes,
+        "margin": verdict.margin,
         "headroom_bytes": verdict.available_bytes - verdict.needed_bytes,
         "at_least": verdict.prediction.at_least,
         "local": None if local is None else asdict(local),
         "pointer": asdict(verdict.pointer),
         "notes": [asdict(note) for note in verdict.prediction.notes],
     }
+
+
+def _less(verdict: Verdict) -> str:
+    return f", {verdict.margin:.0%} of it kept free" if verdict.margin else ""
 
 
 def _where(verdict: Verdict) -> str:

@@ -161,6 +161,7 @@ class VirtualGpu:
         put = self._patches.set
         api = cuda_api.replacements(self._machine, self.gpu.total_memory_bytes, self._context_bytes)
         cuda_api.install(self._patches, api)
+        put(torch._C, "_cuda_attach_out_of_memory_observer", self._ledger.out_of_memory_observers.append)
         put(torch.backends.cudnn, "is_available", lambda: True)
         put(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.device.type == "cuda")
         put(torch.backends.cudnn.rnn, "get_cudnn_mode", recurrent.cudnn_mode)
@@ -307,6 +308,11 @@ class VirtualGpu:
 
         self._position.out_of_memory()
         return describe(error, self.gpu, self._ledger.builder, self._context_bytes())
+
+
+def active_card() -> VirtualGpu | None:
+    """The card that this process runs on just now, if it is a virtual one."""
+    return _active
 
 
 def virtual_gpu(

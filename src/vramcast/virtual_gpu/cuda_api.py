@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.allocator import AllocatorConf
+from vramcast.allocator import AllocatorConf, CachingAllocator
 from vramcast.errors import UsageError
 from vramcast.trace.calls import SYNCHRONIZE
 from vramcast.virtual_gpu import legacy_types
@@ -259,8 +259,39 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "current_blas_handle": lambda: 0,
         "_record_memory_history": nothing,
         "_dump_snapshot": lambda *args, **kwargs: machine.note("snapshot", "no memory snapshot is written"),
-        "_snapshot": lambda *args, **kwargs: {"segments": [], "device_traces": []},
+        "_snapshot": lambda *args, **kwargs: _snapshot(allocator),
         "_set_allocator_settings": set_settings,
+    }
+
+
+def _snapshot(allocator: CachingAllocator) -> dict[str, Any]:
+    """torch.cuda.memory._snapshot, without a history."""
+    return {
+        "segments": [
+            {
+                "device": 0,
+                "address": segment.address,
+                "total_size": segment.size_bytes,
+                "allocated_size": segment.allocated_bytes,
+                "active_size": segment.allocated_bytes,
+                "requested_size": sum(block.requested_bytes for block in segment.blocks),
+                "stream": segment.stream,
+                "segment_type": segment.pool,
+                "is_expandable": segment.expandable,
+                "blocks": [
+                    {
+                        "address": block.address,
+                        "size": block.size_bytes,
+                        "requested_size": block.requested_bytes,
+                        "state": "active_allocated" if block.allocated else "inactive",
+                        "frames": [],
+                    }
+                    for block in segment.blocks
+                ],
+            }
+            for segment in allocator.segments()
+        ],
+        "device_traces": [[]],
     }
 
 

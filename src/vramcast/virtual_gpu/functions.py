@@ -236,6 +236,15 @@ def _set_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
     return func(target, value)
 
 
+@handles(torch.Tensor.grad.__set__)  # type: ignore[union-attr]
+def _set_grad(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`parameter.grad = tensor`, also how Module.cpu() takes a gradient along."""
+    target, value = args
+    if value is not None and target.is_meta and not value.is_meta and value.layout is torch.strided:
+        value = host_ops.empty_twin(value)
+    return func(target, value)
+
+
 @handles(torch.Tensor.new_tensor)
 def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, data = args

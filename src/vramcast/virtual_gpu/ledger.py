@@ -37,6 +37,8 @@ class Ledger:
         self._shape_ids: dict[tuple[torch.dtype, torch.Size], int] = {}
         self._watch: KernelWatch | None = KernelWatch()
         self.describe_out_of_memory: Callable[[OutOfMemory], str] = str
+        self.out_of_memory_observers: list[Callable[[int, int, int, int], object]] = []
+        """What the program attached with torch._C._cuda_attach_out_of_memory_observer."""
         # A free can come at any moment, from the garbage collector or another thread, also while the allocator is
         # at work; it then waits until that is done.
         self._lock = threading.RLock()
@@ -68,7 +70,10 @@ class Ledger:
             if self._waiting:
                 self._release_waiting()
         if refused is not None:
-            raise torch.OutOfMemoryError(self.describe_out_of_memory(refused)) from None
+            text = self.describe_out_of_memory(refused)
+            for observer in self.out_of_memory_observers:
+                observer(0, nbytes, refused.reserved_bytes, refused.free_bytes or 0)
+            raise torch.OutOfMemoryError(text) from None
         return block_id, address
 
     def release(self, block_id: int, address: int) -> None:

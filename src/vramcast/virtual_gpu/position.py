@@ -14,6 +14,7 @@ from torch.optim import optimizer as optimizer_module
 
 from vramcast.trace import calls
 from vramcast.virtual_gpu.activations import Activations
+from vramcast.virtual_gpu.containers import all_of
 from vramcast.virtual_gpu.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS, Ledger
 from vramcast.virtual_gpu.storages import GPU, Block, block_of
 
@@ -254,7 +255,7 @@ class Position:
         for parameter, state in optimizer.state.items():
             block = self._block(parameter) if isinstance(parameter, torch.Tensor) else None
             owner = None if block is None else self.ledger.builder.module_of(block.block_id)
-            for tensor in _tensors(state):
+            for tensor in all_of(torch.Tensor, state):
                 self._mark(tensor, OPTIMIZER_STATE, owner)
 
     def mark_weight(self, tensor: torch.Tensor) -> None:
@@ -283,17 +284,6 @@ def _alive(references: Iterable[weakref.ref[Any]]) -> Iterator[Any]:
         target = reference()
         if target is not None:
             yield target
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _attached_tensors(parameter: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", nargs="?", help=f"{JOB_HELP}; left out: the quick formula")
     parser.add_argument("--config", metavar="FILE", help="the same as JOB")
     add_room_options(parser)
+    parser.add_argument("--margin", type=float, default=0.0, metavar="SHARE", help="of that which must stay free (0)")
     add_json_option(parser)
     quick = parser.add_argument_group("the quick formula (no JOB)")
     quick.add_argument("--hidden-dim", "--hidden_dim", type=positive, metavar="N", help="channels of a layer's output")
@@ -54,6 +55,8 @@ def execute(args: argparse.Namespace) -> int:
             raise UsageError(f"--config {args.config}: {args.job} is named too; leave one out")
         args.job = args.config
     if args.job is None and not args.script_flags:
+        if args.margin:
+            raise UsageError("--margin is for a job; the quick formula has --threshold")
         return _quick(args)
     for name in _QUICK_ONLY:
         if getattr(args, name) is not None:
@@ -71,7 +74,7 @@ def _job(args: argparse.Namespace) -> int:
 
     loaded = load(args)
     with reporting() as progress:
-        result = check(loaded, args.gpu, args.memory, args.device, progress=progress)
+        result = check(loaded, args.gpu, args.memory, args.device, margin=args.margin, progress=progress)
     if args.json:
         print_json(result.to_document())
     else:

@@ -1,0 +1,36 @@
+"""The process in which a guard predicts a job: reads it from the standard input, writes its trace to a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+
+from vramcast.errors import VramcastError
+from vramcast.factories import hush_torch
+from vramcast.gpus import GpuSpec
+
+
+def main(path: str) -> int:
+    request = json.load(sys.stdin)
+    gpu = GpuSpec.from_dict(request["gpu"])
+    available = request["available_bytes"]
+    hush_torch()
+    try:
+        from vramcast.jobs.tracing import trace_job
+        from vramcast.jobs.validation import make_job
+
+        job = make_job(request["job"], "job")
+        # As a card of that size, it is also tried with smaller convolution workspaces.
+        card = dataclasses.replace(gpu, total_memory_bytes=available) if available > gpu.context_bytes else gpu
+        traced = trace_job(job, card, steps=request["steps"], allocator_conf=job.allocator_conf)
+        trace = dataclasses.replace(traced.trace, notes=(*traced.trace.notes, *traced.notes), gpu=gpu.to_dict())
+        trace.save(path)
+    except VramcastError as error:
+        print(f"vramcast: {error}".replace("\n", " "), file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
