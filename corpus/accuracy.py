@@ -19,12 +19,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from corpus import job_page, page
+from corpus import job_page, page, time_page
 from corpus.errors import signed_percent
 from corpus.external import rows as external_rows
 from corpus.job_accuracy import compare_jobs, reasons, workloads_with_jobs
 from corpus.job_accuracy import line as job_line
 from corpus.predictions import Comparison, Recording, compare_each, missing_by_name, recordings
+from corpus.time_accuracy import print_summary, time_comparisons
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "accuracy.md"
@@ -132,13 +133,18 @@ def main(arguments: list[str] | None = None) -> int:
         comparisons, left_out = predict_recording(recording, options.only, options.jobs)
         results.append(page.Result(recording, tuple(comparisons), left_out))
     job_files = job_section(results, options.jobs)
+    times = time_comparisons([c for result in results for c in result.comparisons])
+    print_summary(times)
     external = None if options.no_external or options.only else evaluate_external(options.jobs)
     print()
     print("\n".join(page.terminal_summary(results, external)))
     print(f"{time.monotonic() - started:.0f} s")
     if not (options.only or options.dry_run):
-        PAGE.write_text("\n".join(page.document(results, external, machine(), job_files)) + "\n", encoding="utf-8")
-        summary = page.readme_summary(results, external)
+        PAGE.write_text(
+            "\n".join(page.document(results, external, machine(), [*time_page.section(times), "", *job_files])) + "\n",
+            encoding="utf-8",
+        )
+        summary = [*page.readme_summary(results, external), *time_page.readme_summary(times), ""]
         README.write_text(rewrite_readme(README.read_text(encoding="utf-8"), summary), encoding="utf-8")
         print(f"wrote {PAGE.relative_to(ROOT)} and the summary in {README.name}")
     unanswered = [c.measured.name for result in results for c in result.comparisons if c.error]

@@ -21,7 +21,8 @@ import yaml
 from corpus import job_page
 from corpus.errors import signed_percent
 from corpus.import_measurements import FOLDER
-from corpus.predictions import STEPS, Comparison, Measured, compare_each, missing_by_name, recordings
+from corpus.markdown import rewritten
+from corpus.predictions import STEPS, Comparison, Figures, Measured, compare_each, missing_by_name, recordings
 
 JOBS = Path(__file__).parent / "jobs"
 REASONS = Path(__file__).parent / "job_differences.yaml"
@@ -44,13 +45,13 @@ def workloads_with_jobs(folder: Path = FOLDER) -> list[Measured]:
     return [workload for recording in recordings(folder) for workload in recording.workloads if workload.name in files]
 
 
-def job_figures(workload: Measured) -> tuple[int, int, int]:
-    """(allocated, reserved, device bytes) of a workload's job file; runs in this process."""
+def job_figures(workload: Measured) -> Figures:
+    """Of a workload's job file; runs in this process."""
     import vramcast
 
     file = job_files()[workload.name]
     prediction = vramcast.predict(file, workload.gpu, steps=STEPS, allocator_conf=workload.allocator_conf)
-    return prediction.peak_allocated_bytes, prediction.peak_reserved_bytes, prediction.device_bytes
+    return prediction.peak_allocated_bytes, prediction.peak_reserved_bytes, prediction.device_bytes, None
 
 
 def compare_jobs(workloads: list[Measured], jobs: int = 2) -> Iterator[Comparison]:
@@ -98,7 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
     print("\n".join(["", *job_page.terminal_summary(found), f"{time.monotonic() - started:.0f} s"]))
     if write:
         section = job_page.section(found, code, reasons())
-        PAGE.write_text(job_page.rewritten(PAGE.read_text(encoding="utf-8"), section), encoding="utf-8")
+        page = rewritten(PAGE.read_text(encoding="utf-8"), section, job_page.BEGIN, job_page.END)
+        PAGE.write_text(page, encoding="utf-8")
         print(f"wrote {PAGE.name}")
     return 1 if any(comparison.error for comparison in found) else 0
 

@@ -11,13 +11,6 @@ from corpus.predictions import Comparison
 BEGIN, END = "<!-- job files -->", "<!-- end of job files -->"
 
 
-def rewritten(page: str, lines: Sequence[str]) -> str:
-    """The page with `lines`, which bring their markers, in place of the section that it has, or at its end."""
-    before, found, after = page.partition(BEGIN)
-    text = "\n".join(lines)
-    return before + text + after.partition(END)[2] if found else f"{page.rstrip()}\n\n{text}\n"
-
-
 def answered(comparisons: Sequence[Comparison]) -> list[Comparison]:
     return [c for c in comparisons if not c.error]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 WIDTH = 118
 
@@ -20,3 +20,10 @@ def table(header: list[str], rows: Iterable[list[str]], text_columns: frozenset[
     rule = "|".join("---" if i in text_columns else "---:" for i in range(len(header)))
     lines = ["| " + " | ".join(header) + " |", f"|{rule}|"]
     return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def rewritten(page: str, lines: Sequence[str], begin: str, end: str) -> str:
+    """The page with `lines`, which bring their markers, in place of the section that it has, or at its end."""
+    before, found, after = page.partition(begin)
+    text = "\n".join(lines)
+    return before + text + after.partition(end)[2] if found else f"{page.rstrip()}\n\n{text}\n"

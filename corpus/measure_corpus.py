@@ -166,13 +166,27 @@ def run_workload(workload: Workload, mode: str, parts: Path, threads: int, steps
         else:
             from vramcast.measure.real_run import measure_factory
 
-            timing = mode == "time"
+            timing = mode in ("time", "op-times")
+            profiled: dict[str, Any] = {}
+
+            def then(step: Any, watcher: Any) -> None:
+                from vramcast.measure.op_times import record_op_times
+
+                profiled.update(record_op_times(step, watcher))
+
             run = measure_factory(
                 factory, workload.args, steps=steps or (8 if timing else 6), warmup_steps=3 if timing else 2,
                 free_running_steps=4 if timing else 0,
                 **({"exclusive": lambda: file_lock(parts / "gpu.lock")} if timing else {}),
+                then=then if mode == "op-times" else None,
             )  # fmt: skip
             result |= run.to_json()
+            if profiled:
+                (parts / f"{workload.name}.json.gz").write_bytes(
+                    gzip.compress(
+                        json.dumps({"name": workload.name, **profiled}, separators=(",", ":")).encode(), mtime=0
+                    )
+                )
     except BaseException as error:
         tail = traceback.format_exc()[-3000:]
         result |= {"error": f"{type(error).__name__}: {str(error)[:500]}", "traceback": tail}
@@ -320,7 +334,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for results")
     parser.add_argument("--only", default="", help="regular expression searched in names and tags")
     parser.add_argument("--skip", default="", help="regular expression: names and tags to leave out")
-    parser.add_argument("--mode", choices=["memory", "time", "ops", "events"], default="memory")
+    parser.add_argument("--mode", choices=["memory", "time", "op-times", "ops", "events"], default="memory")
     parser.add_argument("--jobs", type=int, default=4, help="children at a time")
     parser.add_argument("--deadline-seconds", type=float, default=540, help="start no workload after this")
     parser.add_argument("--child-seconds", type=float, default=120, help="stop a workload after this")
@@ -370,7 +384,7 @@ def main() -> int:
         fork = forks_are_safe()
     ready_seconds = time.monotonic() - started
     print(f"{len(chosen)} workloads, mode {options.mode}, ready in {ready_seconds:.1f} s, fork {fork}", flush=True)
-    if options.mode == "time" and options.jobs > 1:
+    if options.mode in ("time", "op-times") and options.jobs > 1:
         print("time mode: set-up overlaps with others, the measured steps hold the card alone", flush=True)
     results = run_all(chosen, options, fork)
     failed = [r for r in results if "error" in r]

@@ -12,10 +12,14 @@ from corpus.children import Outcome, run_each
 from corpus.errors import relative_error
 from corpus.import_measurements import FOLDER, load
 from corpus.measure_corpus import load_everything, preload
+from corpus.times import TimeFigures, time_figures
 
 STEPS = 3
 """Optimizer state exists from the second step on, and the third shows that the allocator has settled."""
 TIMEOUT_SECONDS = 240.0
+
+Figures = tuple[int, int, int, "TimeFigures | None"]
+"""Peak allocated, peak reserved, bytes on the device, and the time of a step."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Comparison:
     seconds: float
     peak_rss_bytes: int
     error: str = ""
+    time: TimeFigures | None = None
 
     @property
     def reserved_error(self) -> float:
@@ -131,15 +136,19 @@ def run_virtually(workload: Measured, steps: int = STEPS) -> Any:
     factory = load_factory(workload.factory)
     with virtual_gpu(workload.gpu, allocator_conf=workload.allocator_conf) as gpu:
         torch.manual_seed(workload.seed)
+        gpu.log_ops(after_steps=None)
         step = factory(**workload.args)
-        for _ in range(steps):
+        for _ in range(steps - 1):
+            step()
+        with gpu.iteration():
             step()
     return gpu.prediction()
 
 
-def _figures(workload: Measured) -> tuple[int, int, int]:
+def _figures(workload: Measured) -> Figures:
     prediction = run_virtually(workload)
-    return prediction.peak_allocated_bytes, prediction.peak_reserved_bytes, prediction.device_bytes
+    peaks = prediction.peak_allocated_bytes, prediction.peak_reserved_bytes, prediction.device_bytes
+    return *peaks, time_figures(prediction.trace)
 
 
 def import_heavy(workloads: Iterable[Measured]) -> None:
@@ -156,7 +165,7 @@ def compare_each(
     *,
     jobs: int = 2,
     timeout_seconds: float = TIMEOUT_SECONDS,
-    work: Callable[[Measured], tuple[int, int, int]] = _figures,
+    work: Callable[[Measured], Figures] = _figures,
 ) -> Iterator[Comparison]:
     """Yields as they finish."""
     workloads = list(workloads)
@@ -166,5 +175,7 @@ def compare_each(
 
 
 def _comparison(measured: Measured, outcome: Outcome) -> Comparison:
-    allocated, reserved, device = outcome.value if not outcome.error else (0, 0, 0)
-    return Comparison(measured, allocated, reserved, device, outcome.seconds, outcome.peak_rss_bytes, outcome.error)
+    allocated, reserved, device, time = outcome.value if not outcome.error else (0, 0, 0, None)
+    return Comparison(
+        measured, allocated, reserved, device, outcome.seconds, outcome.peak_rss_bytes, outcome.error, time
+    )

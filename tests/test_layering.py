@@ -18,14 +18,15 @@ LAYERS: dict[str, set[str]] = {
     "trace": set(),
     "allocator": set(),
     "quick": set(),
+    "timing": {"gpus", "trace"},
     "diagnosis": set(),
-    "memory": {"gpus", "trace", "allocator"},
+    "memory": {"gpus", "trace", "allocator", "timing"},
     "virtual_gpu": {"gpus", "trace", "allocator", "memory"},
-    "measure": {"gpus", "trace", "allocator", "memory"},
+    "measure": {"gpus", "trace", "allocator", "memory", "timing"},
     "watch": {"gpus"},
-    "report": {"gpus", "trace", "memory", "watch", "diagnosis"},
-    "jobs": {"gpus", "trace", "memory", "diagnosis", "report", "virtual_gpu"},
-    "advice": {"gpus", "trace", "memory", "report", "jobs"},
+    "report": {"gpus", "trace", "memory", "timing", "watch", "diagnosis"},
+    "jobs": {"gpus", "trace", "memory", "timing", "diagnosis", "report", "virtual_gpu"},
+    "advice": {"gpus", "trace", "memory", "timing", "report", "jobs"},
     "guard": {"gpus", "trace", "memory", "report", "jobs", "virtual_gpu"},
     "mcp_server": {"gpus", "trace", "memory", "report", "jobs", "advice"},
     "cli": {
@@ -37,15 +38,16 @@ LAYERS: dict[str, set[str]] = {
         "report",
         "jobs",
         "advice",
+        "timing",
         "virtual_gpu",
         "measure",
         "watch",
     },
 }
 MAY_IMPORT_TORCH = {"virtual_gpu", "measure", "guard"}
-# The recorder's own files would be the only ones of trace/ that do.
 TORCH_FILES = {
-    PACKAGE / "trace" / "recorder.py",
+    # What both recorders write of an op's arguments.
+    PACKAGE / "trace" / "arguments.py",
     # A job is read without torch; it is built and run with it.
     *(PACKAGE / "jobs" / "components").rglob("*.py"),
     *(PACKAGE / "jobs" / "training").rglob("*.py"),
@@ -108,6 +110,8 @@ def test_only_some_layers_import_torch(layer: str) -> None:
         "import vramcast; vramcast.plan",
         "import vramcast.advice.plan, vramcast.advice.write, vramcast.report.plan, vramcast.jobs.editing.rewrite",
         "import vramcast.advice.search, vramcast.report.advice; from vramcast.advice.knobs import knobs; list(knobs())",
+        "import vramcast.timing.costs, vramcast.timing.costs.fitting, vramcast.report.calibration",
+        "import vramcast.timing, vramcast.advice.what_if, vramcast.report.outcomes, vramcast.report.chrome_trace",
         "import vramcast; vramcast.diagnose; import vramcast.diagnosis.diagnose, vramcast.report.diagnosis",
         "import vramcast; vramcast.guard; import vramcast.guard.job, vramcast.guard.fallbacks, vramcast.report.guard",
         "import vramcast.memory.alive, vramcast.report.alive, vramcast.pytest_plugin",

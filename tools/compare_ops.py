@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from vramcast.factories import load_factory
-from vramcast.measure.op_record import describe_arguments
+from vramcast.trace.arguments import describe_arguments
 from vramcast.trace.builder import _CODE_BITS, _CODE_MASK, _ROW
 from vramcast.virtual_gpu import virtual_gpu
 from vramcast.virtual_gpu.dispatch import DispatchMode

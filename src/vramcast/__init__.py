@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vramcast.advice.advise import advise
     from vramcast.advice.plan import plan
+    from vramcast.advice.what_if import what_if
     from vramcast.gpus import GpuSpec, all_gpus, find_gpu
     from vramcast.guard.entry import guard
     from vramcast.jobs.check import check
@@ -51,6 +52,7 @@ __all__ = [
     "rule",
     "table",
     "virtual_gpu",
+    "what_if",
 ]
 
 _HOMES = {
@@ -59,6 +61,7 @@ _HOMES = {
     "find_gpu": "vramcast.gpus",
     "Job": "vramcast.jobs.schema",
     "advise": "vramcast.advice.advise",
+    "what_if": "vramcast.advice.what_if",
     "plan": "vramcast.advice.plan",
     "check": "vramcast.jobs.check",
     "compare": "vramcast.jobs.compare",

@@ -134,12 +134,13 @@ def test_torch_is_not_needed() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
-def test_with_a_job_memory_is_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_with_a_job_memory_and_time_are_predicted(capsys: pytest.CaptureFixture[str]) -> None:
     log = LOGS / "s4_train.log"
     assert main(["diagnose", str(log), "--job", JOB, "--gpu", "rtx-4090"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "reserved" in out and "fits RTX 4090" in out
-    assert "their time is not predicted either" in out
+    assert "model.blocks" in out and "predicted" in out
+    assert "their time is not predicted either" not in out
 
 
 BAD = {

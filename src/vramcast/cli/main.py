@@ -10,6 +10,7 @@ from types import ModuleType
 from vramcast import __version__
 from vramcast.cli.commands import (
     advise,
+    calibrate,
     check,
     compare,
     diagnose,
@@ -24,11 +25,13 @@ from vramcast.cli.commands import (
     show,
     table,
     watch,
+    whatif,
 )
 from vramcast.errors import VramcastError
 
 COMMANDS: tuple[ModuleType, ...] = (
-    predict, check, advise, plan, explain, table, run, init, show, measure, compare, diagnose, gpus, watch, mcp,
+    predict, check, advise, whatif, plan, explain, table, run, init, show, measure, calibrate, compare, diagnose, gpus,
+    watch, mcp,
 )  # fmt: skip
 
 _DESCRIPTION = "Know before you train whether a PyTorch run fits the GPU, where every byte goes, and why."

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
     from vramcast.memory import Prediction
+    from vramcast.trace import StepTrace
 
 EXIT_FITS = 0
 EXIT_DOES_NOT_FIT = 1
@@ -93,3 +94,30 @@ def check_writable(path: Path | None) -> None:
 
     if path is not None and not path.resolve().parent.is_dir():
         raise UsageError(f"cannot save to {path}: there is no folder {path.resolve().parent}")
+
+
+def add_chrome_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--chrome", type=Path, metavar="FILE", help="write the predicted step as a trace for ui.perfetto.dev"
+    )
+
+
+def write_chrome(path: Path, trace: StepTrace | None, gpu: GpuSpec) -> None:
+    """The last step of the trace, op by op, on host and card."""
+    from vramcast.errors import UsageError
+    from vramcast.report.chrome_trace import chrome_trace
+    from vramcast.timing import predict_step
+
+    time = None if trace is None else predict_step(trace, gpu, keep_rows=True)
+    if trace is None or time is None or time.rows is None:
+        raise UsageError("--chrome: the trace does not hold the ops of a whole step; trace the run again")
+    document = chrome_trace(time.rows, f"{trace.source or 'a step'} on {gpu.short_name}")
+    try:
+        path.write_text(json.dumps(document), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def names(text: str) -> tuple[str, ...]:
+    """An option's list, as in --keep batch,precision."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())

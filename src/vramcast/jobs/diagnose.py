@@ -68,7 +68,25 @@ def predicted_run(result: JobPrediction) -> PredictedRun:
         limit_bytes=prediction.limit_bytes,
         fits=prediction.fits,
     )
-    return PredictedRun(memory)
+    return PredictedRun(memory, _predicted_step(result))
+
+
+def _predicted_step(result: JobPrediction) -> PredictedStep | None:
+    time = result.time
+    if time is None:
+        return None
+    phases = dict(time.phases)
+    if time.recompute_seconds:
+        phases["backward"] -= time.recompute_seconds
+        phases["recomputation"] = time.recompute_seconds
+    return PredictedStep(
+        seconds=time.seconds,
+        phases=phases,
+        # The stages of each component.
+        modules={node.name: node.forward_seconds for node in time.modules.walk() if node.name.count(".") == 1},
+        limited_by=time.limited_by,
+        samples_per_second=None if result.throughput is None else result.throughput.samples_per_second,
+    )
 
 
 def diagnose(

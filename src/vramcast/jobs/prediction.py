@@ -14,6 +14,7 @@ from vramcast.memory.cards import CardFit
 from vramcast.memory.job_account import JobAccount
 from vramcast.memory.parameters import ModuleParameters, ParameterNode
 from vramcast.memory.stages import Stage
+from vramcast.timing import StepTime, Throughput, throughput
 from vramcast.trace import Note, StepTrace
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class JobPrediction:
     cards: tuple[CardFit, ...]
     sizes: Mapping[str, int]
     recognised_as: str = ""
+    time: StepTime | None = None
+    """How long a step takes; None where it is not known."""
     input_shapes: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict, repr=False)
     parameter_rows: tuple[ModuleParameters, ...] = field(default=(), repr=False)
 
@@ -84,6 +87,27 @@ class JobPrediction:
         dataset = self.job.dataset
         return None if dataset is None else math.ceil(dataset.size / self.samples_per_step)
 
+    @property
+    def step_seconds(self) -> float | None:
+        return None if self.time is None else self.time.seconds
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Seconds of a step by phase; empty where they are not known."""
+        return {} if self.time is None else self.time.phases
+
+    @property
+    def throughput(self) -> Throughput | None:
+        if self.time is None:
+            return None
+        return throughput(
+            self.time.seconds,
+            samples_per_step=self.samples_per_step,
+            tokens_per_sample=self.sizes.get("sequence"),
+            steps_per_epoch=self.steps_per_epoch,
+            epochs=self.job.dataset.epochs if self.job.dataset is not None else None,
+        )
+
     def explain(self, module: str, depth: int | None = None) -> JobExplanation:
         """The arithmetic behind the numbers of a module: a dotted name, or a pattern such as "model.layers.*"."""
         from vramcast.jobs.explain import explain
@@ -101,6 +125,8 @@ class JobPrediction:
             steps_per_epoch=self.steps_per_epoch,
             epochs=self.job.dataset.epochs if self.job.dataset is not None else None,
             prediction=self.prediction,
+            time=self.time,
+            throughput=self.throughput,
             parameters=self.parameters,
             stages=self.stages,
             output_shapes=self.output_shapes,

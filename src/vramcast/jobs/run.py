@@ -14,6 +14,7 @@ from vramcast.gpus.detect import detect_gpu
 from vramcast.jobs.load import LoadedJob, load_job
 from vramcast.jobs.prediction import JobPrediction
 from vramcast.jobs.schema import Job
+from vramcast.jobs.timing import job_step_time
 from vramcast.jobs.validation import make_job
 from vramcast.memory import predict as predict_trace
 from vramcast.memory.cards import card_fits
@@ -59,6 +60,7 @@ def predict(
         raise UsageError(f"{loaded.where}: {error}") from error
     progress("replaying")
     prediction = predict_trace(traced.trace)
+    gradient_bytes = sum(row.gradients_bytes for row in traced.parameters)
     more = (*loaded.notes, *traced.notes, *((Note("card", remark),) if remark else ()))
     return JobPrediction(
         job=job,
@@ -70,6 +72,7 @@ def predict(
         output_shapes=traced.output_shapes,
         input_shapes=traced.input_shapes,
         parameter_rows=traced.parameters,
+        time=job_step_time(job, traced.trace, card, gradient_bytes=gradient_bytes),
         cards=card_fits(traced.trace, all_gpus(), known=prediction),
     )
 

@@ -495,12 +495,16 @@ class Gpus(Section):
 
 
 class Dataset(Section):
-    """For how many steps an epoch has."""
+    """For how many steps an epoch has, and how long it takes to load."""
 
     size: Annotated[int, Field(ge=1)]
     """Number of samples."""
     epochs: Annotated[float, Field(gt=0, strict=False)] = 1
     """How often each is seen."""
+    seconds_per_sample: Annotated[float, Field(ge=0, strict=False)] | None = None
+    """What one process takes to load and prepare one sample. Left out: loading is not counted in the time of a step."""
+    workers: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Processes that load the next batches meanwhile (a DataLoader's num_workers). 0: the loop loads itself."""
 
 
 class Target(Section):

@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +26,9 @@ from vramcast.jobs.parallel import check_supported, data_parallel
 from vramcast.jobs.parameters import count_parameters
 from vramcast.jobs.schema import Job, Script
 from vramcast.jobs.shapes import OutputShapes
+from vramcast.jobs.timing import MOST_ACCUMULATED
 from vramcast.jobs.training.averaging import Average
-from vramcast.jobs.training.loop import MOST_ACCUMULATED, TrainingLoop
+from vramcast.jobs.training.loop import TrainingLoop
 from vramcast.jobs.training.optimizers import make_optimizers
 from vramcast.jobs.training.plan import main_component, make_plan
 from vramcast.memory.longer import lengthened
@@ -117,13 +118,14 @@ def _run(
     if job.script is not None:
         return card, session, _script(job.script, card, steps, progress)
     refused = False
+    card.log_ops(after_steps=None)
     with card, _settings(job), libraries_quiet():
         try:
             if job.step is not None:
-                _own_step(job, session, steps, progress)
+                _own_step(job, card, session, steps, progress)
             else:
                 _prepare(job, card, session, progress)
-                _steps(job, session, steps, progress)
+                _steps(job, card, session, steps, progress)
             session.parameters = count_parameters(session.modules, session.optimizers)
         except torch.OutOfMemoryError as error:
             refused = True
@@ -189,7 +191,7 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
     session.loop = TrainingLoop(job, plan, callable_modules, session.optimizers, session.averages, offloaded)
 
 
-def _steps(job: Job, session: _Session, steps: int, progress: Progress) -> None:
+def _steps(job: Job, card: VirtualGpu, session: _Session, steps: int, progress: Progress) -> None:
     loop = session.loop
     when = job.evaluation.when if job.evaluation is not None else None
     if when == "before":
@@ -198,7 +200,8 @@ def _steps(job: Job, session: _Session, steps: int, progress: Progress) -> None:
     session.shapes.watch(session.modules)
     for step in range(steps):
         progress(f"step {step + 1} of {steps}")
-        next(iterations)
+        with _timed(card, step, steps):
+            next(iterations)
         session.shapes.stop()
         if when == "between" and step == 0:
             loop.evaluate()
@@ -210,7 +213,7 @@ def _steps(job: Job, session: _Session, steps: int, progress: Progress) -> None:
     session.loop = (loop, iterations)  # the loop's variables live as long as a script's
 
 
-def _own_step(job: Job, session: _Session, steps: int, progress: Progress) -> None:
+def _own_step(job: Job, card: VirtualGpu, session: _Session, steps: int, progress: Progress) -> None:
     assert job.step is not None
     factory = load_factory(job.step.factory)
     arguments = {**_sizes_it_takes(factory, job), **job.step.arguments}
@@ -224,12 +227,18 @@ def _own_step(job: Job, session: _Session, steps: int, progress: Progress) -> No
             raise UsageError(f"step.factory: {job.step.factory} returns {type(step).__name__}, not a function")
         for i in range(steps):
             progress(f"step {i + 1} of {steps}")
-            step()
+            with _timed(card, i, steps):
+                step()
     except (VramcastError, torch.OutOfMemoryError, KeyboardInterrupt):
         raise
     except Exception as error:
         name = job.step.factory
         raise UsageError(f"step.factory: {name} failed: {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _timed(card: VirtualGpu, step: int, steps: int) -> AbstractContextManager[None]:
+    """The last step is the one whose time is worked out: the first ones still make optimizer state."""
+    return card.iteration() if step == steps - 1 else contextlib.nullcontext()
 
 
 def _sizes_it_takes(factory: Callable[..., Any], job: Job) -> dict[str, int]:

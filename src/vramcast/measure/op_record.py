@@ -24,14 +24,10 @@ from vramcast.factories import Factory
 from vramcast.measure.driver_state import environment
 from vramcast.measure.phases import PhaseWatcher
 from vramcast.measure.real_run import take_memory_point
+from vramcast.trace.arguments import describe_arguments
 
 OUTSIDE = "outside"
 _MAX_HISTORY_ENTRIES = 10**6
-_DTYPE_NAMES = {
-    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
-    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8",
-    torch.bool: "b8", torch.complex64: "c64", torch.complex128: "c128",
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -71,37 +67,6 @@ class _OpRecorder(TorchDispatchMode):
         result = func(*args, **kwargs)
         self.calls.append(_Call(str(func), signature, "", before, self.event_count()))
         return result
-
-
-def describe_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """A compact text of an operator's arguments: dtype, shape, and strides where not contiguous."""
-    parts = [_describe(value) for value in args]
-    parts += [f"{name}={_describe(value)}" for name, value in kwargs.items()]
-    return ", ".join(parts)
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return _describe_tensor(value)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_describe(item) for item in value) + "]"
-    if value is None or isinstance(value, bool | int | str):
-        return str(value)
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, torch.dtype | torch.layout | torch.memory_format | torch.device):
-        return str(value).removeprefix("torch.")
-    return type(value).__name__
-
-
-def _describe_tensor(tensor: torch.Tensor) -> str:
-    dtype = _DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
-    where = "" if tensor.is_cuda else f"{tensor.device.type}:"
-    shape = ",".join(map(str, tensor.shape))
-    if tensor.layout is not torch.strided:
-        return f"{where}{dtype}({shape}){str(tensor.layout).removeprefix('torch.')}"
-    strides = "" if tensor.is_contiguous() else "{" + ",".join(map(str, tensor.stride())) + "}"
-    return f"{where}{dtype}({shape}){strides}"
 
 
 def record_ops(

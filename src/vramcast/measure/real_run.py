@@ -44,6 +44,8 @@ class StepMeasurement:
     phase_peaks: dict[str, MemoryPoint]
     wall_seconds: float
     """Host time of the step with a synchronisation at its end."""
+    issue_seconds: float
+    """Host time until the step's code returned, before that synchronisation."""
     device_seconds: float
     """From the first to the last CUDA event of the step."""
     phase_seconds: dict[str, float]
@@ -151,8 +153,10 @@ def measure_factory(
     free_running_steps: int = 0,
     seed: int = 0,
     exclusive: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    then: Callable[[Callable[[], object], PhaseWatcher], object] | None = None,
 ) -> RealRun:
-    """Build the job, run `steps` steps, and measure. `exclusive` guards the part whose time counts."""
+    """Build the job, run `steps` steps, and measure. `exclusive` guards the part whose time counts; `then` gets
+    the step after it has been measured, still inside."""
     if not torch.cuda.is_available():
         raise UsageError("measuring needs a GPU that PyTorch can use; there is none here")
     if not 0 <= warmup_steps < steps:
@@ -180,6 +184,8 @@ def measure_factory(
             measured = [_measure_step(step, watcher, recorder) for _ in range(steps)]
             recorder.enabled = False
             free_running = _free_running(step, free_running_steps) if free_running_steps else None
+            if then is not None:
+                then(step, watcher)
     torch.cuda.synchronize()
     host |= {"steps": watch.peaks, "pinned": pinned_bytes()}
     driver["end_bytes"] = process_used_bytes()
@@ -216,6 +222,7 @@ def _measure_step(step: Callable[[], object], watcher: PhaseWatcher, recorder: _
     watcher.begin_step()
     step()
     watcher.end_step()
+    issue_seconds = perf_counter() - started
     torch.cuda.synchronize()
     wall_seconds = perf_counter() - started
     peaks = recorder.phase_peaks()
@@ -229,6 +236,7 @@ def _measure_step(step: Callable[[], object], watcher: PhaseWatcher, recorder: _
         reserved_after_bytes=last.reserved_bytes,
         phase_peaks=peaks,
         wall_seconds=wall_seconds,
+        issue_seconds=issue_seconds,
         device_seconds=sum(seconds.values()),
         phase_seconds=seconds,
         data_seconds=watcher.data_seconds,

@@ -9,6 +9,7 @@ from vramcast.memory.cards import CardFit, with_margin
 from vramcast.memory.parameters import ParameterNode
 from vramcast.memory.prediction import Prediction
 from vramcast.memory.stages import Stage
+from vramcast.timing import StepTime, Throughput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,8 @@ class JobAccount:
     stages: Stage
     output_shapes: Mapping[str, tuple[int, ...]]
     cards: tuple[CardFit, ...]
+    time: StepTime | None = None
+    throughput: Throughput | None = None
 
     @property
     def with_margin_bytes(self) -> int:

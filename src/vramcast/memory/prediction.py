@@ -10,6 +10,7 @@ from vramcast.gpus import GpuSpec
 from vramcast.memory.account import Account, account
 from vramcast.memory.longer import lengthened
 from vramcast.memory.replay import Refusal, Replay, replay
+from vramcast.timing import StepTime, step_time
 from vramcast.trace import HostUse, Note, StepTrace
 
 
@@ -53,6 +54,20 @@ class Prediction:
     def host_bytes(self) -> int:
         """What tensors take of the computer's memory at their highest, from the first forward pass on."""
         return 0 if self.host is None else self.host.peak_bytes
+
+    @property
+    def time(self) -> StepTime | None:
+        """How long a step takes; None where the trace does not say which ops it ran, or the run ended early."""
+        return None if self.trace is None else step_time(self.trace, self.gpu)
+
+    @property
+    def step_seconds(self) -> float | None:
+        return None if self.time is None else self.time.seconds
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Seconds of a step by phase; empty where they are not known."""
+        return {} if self.time is None else self.time.phases
 
     @property
     def context_bytes(self) -> int:

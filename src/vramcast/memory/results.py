@@ -99,6 +99,7 @@ def result_of_prediction(name: str, prediction: Prediction, module_peaks: Mappin
         steps=tuple(Peaks(s.peak_allocated_bytes, s.peak_reserved_bytes) for s in account.steps),
         parts={part.name: part.size_bytes for part in account.parts if part.size_bytes},
         module_peaks=module_peaks,
+        seconds={} if prediction.time is None else {"step": prediction.time.seconds, **prediction.time.phases},
     )
 
 
@@ -118,7 +119,13 @@ def _prediction(name: str, document: dict[str, Any]) -> Result:
         phases=phases,
         steps=tuple(Peaks(s["peak_allocated_bytes"], s["peak_reserved_bytes"]) for s in account["steps"]),
         parts={name: size for name, size in account["parts"].items() if size},
+        seconds=_seconds(document.get("time")),
     )
+
+
+def _seconds(time: Mapping[str, Any] | None) -> dict[str, float]:
+    """Documents of earlier releases have no time."""
+    return {} if time is None else {"step": time["step_seconds"], **time["phases"]}
 
 
 def measured_result(name: str, document: Mapping[str, Any]) -> Result:

@@ -116,7 +116,7 @@ class ScaledTrace:
             if a != b:
                 sizes[place] = max(1, a + (b - a) * steps // span)
         unknown = array("i", bytes(array("i").itemsize * near.n_blocks))
-        return dataclasses.replace(near, requested_bytes=sizes, shapes=("",), shape=unknown)
+        return dataclasses.replace(near, requested_bytes=sizes, shapes=("",), shape=unknown, calls=None)
 
     def needs(self, size: int) -> int:
         """Reserved bytes on a card without an end."""

@@ -13,6 +13,7 @@ from vramcast.memory.compare import Comparison
 from vramcast.memory.modules import ModuleNode
 from vramcast.memory.results import PREDICTION_FORMAT, PREDICTION_VERSION
 from vramcast.report.wording import verdict
+from vramcast.timing import ModuleTime, StepTime, Throughput
 from vramcast.trace.schema import KINDS
 
 COMPARISON_FORMAT = "vramcast-comparison"
@@ -43,6 +44,7 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
         "allocator_conf": prediction.allocator_conf,
         "versions": dict(prediction.versions),
         "account": account_document(prediction.account),
+        "time": None if prediction.time is None else time_document(prediction.time),
         "notes": [asdict(note) for note in prediction.notes],
     }
 
@@ -59,6 +61,40 @@ def account_document(account: Account) -> dict[str, Any]:
             "kinds": list(KINDS),
             "points": [asdict(point) for point in account.timeline],
         },
+    }
+
+
+def time_document(time: StepTime, throughput: Throughput | None = None) -> dict[str, Any]:
+    return {
+        "step_seconds": time.seconds,
+        "low_seconds": time.low_seconds,
+        "high_seconds": time.high_seconds,
+        "phases": dict(time.phases),
+        "recompute_seconds": time.recompute_seconds,
+        "device_seconds": time.device_seconds,
+        "host_seconds": time.host_seconds,
+        "limits": dict(time.limits),
+        "limited_by": time.limited_by,
+        "flops": time.flops,
+        "peak_share": time.peak_share,
+        "ops": time.ops,
+        "waits": time.waits,
+        "calibrated": time.calibrated,
+        "source": time.source,
+        "unknown_ops": dict(time.unknown_ops),
+        "throughput": None if throughput is None else asdict(throughput),
+        "modules": _module_time(time.modules),
+    }
+
+
+def _module_time(node: ModuleTime) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "forward_seconds": node.forward_seconds,
+        "backward_seconds": node.backward_seconds,
+        "recompute_seconds": node.recompute_seconds,
+        "other_seconds": node.other_seconds,
+        "children": [_module_time(child) for child in node.children],
     }
 
 

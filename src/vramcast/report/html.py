@@ -9,7 +9,9 @@ from vramcast.memory.account import largest
 from vramcast.memory.job_account import JobAccount
 from vramcast.report.job import headline
 from vramcast.report.job_tables import Unit, card_rows, parameter_rows, shape_text, stage_rows
+from vramcast.report.page import page_html
 from vramcast.report.terminal import peak_lines
+from vramcast.report.time import time_page
 from vramcast.report.wording import percent, verdict
 
 _RIGHT = ' style="text-align:right"'
@@ -33,6 +35,8 @@ def job_page(account: JobAccount) -> str:
     shown = card_rows(account.cards).shown
     cards = [(card.gpu.short_name, _gib(card.limit_bytes), _gib(card.headroom_bytes)) for card in shown]
     parts.append(_table(("cards that hold it", "GiB", "to spare"), cards))
+    if account.time is not None:
+        parts.append(page_html(time_page(account.time, account.throughput)))
     if prediction.notes:
         notes = "".join(f"<li>{escape(note.topic)}: {escape(note.text)}</li>" for note in prediction.notes)
         parts.append(f"<ul>{notes}</ul>")

@@ -8,6 +8,7 @@ from rich.text import Text
 from vramcast.memory.cards import MARGIN
 from vramcast.memory.job_account import JobAccount
 from vramcast.report.job_tables import Unit, card_rows, parameter_rows, shape_text, stage_rows
+from vramcast.report.page import print_page
 from vramcast.report.terminal import (
     footer,
     peak_lines,
@@ -17,6 +18,7 @@ from vramcast.report.terminal import (
     print_phases,
     table,
 )
+from vramcast.report.time import time_page
 from vramcast.report.wording import verdict
 from vramcast.units import format_gib
 
@@ -40,6 +42,9 @@ def print_job(account: JobAccount, console: Console) -> None:
     print_phases(prediction.account, console)
     console.print()
     print_cards(account, console)
+    if account.time is not None:
+        console.print()
+        print_page(time_page(account.time, account.throughput), console)
     print_notes(prediction.notes, console)
     console.print()
     console.print(Text(footer(prediction), style="dim"))

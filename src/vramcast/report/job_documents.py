@@ -8,7 +8,7 @@ from vramcast.memory.job_account import JobAccount
 from vramcast.memory.parameters import ParameterNode
 from vramcast.memory.results import JOB_PREDICTION_FORMAT
 from vramcast.memory.stages import Stage
-from vramcast.report.documents import prediction_document
+from vramcast.report.documents import prediction_document, time_document
 
 JOB_VERSION = 1
 
@@ -27,6 +27,7 @@ def job_document(account: JobAccount, job: dict[str, Any]) -> dict[str, Any]:
         "fits": account.prediction.fits,
         "device_bytes": account.prediction.device_bytes,
         "with_margin_bytes": account.with_margin_bytes,
+        "time": None if account.time is None else time_document(account.time, account.throughput),
         "parameters": _parameters(account.parameters),
         "stages": _stage(account.stages, account),
         "cards": [

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from vramcast.report.terminal import table
+from vramcast.report.grid import table
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from vramcast.memory import Account, Part, Prediction
 from vramcast.memory.account import largest
+from vramcast.report.grid import table
 from vramcast.report.module_rows import module_rows
+from vramcast.report.page import print_page
+from vramcast.report.time import time_page
 from vramcast.report.wording import host_lines, percent, place, verdict
 from vramcast.trace import Note
 from vramcast.units import format_gib, format_size
@@ -29,6 +31,9 @@ def print_prediction(prediction: Prediction, console: Console) -> None:
     print_modules(prediction.account, console)
     console.print()
     print_phases(prediction.account, console)
+    if prediction.time is not None:
+        console.print()
+        print_page(time_page(prediction.time), console)
     print_notes(prediction.notes, console)
     console.print()
     console.print(Text(footer(prediction), style="dim"))
@@ -155,15 +160,6 @@ def footer(prediction: Prediction) -> str:
         ]
         parts.append(f"{' and '.join(modelled)} of this card modelled, not published")
     return "; ".join(parts)
-
-
-def table(*headings: str, text_columns: int = 1) -> Table:
-    """No lines but one under the heading, so that it reads the same in a terminal, a file and a log."""
-    table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for i, heading in enumerate(headings):
-        is_text = i < text_columns or heading in ("mostly", "source")
-        table.add_column(heading, justify="left" if is_text else "right", overflow="fold", no_wrap=False)
-    return table
 
 
 __all__ = [

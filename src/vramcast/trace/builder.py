@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from vramcast.trace.calls import CallLog
 from vramcast.trace.host import HostUse
 from vramcast.trace.schema import ALLOC, EVENT_KINDS, FREE, KINDS, Note, StepTrace
 
@@ -44,6 +45,7 @@ class TraceBuilder:
         self._shapes = _Names()
         self._shapes.intern("")  # memory that no tensor describes: workspaces, what a kernel takes for itself
         self._notes: dict[tuple[str, str, str | None], int] = {}
+        self.calls = CallLog()
         self.intern_op = self._ops.intern
         self.intern_module = self._modules.intern
         self.intern_phase = self._phases.intern
@@ -127,6 +129,7 @@ class TraceBuilder:
         self._n_blocks = sum(event & _CODE_MASK == ALLOC for event in self._events)
         del self._rows[self._n_blocks * _ROW :]
         self._kinds = {block: kind for block, kind in self._kinds.items() if block < self._n_blocks}
+        self.calls.end_at(len(self._events))
 
     def live_bytes_by_kind(self) -> dict[str, int]:
         """What is alive now, as far as the kinds are known; for messages, not for the hot path."""
@@ -187,6 +190,7 @@ class TraceBuilder:
             kind=kind,
             stream=array("i", rows[4::_ROW]),
             shape=array("i", rows[5::_ROW]),
+            calls=self.calls.build(),
             notes=(*collected, *notes),
             versions=dict(versions or {}),
             source=source,

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
+from vramcast.trace.calls import OpCalls
 from vramcast.trace.host import HostUse
 
 KINDS: tuple[str, ...] = (
@@ -67,7 +68,7 @@ class Note:
     """How often it happened."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class StepTrace:
     """One traced run. Make it with TraceBuilder or `StepTrace.load`; both check it."""
 
@@ -99,6 +100,9 @@ class StepTrace:
     shapes: Sequence[str] = ("",)
     shape: array[int] = field(default_factory=lambda: array("i"))
     """Left out: of no block is it known."""
+
+    calls: OpCalls | None = None
+    """The ops in the order they were issued; None in files of earlier releases, and where sizes were worked out."""
 
     notes: Sequence[Note] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -155,8 +159,21 @@ class StepTrace:
                 raise TraceError(f"trace: column {name!r} has {len(column)} rows for {self.n_blocks} blocks")
             if name in tables and column and not (min(column) >= 0 and max(column) < tables[name]):
                 raise TraceError(f"trace: column {name!r} points outside its table of {tables[name]}")
+        if self.calls is not None:
+            self._check_calls(self.calls)
         if self.requested_bytes and min(self.requested_bytes) < 0:
             raise TraceError("trace: a block has a negative size")
+
+    def _check_calls(self, calls: OpCalls) -> None:
+        if len(calls.ops) != len(calls.arguments):
+            raise TraceError("trace: the table of calls contradicts itself")
+        tables = {"call": len(calls.ops), "module": len(self.modules), "phase": len(self.phases)}
+        for name in ("call", "module", "phase", "flags", "event"):
+            column: array[int] = getattr(calls, name)
+            if len(column) != len(calls):
+                raise TraceError(f"trace: column {name!r} of the calls has {len(column)} rows for {len(calls)}")
+            if name in tables and column and not (min(column) >= 0 and max(column) < tables[name]):
+                raise TraceError(f"trace: column {name!r} of the calls points outside its table")
 
     def save(self, path: str | Path) -> None:
         """Write the whole trace to one file (gzipped JSON)."""

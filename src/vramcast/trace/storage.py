@@ -9,6 +9,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+from vramcast.trace.calls import OpCalls
 from vramcast.trace.host import HostUse
 from vramcast.trace.schema import EVENT_KINDS, KINDS, Note, StepTrace, TraceError
 
@@ -28,6 +29,8 @@ _BLOCK_COLUMNS = (
 _TABLES = ("ops", "modules", "phases", "labels")
 # Files of earlier releases do not have these.
 _SHAPES, _SHAPE, _HOST = "shapes", "shape", "host"
+_CALLS = "calls"
+_CALL_COLUMNS = (("call", "i"), ("module", "i"), ("phase", "i"), ("flags", "b"), ("event", "q"))
 _SCALARS: tuple[tuple[str, type], ...] = (
     ("torch_version", str),
     ("allocator_conf", str),
@@ -56,6 +59,8 @@ def save(trace: StepTrace, path: Path) -> None:
     document[_HOST] = None if trace.host is None else trace.host.to_dict()
     for name, _ in (*_EVENT_COLUMNS, *_BLOCK_COLUMNS):
         document[name] = getattr(trace, name).tolist()
+    if trace.calls is not None:
+        document[_CALLS] = _calls_document(trace.calls)
     try:
         with gzip.open(path, "wt", encoding="utf-8", compresslevel=3) as file:
             file.write(json.dumps(document, separators=(",", ":")))
@@ -83,6 +88,8 @@ def load(path: Path) -> StepTrace:
             fields[_SHAPE] = array("i", document[_SHAPE])
         if document.get(_HOST) is not None:
             fields[_HOST] = HostUse.from_dict(document[_HOST])
+        if _CALLS in document:
+            fields[_CALLS] = _calls(document[_CALLS])
         notes = tuple(
             Note(str(n["topic"]), str(n["text"]), n.get("where"), int(n.get("count", 1))) for n in document["notes"]
         )
@@ -96,6 +103,20 @@ def load(path: Path) -> StepTrace:
         raise TraceError(f"{path} is damaged: {error.args[0]!r} is missing") from error
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
         raise TraceError(f"{path} is damaged: {error}") from error
+
+
+def _calls_document(calls: OpCalls) -> dict[str, Any]:
+    columns = {name: getattr(calls, name).tolist() for name, _ in _CALL_COLUMNS}
+    return {"ops": list(calls.ops), "arguments": list(calls.arguments), "settings": dict(calls.settings), **columns}
+
+
+def _calls(document: dict[str, Any]) -> OpCalls:
+    return OpCalls(
+        ops=tuple(str(item) for item in document["ops"]),
+        arguments=tuple(str(item) for item in document["arguments"]),
+        settings={str(name): bool(value) for name, value in document["settings"].items()},
+        **{name: array(code, document[name]) for name, code in _CALL_COLUMNS},
+    )
 
 
 def _read_document(path: Path) -> dict[str, Any]:

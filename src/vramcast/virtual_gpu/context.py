@@ -17,6 +17,7 @@ from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
 from vramcast.errors import UsageError
 from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.trace import StepTrace
+from vramcast.trace.calls import ITERATION, ITERATION_END
 from vramcast.virtual_gpu import (
     accumulation,
     checkpoints,
@@ -131,6 +132,24 @@ class VirtualGpu:
     def __exit__(self, *exc: Any) -> None:
         self._exits.__exit__(*exc)
 
+    def log_ops(self, *, after_steps: int | None) -> None:
+        """The time of a step is worked out from the ops after so many steps of any optimizer, or (None) only from those
+        inside `iteration()`. By default all are noted."""
+        self._machine.op_log.on = after_steps is not None and after_steps <= 0
+        self._position.log_after = after_steps or 0
+
+    @contextmanager
+    def iteration(self) -> Iterator[None]:
+        """One iteration of the training loop; without it a step is taken to end with its optimizer."""
+        log = self._machine.op_log
+        before, log.on = log.on, True
+        log.mark(ITERATION)
+        try:
+            yield
+        finally:
+            log.mark(ITERATION_END)
+            log.on = before
+
     def _finish(self) -> None:
         global _active
         try:
@@ -176,7 +195,8 @@ class VirtualGpu:
         put(torch.autograd.graph, "_engine_run_backward", run)
         hooks = torch.autograd.graph.saved_tensors_hooks
         saving = functools.partial(self._ledger.made_on_host, kind="saved activations")
-        put(hooks, "__init__", patches.hooks_with_modes(hooks.__init__, lambda: self._modes.functions, saving))
+        mark = self._machine.op_log.mark
+        put(hooks, "__init__", patches.hooks_with_modes(hooks.__init__, lambda: self._modes.functions, saving, mark))
         put(
             torch.utils._device.DeviceContext,
             "__torch_function__",
@@ -188,13 +208,13 @@ class VirtualGpu:
         foreign.install(self._patches, self._machine.report_unknown)
 
     @contextmanager
-    def _in_backward(self) -> Iterator[None]:
-        phase = self._position.enter_backward()
+    def _in_backward(self, fills_gradients: bool) -> Iterator[None]:
+        phase = self._position.enter_backward(fills_gradients=fills_gradients)
         try:
             with self._modes.functions:
                 yield
         finally:
-            self._position.leave_backward(phase)
+            self._position.leave_backward(phase, fills_gradients=fills_gradients)
 
     @contextmanager
     def _as_program(self) -> Iterator[None]:

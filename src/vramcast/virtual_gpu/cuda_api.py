@@ -11,6 +11,7 @@ import torch
 
 from vramcast.allocator import AllocatorConf, CachingAllocator
 from vramcast.errors import UsageError
+from vramcast.trace.calls import SYNCHRONIZE
 from vramcast.virtual_gpu import legacy_types
 from vramcast.virtual_gpu.patches import CardGenerator
 
@@ -110,6 +111,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
 
     def synchronize(device: Any = None) -> None:
         machine.synchronize()
+        machine.op_log.mark(SYNCHRONIZE)
 
     def properties(device: Any = None) -> Any:
         major, minor = gpu.compute_capability

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vramcast.virtual_gpu import host_ops, values
 from vramcast.virtual_gpu.kernels import Call, kernel_for
 from vramcast.virtual_gpu.ledger import Ledger
+from vramcast.virtual_gpu.op_log import OpLog
 from vramcast.virtual_gpu.output_cache import OutputCache
 from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, sparse_parts
 from vramcast.virtual_gpu.unknown import in_words_of_cuda, no_rule
@@ -42,14 +43,22 @@ class DispatchMode(TorchDispatchMode):
         self._op_ids: dict[Any, int] = {}
         self._note_recipe = machine.guesses.note
         self._note_written = machine.guesses.note_written
+        self._log: OpLog = machine.op_log
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handler = self._handlers.get(func)
         if handler is None:
             handler = self._prepare(func)
+        kwargs = kwargs or {}
+        log = self._log
         with torch._C.DisableTorchFunction():
             try:
-                return handler(func, args, kwargs or {})
+                if not log.on:
+                    return handler(func, args, kwargs)
+                number = log.number(func, args, kwargs)
+                out = handler(func, args, kwargs)
+                log.note(number)
+                return out
             except RuntimeError as error:
                 raise in_words_of_cuda(error) from error.__cause__
 

@@ -250,9 +250,11 @@ def _is_pinned(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dic
 
 @handles(torch.Tensor.grad.__set__)  # type: ignore[union-attr]
 def _set_grad(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """On the host some tensors have data and some have none; a tensor and its gradient must agree."""
+    """`parameter.grad = tensor`, also how Module.cpu() takes a gradient along. On the host some tensors have data and
+    some have none; a tensor and its gradient must agree."""
     target, value = args
-    if isinstance(value, torch.Tensor) and target.is_meta != value.is_meta and placement(value) != GPU:
+    differ = isinstance(value, torch.Tensor) and target.is_meta != value.is_meta and value.layout is torch.strided
+    if differ and placement(value) != GPU:
         value = host_ops.empty_twin(value) if target.is_meta else torch.zeros(value.shape, dtype=value.dtype)
     return func(target, value)
 
@@ -264,15 +266,6 @@ def _set_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
     if isinstance(target, torch.nn.Parameter):
         mode.dispatch.machine.position.mark_weight(value)
     if target.is_meta and not value.is_meta and value.layout is torch.strided:
-        value = host_ops.empty_twin(value)
-    return func(target, value)
-
-
-@handles(torch.Tensor.grad.__set__)  # type: ignore[union-attr]
-def _set_grad(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`parameter.grad = tensor`, also how Module.cpu() takes a gradient along."""
-    target, value = args
-    if value is not None and target.is_meta and not value.is_meta and value.layout is torch.strided:
         value = host_ops.empty_twin(value)
     return func(target, value)
 

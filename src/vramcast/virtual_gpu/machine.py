@@ -10,6 +10,7 @@ import torch
 
 from vramcast.virtual_gpu.guesses import Guesses
 from vramcast.virtual_gpu.ledger import INPUTS, Ledger
+from vramcast.virtual_gpu.op_log import OpLog
 from vramcast.virtual_gpu.position import Position
 from vramcast.virtual_gpu.storages import block_of
 from vramcast.virtual_gpu.unknown import UnknownKernel, caller
@@ -43,6 +44,9 @@ class Machine:
         self.ledger = ledger
         self.position = position
         self.locate = position.locate
+        self.op_log = OpLog(ledger, position)
+        position.mark = self.op_log.mark
+        position.on_log = self.op_log.start
         self.workspaces = WorkspaceRules(gpu)
         self._cublas_handles: set[tuple[bool, int, bool]] = set()
         self._convolutions: set[Any] = set()

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from vramcast.trace.calls import HOOK
 from vramcast.virtual_gpu.storages import HOST, block_of
 
 CUDA0 = torch.device("cuda", 0)
@@ -60,7 +61,7 @@ def without_warning(message: str) -> Iterator[None]:
 
 
 def backward_runner(
-    original: Callable[..., Any], enter: Callable[[], Any], in_its_thread: Callable[[Callable[[], Any]], Any]
+    original: Callable[..., Any], enter: Callable[[bool], Any], in_its_thread: Callable[[Callable[[], Any]], Any]
 ) -> Callable[..., Any]:
     """The autograd engine, with our modes on again: they are off inside the handler that called it.
 
@@ -71,7 +72,8 @@ def backward_runner(
         outputs: Any, gradients: Any, keep_graph: bool, create_graph: bool, *args: Any, **kwargs: Any
     ) -> Any:
         def run() -> Any:
-            with enter():
+            # torch.autograd.grad hands gradients to its caller instead.
+            with enter(bool(kwargs.get("accumulate_grad"))):
                 return original(outputs, gradients, keep_graph, create_graph, *args, **kwargs)
 
         return in_its_thread(run) if create_graph else run()
@@ -89,13 +91,14 @@ def followed_by(original: Callable[..., Any], then: Callable[[], None]) -> Calla
 
 
 def hooks_with_modes(
-    original: Callable[..., None], mode: Callable[[], Any], saving: Callable[[], Any]
+    original: Callable[..., None], mode: Callable[[], Any], saving: Callable[[], Any], mark: Callable[[str], None]
 ) -> Callable[..., None]:
     """saved_tensors_hooks.__init__ whose hooks see the card: autograd calls them from inside our handlers. `saving`
-    holds while one packs."""
+    holds while one packs; `mark` is told of each call."""
 
     def with_mode(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def run(value: Any) -> Any:
+            mark(HOOK)
             if torch._C._len_torch_function_stack():
                 return hook(value)
             with mode():

@@ -14,6 +14,7 @@ import torch
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optimizer_module
 
+from vramcast.trace import calls
 from vramcast.trace.schema import KINDS
 from vramcast.virtual_gpu.activations import Activations
 from vramcast.virtual_gpu.containers import all_of
@@ -59,6 +60,16 @@ class Position:
         self._handles: list[Any] = []
         self._adopted: list[tuple[Any, Any]] = []
         self._optimizer_depth = 0
+        self.mark: Callable[..., None] = lambda name, arguments="": None
+        """Told where a module is called and where a backward pass or an optimizer step begins and ends."""
+
+        self.log_after = 0
+        self.on_log: Callable[[], None] = lambda: None
+        """Called when an optimizer has made `log_after` steps."""
+
+    @property
+    def in_module(self) -> bool:
+        return bool(self._stack)
 
     def install(self) -> None:
         self._handles = [
@@ -126,6 +137,7 @@ class Position:
                 self.ledger.host.begin()
         self._stack.append(name)
         self._changed(name)
+        self.mark(calls.MODULE)
 
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if self._stack:
@@ -184,17 +196,22 @@ class Position:
                     self._last_module = self._change_module[bisect_right(self._changes, number) - 1]
             ledger.module = self._last_module
 
-    def enter_backward(self) -> int:
+    def enter_backward(self, *, fills_gradients: bool) -> int:
+        """`fills_gradients`: not torch.autograd.grad, which code calls to compute a loss."""
         if not self.backward_depth:
             self.activations.begin_backward()
             self._optimizer_depth = 0  # a step that failed did not say that it ended
+            if fills_gradients:
+                self.mark(calls.BACKWARD)
         phase = self.ledger.phase
         self.backward_depth += 1
         self.ledger.phase = self._backward
         return self._forward if phase == self._setup else phase
 
-    def leave_backward(self, phase: int) -> None:
+    def leave_backward(self, phase: int, *, fills_gradients: bool) -> None:
         self.backward_depth -= 1
+        if fills_gradients and not self.backward_depth:
+            self.mark(calls.BACKWARD_END)
         self._last_number = -1
         self.ledger.phase = phase
         if not self.backward_depth:
@@ -212,6 +229,7 @@ class Position:
         self._optimizer_depth += 1
         self.ledger.phase = self._optimizer
         self.ledger.module = self._outside
+        self.mark(calls.OPTIMIZER, self._name(optimizer))
 
     def _leave_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._classify_state(optimizer)
@@ -219,11 +237,19 @@ class Position:
         if self._optimizer_depth > 0:
             return  # of an optimizer inside another, which has more to do
         self._optimizer_depth = 0
+        self.mark(calls.OPTIMIZER_END, self._name(optimizer))
         self.ledger.phase = self._forward
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
         self.steps_done += 1
         self.ledger.builder.mark("step")
+        if self._steps[id(optimizer)] == self.log_after:
+            self.on_log()
         self.on_step([count for i, count in self._steps.items() if self._optimizers[i]() is not None])
+
+    def _name(self, optimizer: Any) -> str:
+        """Its number of parameters, and its place among all."""
+        parameters = sum(len(group["params"]) for group in optimizer.param_groups)
+        return f"{parameters} {list(self._optimizers).index(id(optimizer))}"
 
     # -- what a block is ------------------------------------------------------------------------------------
 

@@ -67,6 +67,7 @@ def run_script_on(card: VirtualGpu, path: str, argv: Sequence[str] = (), *, step
     """The same on a card that was not used yet; true when the script ended because memory was refused."""
     finished = _Steps(card, steps)
     card.on_step(finished.count)
+    card.log_ops(after_steps=steps - 1)
     code = _compile(path)
     failure: BaseException | None = None
     with _as_main(path, argv) as main, card, _torch_settings():

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
-from vramcast.cli.options import EXIT_DOES_NOT_FIT, EXIT_FITS, add_json_option, add_room_options, print_json
+from vramcast.cli.options import EXIT_DOES_NOT_FIT, EXIT_FITS, add_json_option, add_room_options, names, print_json
 
 READS_SCRIPT_FLAGS = True
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser, nargs="?")
     add_room_options(parser)
     parser.add_argument(
-        "--keep", metavar="A,B", type=_names, default=(),
+        "--keep", metavar="A,B", type=names, default=(),
         help="leave these alone: batch, checkpointing, allocator, precision, optimizer, sequence, resolution, frames, "
         "trained",
     )  # fmt: skip
@@ -57,7 +57,3 @@ def execute(args: argparse.Namespace) -> int:
 
         emit(lambda console: print_page(advice_page(found.advice), console), sys.stdout)
     return EXIT_FITS if found.fits else EXIT_DOES_NOT_FIT
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -17,10 +17,12 @@ from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
     add_card_options,
+    add_chrome_option,
     add_json_option,
     check_writable,
     positive,
     print_json,
+    write_chrome,
 )
 
 READS_SCRIPT_FLAGS = True
@@ -32,11 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_options(parser)
     parser.add_argument("--steps", type=positive, default=3, metavar="N", help="trace N optimizer steps (%(default)s)")
     add_json_option(parser)
+    add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
 
 
 def execute(args: argparse.Namespace) -> int:
     check_writable(args.save)
+    check_writable(args.chrome)
     loaded = load(args)
 
     from vramcast.cli.progress import reporting
@@ -53,6 +57,8 @@ def execute(args: argparse.Namespace) -> int:
         )
     if args.save is not None and result.trace is not None:
         result.trace.save(args.save)
+    if args.chrome is not None:
+        write_chrome(args.chrome, result.trace, result.gpu)
     if args.json:
         print_json(result.to_document())
     else:

@@ -15,12 +15,14 @@ from pathlib import Path
 
 from vramcast.cli.options import (
     add_card_options,
+    add_chrome_option,
     add_json_option,
     card_for,
     check_writable,
     limit_bytes,
     positive,
     report,
+    write_chrome,
 )
 
 
@@ -30,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", type=positive, default=3, metavar="N", help="stop after N optimizer steps (default %(default)s)"
     )
     add_json_option(parser)
+    add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
     parser.add_argument("--traceback", action="store_true", help="when the script itself fails, show where and why")
     parser.add_argument("script", type=Path, metavar="script.py", help="the training script")
@@ -43,6 +46,7 @@ def execute(args: argparse.Namespace) -> int:
     if not args.script.is_file():
         raise UsageError(f"no such script: {args.script}")
     check_writable(args.save)
+    check_writable(args.chrome)
     limit = limit_bytes(args)
     spec, remark = card_for(args.gpu)
 
@@ -66,6 +70,8 @@ def execute(args: argparse.Namespace) -> int:
         raise
     if args.save is not None and prediction.trace is not None:
         prediction.trace.save(args.save)
+    if args.chrome is not None:
+        write_chrome(args.chrome, prediction.trace, prediction.gpu)
     if remark is not None:
         prediction = dataclasses.replace(prediction, notes=(*prediction.notes, Note("card", remark)))
     return report(prediction, as_json=args.json)

@@ -9,7 +9,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from vramcast.cli.options import EXIT_DOES_NOT_FIT, EXIT_FITS, add_card_options, add_json_option, limit_bytes, report
+from vramcast.cli.options import (
+    EXIT_DOES_NOT_FIT,
+    EXIT_FITS,
+    add_card_options,
+    add_chrome_option,
+    add_json_option,
+    check_writable,
+    limit_bytes,
+    report,
+    write_chrome,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,10 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--at-peak", action="store_true", help="only the account at the peak, by kind and by module")
     add_json_option(parser)
+    add_chrome_option(parser)
     parser.add_argument("trace", type=Path, metavar="TRACE", help="a file that `vramcast run --save` wrote")
 
 
 def execute(args: argparse.Namespace) -> int:
+    check_writable(args.chrome)
     from vramcast.gpus import find_gpu
     from vramcast.memory import predict
     from vramcast.trace import StepTrace
@@ -33,6 +45,8 @@ def execute(args: argparse.Namespace) -> int:
         capacity_bytes=limit_bytes(args),
         allocator_conf=args.allocator_conf,
     )
+    if args.chrome is not None:
+        write_chrome(args.chrome, prediction.trace, prediction.gpu)
     if args.json or not (args.by or args.at_peak):
         return report(prediction, as_json=args.json)
 

@@ -15,6 +15,7 @@ from vramcast.jobs.components.offload import Offloaded
 from vramcast.jobs.parallel import method_of
 from vramcast.jobs.references import DIFFUSION_NAMES, root
 from vramcast.jobs.schema import Job, Loss
+from vramcast.jobs.timing import MOST_ACCUMULATED
 from vramcast.jobs.training.averaging import Average
 from vramcast.jobs.training.batch import Batch, Data
 from vramcast.jobs.training.diffusion import Noise
@@ -22,9 +23,6 @@ from vramcast.jobs.training.dtypes import DTYPES
 from vramcast.jobs.training.losses import TARGETS, Criterion, has_own_loss
 from vramcast.jobs.training.plan import Call, Plan
 from vramcast.jobs.training.references import CHANNELS_LAST, first_tensor, look_up
-
-MOST_ACCUMULATED = 3
-"""Forward and backward passes of one step that are really traced: those after the second repeat it."""
 
 
 class TrainingLoop:

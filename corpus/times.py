@@ -1,0 +1,150 @@
+"""Recorded times: of each step and phase, and of each operator, of workloads measured on a real card."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import json
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from vramcast.gpus import GpuSpec, find_gpu
+from vramcast.timing import predict_step
+from vramcast.timing.costs import CostModel
+from vramcast.trace import StepTrace
+from vramcast.trace.calls import MARKS, OpCalls
+
+RECORDS = Path(__file__).resolve().parent / "records"
+OP_TIMES = RECORDS / "op_times"
+STEP_TIMES = (RECORDS / "times", OP_TIMES)
+PHASES = ("forward", "backward", "optimizer")
+
+# Under a recording mode some ops make tensors that they do not make alone, and the other way round.
+_MAY_DIFFER = {
+    "aten.empty.memory_format", "aten.lift_fresh.default", "aten.detach.default", "aten.scalar_tensor.default",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MeasuredTimes:
+    """The medians over the steps of one run, after warm-up."""
+
+    name: str
+    factory: str
+    args: Mapping[str, Any]
+    tags: tuple[str, ...]
+    seed: int
+    gpu: str
+    seconds: float
+    phases: Mapping[str, float]
+    issue_seconds: float | None
+
+
+def measured_times(folders: Sequence[Path] = STEP_TIMES) -> dict[str, list[MeasuredTimes]]:
+    """Every recorded run, by workload; some were measured more than once."""
+    found: dict[str, list[MeasuredTimes]] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*.jsonl.gz")):
+            gpu = path.name.partition("-")[0]
+            for line in gzip.decompress(path.read_bytes()).splitlines():
+                record = json.loads(line)
+                if "error" not in record:
+                    found.setdefault(record["name"], []).append(_times(record, gpu))
+    return found
+
+
+def _times(record: dict[str, Any], gpu: str) -> MeasuredTimes:
+    steps = record["steps"][record["warmup_steps"] :]
+    return MeasuredTimes(
+        name=record["name"],
+        factory=record["factory"],
+        args=record["args"],
+        tags=tuple(record["tags"]),
+        seed=record.get("seed", 0),
+        gpu=gpu,
+        seconds=median(step["device_seconds"] for step in steps),
+        phases={name: median(step["phase_seconds"].get(name, 0.0) for step in steps) for name in PHASES},
+        issue_seconds=median(step["issue_seconds"] for step in steps) if "issue_seconds" in steps[0] else None,
+    )
+
+
+def combined(runs: Sequence[MeasuredTimes]) -> MeasuredTimes:
+    """One figure of several runs: hosts differ from run to run, so the mean is nearer to what to expect."""
+    first = runs[-1]
+    return MeasuredTimes(
+        name=first.name,
+        factory=first.factory,
+        args=first.args,
+        tags=first.tags,
+        seed=first.seed,
+        gpu=first.gpu,
+        seconds=sum(run.seconds for run in runs) / len(runs),
+        phases={name: sum(run.phases[name] for run in runs) / len(runs) for name in PHASES},
+        issue_seconds=first.issue_seconds,
+    )
+
+
+@dataclass(frozen=True)
+class TimeFigures:
+    """What is predicted of a step, short enough to be handed from a child process."""
+
+    seconds: float
+    phases: Mapping[str, float]
+    limited_by: str
+    device_seconds: float
+    host_seconds: float
+    specification_seconds: float
+    """As for a card that was never measured."""
+
+
+def time_figures(trace: StepTrace) -> TimeFigures | None:
+    gpu = GpuSpec.from_dict(trace.gpu)
+    time = predict_step(trace, gpu, model=_model(gpu.id, calibrated=True))
+    plain = predict_step(trace, gpu, model=_model(gpu.id, calibrated=False))
+    if time is None or plain is None:
+        return None
+    return TimeFigures(
+        time.seconds, dict(time.phases), time.limited_by, time.device_seconds, time.host_seconds, plain.seconds
+    )
+
+
+@cache
+def _model(gpu: str, *, calibrated: bool) -> CostModel:
+    return CostModel.for_gpu(find_gpu(gpu)) if calibrated else CostModel(find_gpu(gpu))
+
+
+def op_records() -> Iterator[dict[str, Any]]:
+    """Each workload's operators with their device times, as `measure_corpus.py --mode op-times` wrote them."""
+    for path in sorted(OP_TIMES.glob("*.zip")):
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                yield json.loads(gzip.decompress(archive.read(name)))
+
+
+def measured_rows(calls: OpCalls, rows: range, record: Mapping[str, Any]) -> dict[int, tuple[float, int]]:
+    """(device seconds, kernels) of the rows of a traced step, taken from the recorded step of the same workload."""
+    real = [record["rows"][number] for number in record["step"]]
+    real = [row for row in real if row["op"] not in _MAY_DIFFER]
+    names = {row: calls.ops[calls.call[row]] for row in rows}
+    mine = [row for row in rows if names[row] not in _MAY_DIFFER and names[row] not in MARKS]
+    theirs, ours = [row["op"] for row in real], [names[row] for row in mine]
+    found: dict[int, tuple[float, int]] = {}
+    if theirs == ours:
+        pairs: list[tuple[int, Sequence[Any]]] = [(row, [one]) for row, one in zip(mine, real, strict=True)]
+    else:
+        pairs = []
+        matcher = difflib.SequenceMatcher(a=theirs, b=ours, autojunk=False)
+        for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+            if tag == "equal":
+                pairs += [(mine[j], [real[i]]) for i, j in zip(range(i1, i2), range(j1, j2), strict=True)]
+            elif j2 > j1:
+                pairs.append((mine[j2 - 1], real[i1:i2]))
+    for row, ones in pairs:
+        seconds = sum(one["total_ns"] / one["count"] for one in ones) * 1e-9
+        found[row] = seconds, sum(len(one["kernels"]) for one in ones)
+    return found

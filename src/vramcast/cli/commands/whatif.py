@@ -1,0 +1,45 @@
+"""Say what a job would take with other settings: memory, step time, throughput and epochs, the fastest first.
+
+JOB is what `vramcast predict` takes. Larger batches, checkpointing, half precision, other optimizers and more loading
+workers are tried alone, and the ones that help together; every line has been traced and replayed on the virtual card.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from vramcast.cli.job_options import add_job_argument, add_job_options, load
+from vramcast.cli.options import EXIT_DOES_NOT_FIT, EXIT_FITS, add_json_option, names, print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_argument(parser)
+    parser.add_argument("--gpu", metavar="NAME", help='the card: "rtx-4090", "A100 80GB", or a size, "24GiB"')
+    parser.add_argument("--memory", metavar="SIZE", help="let PyTorch reserve at most this (24GiB)")
+    parser.add_argument(
+        "--keep", metavar="A,B", type=names, default=(), help="leave these alone: batch, checkpointing, precision, ..."
+    )
+    add_json_option(parser)
+    add_job_options(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    from vramcast.advice.what_if import what_if
+    from vramcast.cli.progress import reporting
+
+    loaded = load(args)
+    with reporting() as progress:
+        found = what_if(loaded, args.gpu, args.memory, keep=args.keep, progress=progress)
+    if args.json:
+        from vramcast.report.outcomes import what_if_document
+
+        print_json(what_if_document(found))
+    else:
+        from vramcast.report.console import emit
+        from vramcast.report.outcomes import what_if_page
+        from vramcast.report.page import print_page
+
+        emit(lambda console: print_page(what_if_page(found), console), sys.stdout)
+    fits = found.asked.prediction.fits or any(one.prediction.fits for one in found.outcomes)
+    return EXIT_FITS if fits else EXIT_DOES_NOT_FIT

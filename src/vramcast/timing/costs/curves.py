@@ -1,0 +1,95 @@
+"""What real kernels take beyond the ideal ones: for each kind, curves over its size and other quantities.
+
+    log2(time) = log2(base) + curve(log2 base in µs) + curve(log2 of each feature) + an offset for each tag
+
+The curve over the size carries the launch: below its first knot the time no longer shrinks; above its last the share of
+the ideal stays as it is. All are dimensionless, so that they carry over to another card with its own ideal times.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import exp2, log2
+from typing import Any
+
+from vramcast.timing.costs.part import Part
+
+SIZE = "size"
+_MICROSECOND = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Straight lines between knots."""
+
+    knots: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def at(self, x: float, *, slope_below: float = 0.0) -> float:
+        knots, values = self.knots, self.values
+        if x <= knots[0]:
+            return values[0] + slope_below * (x - knots[0])
+        if x >= knots[-1]:
+            return values[-1]
+        place = bisect_right(knots, x)
+        low, high = knots[place - 1], knots[place]
+        share = (x - low) / (high - low)
+        return values[place - 1] * (1 - share) + values[place] * share
+
+
+def size_of(part: Part) -> float:
+    return log2(max(part.base, 1e-12) / _MICROSECOND)
+
+
+@dataclass(frozen=True, slots=True)
+class KindModel:
+    """The curves of one kind of kernel."""
+
+    size: Curve
+    features: Mapping[str, Curve] = field(default_factory=dict)
+    tags: Mapping[str, float] = field(default_factory=dict)
+    spread: float = 0.0
+    """Half of the measured kernels lie within this of the curve, in log2."""
+
+    def seconds(self, part: Part) -> float:
+        x = size_of(part)
+        exponent = x + self.size.at(x, slope_below=-1.0)
+        for name, value in part.features:
+            curve = self.features.get(name)
+            if curve is not None:
+                exponent += curve.at(value)
+        for tag in part.tags:
+            exponent += self.tags.get(tag, 0.0)
+        return exp2(exponent) * _MICROSECOND
+
+    def to_data(self) -> dict[str, Any]:
+        return {
+            "size": _curve_data(self.size),
+            "features": {name: _curve_data(curve) for name, curve in self.features.items()},
+            "tags": {tag: round(value, 3) for tag, value in self.tags.items() if abs(value) >= 0.0005},
+            "spread": round(self.spread, 3),
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> KindModel:
+        return cls(
+            size=_curve(data["size"]),
+            features={str(name): _curve(curve) for name, curve in data["features"].items()},
+            tags={str(tag): float(value) for tag, value in data["tags"].items()},
+            spread=float(data.get("spread", 0.0)),
+        )
+
+
+def _curve_data(curve: Curve) -> list[list[float]]:
+    return [[round(knot, 3), round(value, 3)] for knot, value in zip(curve.knots, curve.values, strict=True)]
+
+
+def _curve(data: Sequence[Sequence[float]]) -> Curve:
+    knots = tuple(float(knot) for knot, _ in data)
+    values = tuple(float(value) for _, value in data)
+    if not knots or any(later <= earlier for earlier, later in pairwise(knots)):
+        raise ValueError("a curve's knots must rise")
+    return Curve(knots, values)

@@ -1,0 +1,183 @@
+"""Convolutions as the implicit matrix products cuDNN computes, forward and the two gradients apart."""
+
+from __future__ import annotations
+
+from math import prod
+
+from vramcast.timing.costs.card import Card
+from vramcast.timing.costs.families.elementwise import STRIDED_INSTRUCTIONS, made_contiguous
+from vramcast.timing.costs.families.gemm import alignment, tiled_seconds, unit_of
+from vramcast.timing.costs.part import Part, feature
+from vramcast.timing.costs.signature import Arguments, Tensor, Value
+
+# Instructions of depthwise kernels for each element of the result and for each place of the window. PyTorch's own
+# serve FP32 and BF16 where channels come first, and strided FP16; cuDNN's the rest.
+_NATIVE_DEPTHWISE = (180.0, 16.0)
+_CUDNN_DEPTHWISE = (40.0, 8.0)
+
+
+def _sizes(value: Value, count: int, default: int) -> list[int]:
+    found = [item for item in value if isinstance(item, int)] if isinstance(value, list) else []
+    if len(found) == 1:
+        found = found * count
+    return found if len(found) == count else [default] * count
+
+
+def _channels_last(tensor: Tensor) -> bool:
+    order = tensor.order
+    return tensor.strides is not None and bool(order) and order[-1] == 1
+
+
+class _Shape:
+    """Sizes of one convolution, from its input, weight and result."""
+
+    def __init__(self, x: Tensor, weight: Tensor, y: tuple[int, ...], groups: int, transposed: bool) -> None:
+        self.x, self.weight = x, weight
+        self.x_shape, self.y_shape = x.shape, y
+        self.groups = groups
+        self.item = x.item
+        # A transposed convolution is the data gradient of the one it transposes.
+        small, large = (y, x.shape) if transposed else (x.shape, y)
+        self.c_in = small[1] // groups
+        self.c_out = large[1] // groups
+        self.window = prod(weight.shape[2:])
+        self.positions = large[0] * prod(large[2:])
+        self.x_bytes = float(x.nbytes)
+        self.y_bytes = float(prod(y) * x.item)
+        self.w_bytes = float(weight.nbytes)
+        self.bytes = self.x_bytes + self.y_bytes + self.w_bytes
+        self.flops = 2.0 * self.positions * self.c_out * groups * self.c_in * self.window
+        self.last = _channels_last(x) or _channels_last(weight)
+        self.strided = prod(x.shape[2:]) != prod(y[2:])
+        self.spatial = prod(x.shape[2:])
+
+
+def _part(card: Card, shape: _Shape, direction: str, cudnn_tf32: bool) -> Part:
+    x = shape.x
+    unit = unit_of(x.dtype, cudnn_tf32 and card.has_tf32)
+    layout = "nhwc" if shape.last else "nchw"
+    pointwise = shape.window == 1
+    tags = [x.dtype if x.item != 2 else "half", layout, f"{len(x.shape) - 2}d"]
+    if shape.strided:
+        tags.append("strided")
+    if pointwise:
+        tags.append("1x1")
+    if shape.c_in == 1 and shape.c_out <= 2 and shape.groups > 1:
+        return _depthwise(card, shape, direction, layout, tags)
+    # Tensor cores take channels in whole vectors: an image of 3 counts as one of 4 or 8.
+    vector = 16 // shape.item
+    c_in, c_out = _whole(shape.c_in, vector), _whole(shape.c_out, vector)
+    kernels = 1
+    turned = not shape.last and not pointwise and shape.spatial > 1
+    if pointwise and not shape.strided and not shape.last:
+        # A matrix product for each image, its rows as long as the image has places.
+        batch = shape.groups * shape.x_shape[0]
+        m, n, k = {"fwd": (c_out, shape.spatial, c_in), "dgrad": (c_in, shape.spatial, c_out)}.get(
+            direction, (c_out, c_in, shape.spatial)
+        )
+        base = tiled_seconds(card, batch, m, n, k, unit, splits=False)
+        tags.append(f"rows{alignment(shape.spatial, shape.item)}")
+    else:
+        m, n, k = shape.positions, shape.c_out, c_in * shape.window
+        if direction == "dgrad":
+            m, n, k = shape.x_shape[0] * shape.spatial, shape.c_in, c_out * shape.window
+            m = min(m, shape.positions) if shape.strided else m
+        elif direction == "wgrad":
+            m, n, k = shape.c_out, c_in * shape.window, shape.positions
+        base = tiled_seconds(card, shape.groups, m, n, k, unit, splits=direction == "wgrad")
+    base = max(base, shape.bytes / card.bandwidth)
+    if turned:
+        # Tensor core kernels want channels last: the operands are turned, and the result turned back.
+        base += 2 * shape.bytes / card.bandwidth
+        kernels = 4
+    kind = f"conv-{direction}" if shape.groups == 1 else f"grouped-{direction}"
+    few = min(shape.c_in, shape.c_out)
+    tags.append("aligned" if few % 8 == 0 else "even" if few % 4 == 0 else "odd")
+    tags.append(f"{tags[0]}/{layout}/{'1x1' if pointwise else 'window'}")
+    idle = card.sms * 128 * 128 / max(shape.groups * m * n, 1)
+    features = [feature("k", k), feature("few", few), feature("spatial", shape.spatial), feature("idle", idle)]
+    if shape.groups > 1:
+        features.append(feature("groups", shape.groups))
+    return Part(kind, base, shape.flops, shape.bytes, unit, tuple(features), tuple(tags), kernels)
+
+
+def _whole(channels: int, vector: int) -> int:
+    return -(-channels // vector) * vector
+
+
+def _depthwise(card: Card, shape: _Shape, direction: str, layout: str, tags: list[str]) -> Part:
+    """One input channel for each output channel: bound by the instructions of each window, or by memory."""
+    dtype = shape.x.dtype
+    cudnn = shape.last or (dtype == "f16" and not shape.strided)
+    each, window = _CUDNN_DEPTHWISE if cudnn else _NATIVE_DEPTHWISE
+    elements = shape.y_bytes / shape.item if direction != "dgrad" else shape.x_bytes / shape.item
+    base = max(elements * (each + window * shape.window) / card.issue, shape.bytes / card.bandwidth)
+    features = (feature("window", shape.window), feature("spatial", shape.spatial), feature("channels", shape.groups))
+    kind = f"depthwise-{'cudnn' if cudnn else 'native'}-{direction}"
+    return Part(kind, base, shape.flops, shape.bytes, "f32", features, (*tags, f"{layout}/{dtype}"))
+
+
+def output_shape(x: Tensor, weight: Tensor, args: Arguments) -> tuple[int, ...]:
+    """Of aten.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)."""
+    count = len(x.shape) - 2
+    values = (*args.args, *([None] * 9))
+    stride, padding = _sizes(values[3], count, 1), _sizes(values[4], count, 0)
+    dilation, output_padding = _sizes(values[5], count, 1), _sizes(values[7], count, 0)
+    groups = values[8] if isinstance(values[8], int) else 1
+    spatial = []
+    for dim in range(count):
+        size, window = x.shape[2 + dim], dilation[dim] * (weight.shape[2 + dim] - 1) + 1
+        if values[6] is True:
+            spatial.append((size - 1) * stride[dim] - 2 * padding[dim] + window + output_padding[dim])
+        else:
+            spatial.append((size + 2 * padding[dim] - window) // stride[dim] + 1)
+    channels = weight.shape[1] * groups if values[6] is True else weight.shape[0]
+    return (x.shape[0], channels, *spatial)
+
+
+def forward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    x, weight = args.tensor(0), args.tensor(1)
+    if x is None or weight is None or len(x.shape) < 3:
+        return []
+    values = (*args.args, *([None] * 9))
+    transposed, groups = values[6] is True, values[8] if isinstance(values[8], int) else 1
+    y = output_shape(x, weight, args)
+    shape = _Shape(x, weight, y, groups, transposed)
+    parts = [_part(card, shape, "dgrad" if transposed else "fwd", cudnn_tf32)]
+    parts += made_contiguous(card, [tensor for tensor in (x, weight) if not tensor.dense])
+    if isinstance(values[2], Tensor):
+        moved = 2 * shape.y_bytes
+        base = max(moved / card.bandwidth, prod(y) * STRIDED_INSTRUCTIONS / card.issue)
+        parts.append(Part("elementwise-strided", base, 0.0, moved, tags=("conv-bias",)))
+    return parts
+
+
+def backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """convolution_backward(dy, x, weight, bias sizes, stride, padding, dilation, transposed, output_padding, groups,
+    [dx, dw, db])."""
+    dy, x, weight = args.tensor(0), args.tensor(1), args.tensor(2)
+    if dy is None or x is None or weight is None or len(x.shape) < 3:
+        return []
+    values = (*args.args, *([None] * 11))
+    groups = values[9] if isinstance(values[9], int) else 1
+    mask = values[10] if isinstance(values[10], list) else [True, True, True]
+    shape = _Shape(x, weight, dy.shape, groups, values[7] is True)
+    parts = []
+    if mask[0] is True:
+        parts.append(_part(card, shape, "fwd" if values[7] is True else "dgrad", cudnn_tf32))
+    if mask[1] is True:
+        parts.append(_part(card, shape, "wgrad", cudnn_tf32))
+    if len(mask) > 2 and mask[2] is True:
+        moved = float(dy.nbytes)
+        direction = "outer" if shape.last else "inner"
+        features = (feature("outputs", dy.shape[1]), feature("length", dy.numel / max(dy.shape[1], 1)))
+        parts.append(
+            Part(f"reduce-{direction}", moved / card.bandwidth, float(dy.numel), moved, "f32", features, ("bias-grad",))
+        )
+    return parts + made_contiguous(card, [tensor for tensor in (dy, x) if not tensor.dense])
+
+
+FAMILY = {
+    "convolution": forward, "_convolution": forward, "cudnn_convolution": forward, "convolution_overrideable": forward,
+    "convolution_backward": backward,
+}  # fmt: skip

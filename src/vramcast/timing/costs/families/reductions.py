@@ -1,0 +1,142 @@
+"""Sums, means, norms, extremes; softmax; and what walks along a dimension."""
+
+from __future__ import annotations
+
+from math import prod
+
+from vramcast.timing.costs.card import Card
+from vramcast.timing.costs.families.elementwise import made_contiguous, pointwise
+from vramcast.timing.costs.part import Part, feature
+from vramcast.timing.costs.signature import Arguments, Tensor
+
+
+def reduce(name: str, args: Arguments, card: Card) -> list[Part]:
+    """Dimensions are the first list of numbers (or the first number, for `amax.dim` and the like); none means all."""
+    x = args.tensor(0)
+    if x is None or x.device != "cuda":
+        return []
+    rank = len(x.shape)
+    dims = next((value for value in args.args[1:] if isinstance(value, list)), None)
+    if dims is None and name in ("cumsum", "max", "min", "argmax", "argmin", "logsumexp", "any", "all", "var", "std"):
+        single = args.args[1] if len(args.args) > 1 else None
+        dims = [single] if isinstance(single, int) and not isinstance(single, bool) else None
+    reduced = {dim % rank for dim in dims if isinstance(dim, int)} if dims and rank else set(range(rank))
+    outputs = prod(size for dim, size in enumerate(x.shape) if dim not in reduced)
+    length = x.numel // max(outputs, 1)
+    order = x.order
+    inner = not order or order[-1] in reduced
+    moved = float(x.nbytes + outputs * x.item)
+    kind = "reduce-all" if outputs == 1 else f"reduce-{'inner' if inner else 'outer'}"
+    features = (feature("outputs", outputs), feature("length", length))
+    tags = (name, f"{x.item}-byte", "dense" if x.dense else "gaps")
+    return [Part(kind, max(moved / card.bandwidth, 1e-10), float(x.numel), moved, "f32", features, tags)]
+
+
+def _softmax(kind: str, reads: list[Tensor], dim: int, card: Card, extra: float = 0.0) -> list[Part]:
+    x = reads[0]
+    rank = len(x.shape)
+    place = dim % rank if rank else 0
+    length = x.shape[place] if rank else 1
+    moved = float(sum(tensor.nbytes for tensor in reads) + x.numel * x.item) + extra
+    # Rows that do not fit a block's registers are read again from memory or the cache.
+    features = (feature("length", length),)
+    tags = ("inner" if place == rank - 1 else "outer", f"{x.item}-byte")
+    parts = [Part(kind, max(moved / card.bandwidth, 1e-10), 5.0 * x.numel, moved, "f32", features, tags)]
+    return parts + made_contiguous(card, reads[:1])
+
+
+def softmax(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    x = args.tensor(0)
+    dim = args.args[1] if len(args.args) > 1 and isinstance(args.args[1], int) else -1
+    return [] if x is None else _softmax("softmax", [x], dim, card)
+
+
+def log_softmax(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    x = args.tensor(0)
+    dim = args.args[1] if len(args.args) > 1 and isinstance(args.args[1], int) else -1
+    return [] if x is None else _softmax("log-softmax", [x], dim, card)
+
+
+def safe_softmax(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """A softmax, then a look for rows that are masked whole: each element compared, the rows reduced, zeros put in."""
+    x = args.tensor(0)
+    if x is None:
+        return []
+    dim = args.args[1] if len(args.args) > 1 and isinstance(args.args[1], int) else -1
+    flags = Tensor("b8", x.shape)
+    rows = Tensor("b8", (*x.shape[:-1], 1))
+    zero = Tensor(x.dtype, ())
+    return [
+        *_softmax("softmax", [x], dim, card),
+        *pointwise("eq", Arguments((x,), {}), card),
+        *reduce("all", Arguments((flags, -1), {}), card),
+        *pointwise("where", Arguments((rows, zero, x), {}), card),
+    ]
+
+
+def softmax_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """A product of the gradient and the result first, then the rows."""
+    dy, y = args.tensor(0), args.tensor(1)
+    dim = args.args[2] if len(args.args) > 2 and isinstance(args.args[2], int) else -1
+    if dy is None or y is None:
+        return []
+    return [*_softmax("softmax-backward", [dy, y], dim, card), *pointwise("mul", Arguments((dy, y), {}), card)]
+
+
+def log_softmax_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    dy, y = args.tensor(0), args.tensor(1)
+    dim = args.args[2] if len(args.args) > 2 and isinstance(args.args[2], int) else -1
+    return [] if dy is None or y is None else _softmax("log-softmax-backward", [dy, y], dim, card)
+
+
+def nll_loss(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """Reads one log-probability for each target."""
+    target = args.tensor(1)
+    if target is None:
+        return []
+    moved = float(target.nbytes * 2)
+    return [Part("nll-loss", max(moved / card.bandwidth, 1e-10), float(target.numel), moved)]
+
+
+def nll_loss_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """A gradient of zeros, as large as the log-probabilities, and one element for each target."""
+    x = args.tensor(1)
+    if x is None:
+        return []
+    moved = float(x.nbytes)
+    return [
+        Part("fill", max(moved / card.bandwidth, 1e-10), 0.0, moved),
+        Part("nll-loss", max(x.numel / max(x.shape[-1], 1) * 8 / card.bandwidth, 1e-10)),
+    ]
+
+
+def sort(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """Radix sort: a pass over keys and indices for each digit of eight bits."""
+    x = args.tensor(0)
+    if x is None:
+        return []
+    moved = float(2 * (x.nbytes + 8 * x.numel))
+    base = x.item * moved / card.bandwidth
+    return [Part("sort", max(base, 1e-10), 0.0, moved, features=(feature("length", x.numel),), kernels=x.item + 3)]
+
+
+def scan(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    x = args.tensor(0)
+    if x is None:
+        return []
+    moved = 2.0 * x.nbytes
+    return [Part("scan", max(moved / card.bandwidth, 1e-10), float(x.numel), moved)]
+
+
+_REDUCTION_NAMES = (
+    "sum mean amax amin max min prod any all var std var_mean std_mean argmax argmin logsumexp linalg_vector_norm norm "
+    "nansum count_nonzero aminmax"
+)
+REDUCTIONS = _REDUCTION_NAMES.split()
+FAMILY = {
+    "_softmax": softmax, "_log_softmax": log_softmax, "_safe_softmax": safe_softmax,
+    "_softmax_backward_data": softmax_backward, "_log_softmax_backward_data": log_softmax_backward,
+    "nll_loss_forward": nll_loss, "nll_loss2d_forward": nll_loss, "nll_loss_backward": nll_loss_backward,
+    "nll_loss2d_backward": nll_loss_backward, "sort": sort, "argsort": sort, "topk": sort, "unique": sort,
+    "_unique2": sort, "cumsum": scan, "cumprod": scan, "logcumsumexp": scan,
+}  # fmt: skip

@@ -1,0 +1,140 @@
+"""Pooling and resampling of images, Fourier transforms, recurrent networks, sparse tensors."""
+
+from __future__ import annotations
+
+from math import log2, prod
+
+from vramcast.timing.costs.card import Card
+from vramcast.timing.costs.families.gemm import tiled_seconds, unit_of
+from vramcast.timing.costs.part import Part, feature
+from vramcast.timing.costs.signature import Arguments, Tensor
+
+_INSTRUCTIONS = 100.0
+_THREADS_OF_AN_SM = 1024
+
+
+def _image(name: str, card: Card, x: Tensor, out: int, moved: float, threads: int, window: int = 1) -> Part:
+    """`threads` of them share the elements; too few leave the card idle."""
+    large = max(out, x.numel)
+    base = max(moved / card.bandwidth, large * _INSTRUCTIONS / card.issue)
+    idle = max(card.sms * _THREADS_OF_AN_SM / max(threads, 1), 1.0)
+    last = bool(x.order) and x.order[-1] == 1 and len(x.shape) > 2
+    tags = (name, f"{name}/{'nhwc' if last else 'nchw'}", f"{name}/{x.item}-byte")
+    return Part(f"image-{name}", base, 0.0, moved, "f32", (feature("idle", idle), feature("window", window)), tags)
+
+
+def pool(name: str, args: Arguments, card: Card) -> list[Part]:
+    tensors = [tensor for tensor in args.tensors if tensor.device == "cuda"]
+    if not tensors:
+        return []
+    x = max(tensors, key=lambda tensor: tensor.numel)
+    window = prod(args.integers(2 if "backward" in name else 1)) or 1
+    moved = float(sum(tensor.nbytes for tensor in tensors))
+    if "backward" in name:
+        moved += x.numel * tensors[0].item
+        if "max_pool" in name:
+            zeros = float(x.nbytes)
+            main = _image(name, card, x, x.numel, moved, x.numel, window)
+            return [main, Part("fill", max(zeros / card.bandwidth, 1e-10), 0.0, zeros)]
+    else:
+        stride = prod(args.integers(2)) or window
+        out = x.numel // max(stride, 1)
+        moved += out * (x.item + (8 if "indices" in name else 0))
+    return [_image(name, card, x, x.numel, moved, x.numel, window)]
+
+
+def resample(name: str, args: Arguments, card: Card) -> list[Part]:
+    """Nearest and linear kernels of images take a thread for each place of the result and loop over the channels."""
+    x = args.tensor(0)
+    if x is None:
+        return []
+    sizes = args.integers(1)
+    lists = [args.integers(index) for index in (1, 2)]
+    full = next((sizes_ for sizes_ in lists if len(sizes_) == len(x.shape)), None)
+    planes = prod(x.shape[:2])
+    out = prod(full) if full else planes * (prod(sizes) or prod(x.shape[2:]))
+    moved = float(x.nbytes + out * x.item)
+    places = max(out, x.numel) // max(planes, 1)
+    threads = places if "bilinear" in name and "backward" not in name else max(out, x.numel)
+    parts = [_image(name, card, x, out, moved, threads)]
+    if "backward" in name and "nearest" not in name:
+        zeros = float(out * x.item)
+        parts.append(Part("fill", max(zeros / card.bandwidth, 1e-10), 0.0, zeros))
+    return parts
+
+
+def fourier(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """A pass over memory for each transformed dimension."""
+    x = args.tensor(0)
+    if x is None:
+        return []
+    dims = args.integers(1) or [-1]
+    length = prod(x.shape[dim] for dim in dims)
+    complex_bytes = x.numel * (x.item if x.dtype.startswith("c") else 2 * x.item)
+    moved = float(x.nbytes + complex_bytes)
+    passes = max(len(dims), 1)
+    flops = 5.0 * x.numel * log2(max(length, 2))
+    return [Part("fourier", max(passes * moved / card.bandwidth, 1e-10), flops, moved, "f32", kernels=passes)]
+
+
+def recurrent(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """cuDNN's recurrent networks: gates of all steps from the inputs at once, then one product a step.
+
+    _cudnn_rnn(input, weights, weight_stride0, buffer, hx, cx, mode, hidden, projected, layers, batch_first, dropout,
+    train, bidirectional, ...); the backward call begins with the same.
+    """
+    x = args.tensor(0)
+    weights = args.tensor_list(1)
+    if x is None or not weights or len(x.shape) != 3:
+        return []
+    numbers = [value for value in args.args[4:12] if isinstance(value, int) and not isinstance(value, bool)]
+    batch_first = any(value is True for value in args.args[9:12])
+    steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
+    matrices = [weight for weight in weights if len(weight.shape) == 2]
+    unit = unit_of(x.dtype, cudnn_tf32 and card.has_tf32)
+    seconds, flops = 0.0, 0.0
+    for place, weight in enumerate(matrices):
+        gates, width = weight.shape
+        flops += 2.0 * steps * batch * gates * width
+        if place % 2 == 0:
+            seconds += tiled_seconds(card, 1, steps * batch, gates, width, unit)
+        else:
+            seconds += steps * max(tiled_seconds(card, 1, batch, gates, width, unit), weight.nbytes / card.bandwidth)
+    moved = float(sum(weight.nbytes for weight in weights) + 2 * x.nbytes)
+    launches = steps * max(len(matrices) // 2, 1)
+    features = (feature("steps", steps), feature("layers", numbers[-1] if numbers else 1))
+    return [Part("recurrent", max(seconds, 1e-9) + launches * 2e-6, flops, moved, unit, features, kernels=launches)]
+
+
+def recurrent_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    forward = recurrent(args, card, tf32, cudnn_tf32)
+    return [
+        Part("recurrent-backward", 2 * part.base, 2 * part.flops, 2 * part.bytes, part.unit, part.features,
+             kernels=2 * part.kernels)
+        for part in forward
+    ]  # fmt: skip
+
+
+def sparse(name: str, args: Arguments, card: Card) -> list[Part]:
+    """Its size is not in the shape: what the text says is an upper bound, so only what is dense is counted."""
+    dense = [tensor for tensor in args.tensors if not tensor.sparse]
+    moved = float(2 * sum(tensor.nbytes for tensor in dense if tensor.numel < 2**24))
+    return [Part(f"sparse-{name}", max(moved / card.bandwidth, 1e-6), 0.0, moved, tags=(name,), kernels=10)]
+
+
+_POOL_NAMES = (
+    "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d "
+    "_adaptive_avg_pool2d_backward max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d "
+    "avg_pool3d_backward adaptive_max_pool2d"
+)
+POOLS = _POOL_NAMES.split()
+_RESAMPLE_NAMES = (
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d upsample_bicubic2d upsample_linear1d "
+    "upsample_trilinear3d _upsample_nearest_exact2d _upsample_bilinear2d_aa"
+)
+RESAMPLES = [name + ending for name in _RESAMPLE_NAMES.split() for ending in ("", "_backward")]
+SPARSE = ["_coalesce", "sparse_mask", "_sparse_mm", "to_dense", "_to_dense", "to_sparse", "_sparse_sum"]
+FAMILY = {
+    "_fft_r2c": fourier, "_fft_c2c": fourier, "_fft_c2r": fourier, "_cudnn_rnn": recurrent,
+    "_cudnn_rnn_backward": recurrent_backward,
+}  # fmt: skip

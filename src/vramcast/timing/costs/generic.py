@@ -1,0 +1,29 @@
+"""Kernels of a card that nobody calibrated: one share of the ideal for each kind, and one launch.
+
+The shares were set by hand and are not fitted. What a kernel does for each element (instructions, passes over memory;
+see families/) is a matter of its code, not of the card; where no source says, it was read off the H200's times. The
+error of this mode, on the H200 and on cards that others measured, is in docs/operator-times.md.
+"""
+
+from __future__ import annotations
+
+from vramcast.timing.costs.part import Part
+
+# A kernel that does nothing occupies the device for about this long: 1 to 2 µs on cards from Volta to Hopper.
+LAUNCH_SECONDS = 1.5e-6
+# Large matrix products reach 66 to 86 % of the peak on H100 and A100 and nearly all of it on an RTX 4090; streaming
+# kernels 85 to 92 % of the bandwidth (BabelStream); convolutions, attention and strided walks stay well below.
+_SHARES = (
+    ("gemm-f32", 0.85), ("gemm-half-", 0.25), ("gemm", 0.85), ("gemv", 0.6), ("conv-fwd", 0.6), ("conv", 0.5),
+    ("grouped", 0.3), ("depthwise", 0.8), ("attention", 0.5), ("elementwise-vector", 0.88), ("elementwise", 0.75),
+    ("copy-to", 0.25), ("copy", 0.85), ("fill", 0.85), ("cat", 0.7), ("reduce", 0.6), ("softmax", 0.7),
+    ("log-softmax", 0.7), ("layer-norm", 0.7), ("rms-norm", 0.7), ("group-norm", 0.6), ("batch-norm", 0.7),
+    ("cudnn-batch-norm", 0.7),
+    ("foreach", 0.75), ("fused-optimizer", 0.8), ("gather", 0.5), ("scatter", 0.2), ("image", 0.3),
+)  # fmt: skip
+_DEFAULT_SHARE = 0.6
+
+
+def seconds(part: Part) -> float:
+    share = next((share for prefix, share in _SHARES if part.kind.startswith(prefix)), _DEFAULT_SHARE)
+    return part.kernels * LAUNCH_SECONDS + part.base / share

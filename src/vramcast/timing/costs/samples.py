@@ -1,0 +1,21 @@
+"""Measured operators, as `measure.op_times` records them, made into samples for the fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vramcast.timing.costs.card import Card
+from vramcast.timing.costs.families import parts_of
+from vramcast.timing.costs.fitting import Sample
+from vramcast.timing.costs.signature import parse_arguments
+
+
+def samples_from_rows(rows: Iterable[Mapping[str, Any]], card: Card) -> list[Sample]:
+    """A row counts by the square root of the time it took in all: large ones more, but not alone."""
+    samples = []
+    for row in rows:
+        parts, _ = parts_of(row["op"], parse_arguments(row["args"]), card, tf32=False, cudnn_tf32=True)
+        if parts and row["total_ns"]:
+            samples.append(Sample(parts, row["total_ns"] / row["count"] * 1e-9, (row["total_ns"] * 1e-3) ** 0.5))
+    return samples

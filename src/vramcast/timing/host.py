@@ -1,0 +1,119 @@
+"""What the host takes to issue an op, from a few figures for kinds of op.
+
+An eager program spends most of its host time on the way from a Python call through dispatcher and autograd to the
+driver. That time hardly depends on sizes: a view costs less than a kernel, a kernel that autograd records more than one
+it does not. `features` takes an op apart into such kinds; a calibration says what each of them takes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from vramcast.timing.costs.calibration import Calibration
+from vramcast.timing.queues import Latencies
+from vramcast.trace.calls import (
+    AUTOCAST,
+    BACKWARD,
+    ENGINE,
+    GRAD,
+    HOOK,
+    ITERATION,
+    MARKS,
+    MODULE,
+    OPTIMIZER,
+    RECOMPUTED,
+)
+
+LISTS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach_")
+"""Ops on lists of tensors: the host works for each of them."""
+
+_MARK_FEATURES = {HOOK: "hook", MODULE: "module", BACKWARD: "backward", ITERATION: "iteration"}
+
+Features = tuple[tuple[str, float], ...]
+
+
+def features(op: str, arguments: str, flags: int, kernels: int) -> Features:
+    """Kinds of host work in one call, each with how often."""
+    if op in MARKS:
+        if op == OPTIMIZER:
+            return ("optimizer", 1.0), ("parameter", float(arguments.partition(" ")[0] or 0))
+        name = _MARK_FEATURES.get(op)
+        return ((name, 1.0),) if name is not None else ()
+    namespace, _, name = op.partition(".")
+    if name.startswith(LISTS):
+        return ("list op", 1.0), ("tensor of a list", float(arguments.count("(")))
+    if namespace != "aten":
+        return (("library op", 1.0),)
+    if is_on_host(arguments):
+        return (("host read" if name.startswith("_local_scalar_dense") else "host op", 1.0),)
+    if flags & ENGINE and not flags & RECOMPUTED:
+        where = "backward"
+    else:
+        where = "forward" if flags & GRAD else "unrecorded"
+    found = [(f"{where} {'op' if kernels else 'view'}", 1.0)]
+    if kernels > 1:
+        found.append(("further kernel", float(min(kernels, 20) - 1)))
+    if "convolution" in name or "cudnn" in name:
+        found.append(("library call", 1.0))
+    if flags & AUTOCAST and kernels and where != "backward":
+        found.append(("autocast", 1.0))
+    return tuple(found)
+
+
+def is_on_host(arguments: str) -> bool:
+    """Nothing lies on the card or is moved there."""
+    if arguments.count("(") != arguments.count("cpu:"):
+        return False
+    return "device=cuda" not in arguments and ("cpu:" in arguments or "device=cpu" in arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class HostModel:
+    """Seconds by kind of work, and the latencies of talking to a card."""
+
+    seconds: Mapping[str, float]
+    latencies: Latencies
+    source: str
+    factor: float = 1.0
+    """Of this host's times over those that were measured."""
+
+    def issue_seconds(self, op: str, arguments: str, flags: int, kernels: int) -> float:
+        seconds = self.seconds
+        return self.factor * sum(seconds.get(name, 0.0) * n for name, n in features(op, arguments, flags, kernels))
+
+    def scaled(self, factor: float) -> HostModel:
+        """The same program on a host that takes `factor` times as long."""
+        return replace(self, factor=self.factor * factor)
+
+
+@cache
+def _packaged() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(files("vramcast.timing").joinpath("host.json").read_text(encoding="utf-8"))
+    return document
+
+
+@cache
+def packaged_host() -> HostModel:
+    """The host of the machine that the package's measurements come from."""
+    data = _packaged()
+    return HostModel(data["seconds"], Latencies(**data["latencies"]), str(data["source"]))
+
+
+def host_of(calibration: Calibration | None) -> HostModel:
+    """The host that a calibration was made on: the packaged one, as much slower or faster as it took for the same
+    single calls."""
+    host = packaged_host()
+    factor = None if calibration is None else factor_between(calibration.host, _packaged()["calls"])
+    return host if factor is None else host.scaled(factor)
+
+
+def factor_between(theirs: Mapping[str, float], ours: Mapping[str, float]) -> float | None:
+    """How much slower a host is, from what both took for the same kinds of calls."""
+    common = [theirs[name] / ours[name] for name in theirs if ours.get(name, 0) > 0 and theirs[name] > 0]
+    return math.exp(sum(map(math.log, common)) / len(common)) if common else None

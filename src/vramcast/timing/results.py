@@ -1,0 +1,88 @@
+"""The predicted time of a step: plain figures, and the tree of modules they belong to."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from vramcast.timing.queues import Timeline
+
+HOST, ARITHMETIC, BANDWIDTH, LAUNCHES = "host", "arithmetic", "memory bandwidth", "small kernels"
+DATA, FORWARD, BACKWARD, SYNC, OPTIMIZER = "data", "forward", "backward", "gradient sync", "optimizer"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleTime:
+    """One module; the root's name is empty. Seconds are of the whole subtree."""
+
+    name: str
+    forward_seconds: float
+    backward_seconds: float
+    recompute_seconds: float
+    other_seconds: float
+    """The optimizer, and what belongs to no phase of a module."""
+    children: tuple[ModuleTime, ...]
+    """Longest first."""
+
+    @property
+    def seconds(self) -> float:
+        return self.forward_seconds + self.backward_seconds + self.recompute_seconds + self.other_seconds
+
+    def walk(self) -> Iterator[ModuleTime]:
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepRows:
+    """The ops of the step one by one, for a picture of it."""
+
+    names: Sequence[str]
+    modules: Sequence[str]
+    phases: Sequence[tuple[str, float, float]]
+    """Name, begin and end."""
+    kernels: array[int]
+    device_seconds: array[float]
+    requested_bytes: array[int]
+    """What the program holds on the card after each row."""
+    timeline: Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """How long one step takes on one card, in a loop that runs on."""
+
+    seconds: float
+    low_seconds: float
+    high_seconds: float
+    """Nine of ten measured workloads lie between the two."""
+    phases: Mapping[str, float]
+    """data, forward, backward (recomputation included), gradient sync (what backward does not hide), optimizer; they
+    add up to the step."""
+    recompute_seconds: float
+    """Of the backward phase: checkpointed blocks run again."""
+    device_seconds: float
+    """The card is busy."""
+    host_seconds: float
+    """The host issues ops."""
+    limits: Mapping[str, float]
+    """What the step waits for, as shares of it: the host, arithmetic, memory bandwidth, small kernels, gradient sync,
+    data. They add up to one."""
+    flops: float
+    peak_share: float | None
+    """Of the arithmetic that the card's tensor cores or FP32 units could do in that time."""
+    waits: int
+    """How often the host waits for the card."""
+    ops: int
+    modules: ModuleTime
+    calibrated: bool
+    source: str
+    """Where the times of kernels come from."""
+    unknown_ops: Mapping[str, int] = field(default_factory=dict)
+    rows: StepRows | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def limited_by(self) -> str:
+        return max(self.limits, key=lambda name: self.limits[name])

@@ -1,0 +1,295 @@
+"""The time of a step from its ops: what each takes on the card and on the host, run through two queues."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from vramcast.gpus import GpuSpec
+from vramcast.timing.costs import CostModel
+from vramcast.timing.costs.model import OpCost
+from vramcast.timing.host import HostModel, host_of
+from vramcast.timing.interval import interval
+from vramcast.timing.iteration import Stretch, last_iteration, stretches
+from vramcast.timing.modules import module_times
+from vramcast.timing.parallel import Sync, exposed_seconds
+from vramcast.timing.queues import Timeline, Work, steady
+from vramcast.timing.results import (
+    ARITHMETIC,
+    BACKWARD,
+    BANDWIDTH,
+    DATA,
+    FORWARD,
+    HOST,
+    LAUNCHES,
+    OPTIMIZER,
+    SYNC,
+    StepRows,
+    StepTime,
+)
+from vramcast.timing.waits import waits
+from vramcast.trace import StepTrace
+from vramcast.trace.calls import MARKS, RECOMPUTED, OpCalls
+from vramcast.trace.schema import ALLOC, FREE, KINDS
+
+_LIMITS = {"compute": ARITHMETIC, "memory": BANDWIDTH, "launch": LAUNCHES}
+_NO_COST = OpCost("host", 0.0, 0.0, 0.0, "launch", 0)
+_GRADIENTS = KINDS.index("gradients")
+_FORWARD_PART, _BACKWARD_PART, _RECOMPUTE_PART, _OTHER_PART = range(4)
+_MODULE_PART = {FORWARD: _FORWARD_PART, BACKWARD: _BACKWARD_PART}
+
+
+def predict_step(
+    trace: StepTrace,
+    gpu: GpuSpec | None = None,
+    *,
+    host: HostModel | None = None,
+    model: CostModel | None = None,
+    further_passes: int = 0,
+    sync: Sync | None = None,
+    data_seconds: float = 0.0,
+    keep_rows: bool = False,
+) -> StepTime | None:
+    """How long a step of `trace` takes on `gpu` (the card it was traced for); None where its ops are not known.
+
+    `further_passes`: forward and backward passes of a step that are not in the trace; each is like the second.
+    `data_seconds`: what the loop waits for its data in each step.
+    """
+    calls = trace.calls
+    if calls is None or trace.ends_refused:
+        return None
+    rows = last_iteration(calls)
+    if not rows:
+        return None
+    spec = GpuSpec.from_dict(trace.gpu) if gpu is None else gpu
+    model = model or CostModel.for_gpu(spec)
+    step = Step(calls, rows, model, host or host_of(model.calibration))
+    return _time(trace, spec, step, further_passes, sync, data_seconds, keep_rows)
+
+
+_known: WeakKeyDictionary[StepTrace, dict[str, StepTime | None]] = WeakKeyDictionary()
+
+
+def step_time(trace: StepTrace, gpu: GpuSpec) -> StepTime | None:
+    """The same, worked out once for each trace and card."""
+    by_card = _known.setdefault(trace, {})
+    if gpu.id not in by_card:
+        by_card[gpu.id] = predict_step(trace, gpu)
+    return by_card[gpu.id]
+
+
+class Step:
+    """The rows of one iteration with what each takes."""
+
+    def __init__(self, calls: OpCalls, rows: range, model: CostModel, host: HostModel) -> None:
+        self.calls, self.rows, self.model, self.host = calls, rows, model, host
+        self.costs = costs_of(calls, model)
+        self.works = works_of(calls, rows, self.costs, host)
+        self.stretches = stretches(calls, rows)
+
+
+def costs_of(calls: OpCalls, model: CostModel) -> list[OpCost]:
+    """The cost of every distinct call."""
+    tf32, cudnn_tf32 = calls.settings.get("matmul tf32", False), calls.settings.get("cudnn tf32", True)
+    return [
+        _NO_COST if op in MARKS else model.cost(op, arguments, tf32=tf32, cudnn_tf32=cudnn_tf32)
+        for op, arguments in zip(calls.ops, calls.arguments, strict=True)
+    ]
+
+
+def works_of(calls: OpCalls, rows: range, costs: Sequence[OpCost], host: HostModel) -> list[Work]:
+    """Each row as work for the two queues."""
+    known: dict[tuple[int, int], Work] = {}
+    works = []
+    for row in rows:
+        key = number, flags = calls.call[row], calls.flags[row]
+        work = known.get(key)
+        if work is None:
+            op, arguments, cost = calls.ops[number], calls.arguments[number], costs[number]
+            host_seconds = host.issue_seconds(op, arguments, flags, cost.kernels)
+            work = Work(host_seconds, cost.device_seconds, cost.kernels, waits(op, arguments))
+            known[key] = work
+        works.append(work)
+    return works
+
+
+@dataclass(frozen=True, slots=True)
+class _Elapsed:
+    """How far each row brings the step: the later of host and card, row after row. Sums to the step."""
+
+    seconds: array[float]
+    busy: array[float]
+    """Of it, the card works."""
+
+
+def _elapsed(timeline: Timeline, begin: float) -> _Elapsed:
+    seconds, busy = array("d"), array("d")
+    before = begin
+    for issued, started, ended in zip(timeline.issue_end, timeline.start, timeline.end, strict=True):
+        now = max(before, issued, ended)
+        seconds.append(now - before)
+        busy.append(max(0.0, min(now, ended) - max(before, started)))
+        before = now
+    return _Elapsed(seconds, busy)
+
+
+class _Totals:
+    """Sums over the rows of a step, each counted as often as it happens."""
+
+    def __init__(self, trace: StepTrace, step: Step, elapsed: _Elapsed, weights: Sequence[int]) -> None:
+        waiting = elapsed.seconds[0]
+        self.phases = {DATA: waiting, FORWARD: 0.0, BACKWARD: 0.0, SYNC: 0.0, OPTIMIZER: 0.0}
+        self.limits: defaultdict[str, float] = defaultdict(float, {DATA: waiting})
+        self.own: defaultdict[tuple[str, int], float] = defaultdict(float)
+        self.recompute = self.flops = self.arithmetic = self.device = self.host = 0.0
+        calls, first = step.calls, step.rows.start
+        for stretch in step.stretches:
+            for row in range(stretch.first, stretch.end):
+                at, number = row - first, calls.call[row]
+                weight = weights[at]
+                seconds, busy = elapsed.seconds[at + 1] * weight, elapsed.busy[at + 1] * weight
+                self._add(step.costs[number], stretch.phase, seconds, busy)
+                recomputed = bool(calls.flags[row] & RECOMPUTED) and stretch.phase == BACKWARD
+                if recomputed:
+                    self.recompute += seconds
+                if seconds:
+                    part = _RECOMPUTE_PART if recomputed else _MODULE_PART.get(stretch.phase, _OTHER_PART)
+                    self.own[trace.modules[calls.module[row]], part] += seconds
+                self.device += step.works[at].device_seconds * weight
+                self.host += step.works[at].host_seconds * weight
+                flops = step.costs[number].flops * weight
+                if flops:
+                    self.flops += flops
+                    self.arithmetic += flops / step.model.card.rate(_unit(calls, number))
+
+    def _add(self, cost: OpCost, phase: str, seconds: float, busy: float) -> None:
+        self.phases[phase] += seconds
+        self.limits[_LIMITS[cost.limited_by]] += busy
+        self.limits[HOST] += seconds - busy
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.phases.values())
+
+
+def _time(
+    trace: StepTrace,
+    gpu: GpuSpec,
+    step: Step,
+    further_passes: int,
+    sync: Sync | None,
+    data_seconds: float,
+    keep_rows: bool,
+) -> StepTime:
+    calls, rows = step.calls, step.rows
+    timeline, period = steady([Work(data_seconds, 0.0, 0, False), *step.works], step.host.latencies)
+    elapsed = _elapsed(timeline, timeline.seconds - period)
+    totals = _Totals(trace, step, elapsed, _weights(rows, step.stretches, further_passes))
+    if sync is not None:
+        totals.phases[SYNC] = totals.limits[SYNC] = _exposed(trace, gpu, step, elapsed, sync)
+    seconds = totals.seconds
+    low, high = interval(seconds, calibrated=step.model.calibrated)
+    always = (FORWARD, BACKWARD, OPTIMIZER)
+    return StepTime(
+        seconds=seconds,
+        low_seconds=low,
+        high_seconds=high,
+        phases={name: value for name, value in totals.phases.items() if value or name in always},
+        recompute_seconds=totals.recompute,
+        device_seconds=totals.device,
+        host_seconds=totals.host,
+        limits={name: value / seconds for name, value in totals.limits.items() if value > 0},
+        flops=totals.flops,
+        peak_share=totals.arithmetic / seconds if seconds else None,
+        waits=sum(work.waits for work in step.works),
+        ops=sum(calls.ops[calls.call[row]] not in MARKS for row in rows),
+        modules=module_times(totals.own),
+        calibrated=step.model.calibrated,
+        source=step.model.source,
+        unknown_ops=dict(step.model.unknown_ops),
+        rows=_rows(trace, step, timeline, elapsed) if keep_rows else None,
+    )
+
+
+def _weights(rows: range, parts: Sequence[Stretch], further_passes: int) -> list[int]:
+    """How often each row happens: the second of several passes stands for those that were not traced."""
+    weights = [1] * len(rows)
+    if not further_passes:
+        return weights
+    ends = [i for i, part in enumerate(parts) if part.phase == BACKWARD]
+    if not ends:
+        return weights
+    which = min(1, len(ends) - 1)
+    first = ends[which - 1] + 1 if which else 0
+    for part in parts[first : ends[which] + 1]:
+        for row in range(part.first, part.end):
+            weights[row - rows.start] += further_passes
+    return weights
+
+
+def _unit(calls: OpCalls, number: int) -> str:
+    """Which arithmetic units an op could use."""
+    arguments = calls.arguments[number]
+    for half in ("bf16", "f16"):
+        if f"{half}(" in arguments:
+            return half
+    tf32 = calls.settings.get("cudnn tf32" if "convolution" in calls.ops[number] else "matmul tf32", False)
+    return "tf32" if tf32 else "f32"
+
+
+def _exposed(trace: StepTrace, gpu: GpuSpec, step: Step, elapsed: _Elapsed, sync: Sync) -> float:
+    """Gradient sync that the last backward pass does not hide."""
+    backward = [part for part in step.stretches if part.phase == BACKWARD]
+    if not backward:
+        return 0.0
+    calls, rows, last = step.calls, step.rows, backward[-1]
+    reached, now = [], 0.0
+    for at in range(1, len(elapsed.seconds)):
+        now += elapsed.seconds[at]
+        reached.append(now)
+    events = calls.event[last.first : last.end]
+    begin = reached[last.first - rows.start - 1] if last.first > rows.start else 0.0
+    ready = []
+    for block in range(trace.n_blocks):
+        born = trace.born_event[block]
+        if trace.kind[block] == _GRADIENTS and events and events[0] <= born < events[-1]:
+            row = last.first + bisect_left(events, born + 1)
+            ready.append((reached[min(row, last.end - 1) - rows.start], trace.requested_bytes[block]))
+    return exposed_seconds(sync, gpu, sorted(ready), begin, reached[last.end - rows.start - 1])
+
+
+def _rows(trace: StepTrace, step: Step, timeline: Timeline, elapsed: _Elapsed) -> StepRows:
+    calls, rows = step.calls, step.rows
+    begin = max(timeline.seconds - sum(elapsed.seconds), 0.0)
+    reached, now = [begin], begin
+    for seconds in elapsed.seconds:
+        now += seconds
+        reached.append(now)
+    return StepRows(
+        names=[calls.ops[calls.call[row]] for row in rows],
+        modules=[trace.modules[calls.module[row]] for row in rows],
+        phases=[
+            (part.phase, reached[part.first - rows.start + 1], reached[part.end - rows.start + 1])
+            for part in step.stretches
+        ],
+        kernels=array("i", [work.kernels for work in step.works]),
+        device_seconds=array("d", [work.device_seconds for work in step.works]),
+        requested_bytes=_held(trace, calls.event[rows.start : rows.stop]),
+        timeline=timeline,
+    )
+
+
+def _held(trace: StepTrace, events: Sequence[int]) -> array[int]:
+    """Bytes requested and not yet freed when so many events had happened."""
+    levels, held = array("q", [0]), 0
+    for code, arg in zip(trace.event_kind, trace.event_arg, strict=True):
+        if code == ALLOC:
+            held += trace.requested_bytes[arg]
+        elif code == FREE:
+            held -= trace.requested_bytes[arg]
+        levels.append(held)
+    return array("q", [levels[event] for event in events])

@@ -1,0 +1,102 @@
+"""The ops of a run in the order the host issued them: what the time of a step is worked out from.
+
+One row for each op, and one for each mark that cuts a step or costs the host time without being an op (MARKS). Rows
+point into a table of distinct calls (`ops` and `arguments`, texts), for a network repeats a few hundred of them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+MODULE = "module"
+"""The program calls a module."""
+ITERATION, ITERATION_END = "iteration", "iteration end"
+"""Of the training loop; only where the loop is ours."""
+BACKWARD, BACKWARD_END = "backward", "backward end"
+OPTIMIZER, OPTIMIZER_END = "optimizer", "optimizer end"
+"""Their arguments: how many parameters it has, and which optimizer it is."""
+SYNCHRONIZE = "synchronize"
+"""The host waits for the card."""
+HOOK = "hook"
+"""Python code sees a tensor that autograd saves, or wants back: checkpoints without reentry, offloading."""
+MARKS = (HOOK, MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE)
+
+GRAD = 1
+"""Autograd records the op."""
+ENGINE = 2
+"""Inside a backward pass."""
+RECOMPUTED = 4
+"""Forward code inside a backward pass: a checkpointed block runs again."""
+AUTOCAST = 8
+"""Inside an autocast region."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpCalls:
+    """Parallel columns; `module` and `phase` point into the tables of the trace."""
+
+    ops: Sequence[str]
+    arguments: Sequence[str]
+    call: array[int]
+    """A row of `ops` and `arguments`."""
+    module: array[int]
+    phase: array[int]
+    flags: array[int]
+    event: array[int]
+    """How many events of the trace had happened when the op was done."""
+    settings: Mapping[str, bool] = field(default_factory=dict)
+    """Switches of PyTorch that decide how fast an op is."""
+
+    def __len__(self) -> int:
+        return len(self.call)
+
+
+class CallLog:
+    """Append-only; `build` makes the columns."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self._texts: list[tuple[str, str]] = []
+        self._by_text: dict[tuple[str, str], int] = {}
+        self._rows: list[int] = []
+        self.find = self._numbers.get
+        self.settings: dict[str, bool] = {}
+
+    def add_distinct(self, key: Any, op: str, arguments: str) -> int:
+        """A call that was not met before, by any key that is equal for equal calls."""
+        number = self._by_text.setdefault((op, arguments), len(self._texts))
+        if number == len(self._texts):
+            self._texts.append((op, arguments))
+        self._numbers[key] = number
+        return number
+
+    def append(self, number: int, module: int, phase: int, flags: int, event: int) -> None:
+        self._rows += (number, module, phase, flags, event)
+
+    def mark(self, name: str, arguments: str, module: int, phase: int, flags: int, event: int) -> None:
+        key = (name, arguments)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self.add_distinct(key, name, arguments)
+        self._rows += (number, module, phase, flags, event)
+
+    def end_at(self, n_events: int) -> None:
+        """Forget the calls made after event number `n_events`."""
+        while self._rows and self._rows[-1] > n_events:
+            del self._rows[-5:]
+
+    def build(self) -> OpCalls:
+        rows = self._rows
+        return OpCalls(
+            ops=tuple(op for op, _ in self._texts),
+            arguments=tuple(arguments for _, arguments in self._texts),
+            call=array("i", rows[0::5]),
+            module=array("i", rows[1::5]),
+            phase=array("i", rows[2::5]),
+            flags=array("b", rows[3::5]),
+            event=array("q", rows[4::5]),
+            settings=dict(self.settings),
+        )

@@ -1,0 +1,51 @@
+"""Predicted times beside recorded ones, for the workloads whose memory is predicted anyway."""
+
+from __future__ import annotations
+
+import pytest
+from corpus.predictions import Comparison, Measured
+from corpus.time_accuracy import order_of_pairs, quantile, time_comparisons
+from corpus.times import PHASES
+
+from tests.accuracy.conftest import reason_to_skip, recorded
+
+pytestmark = pytest.mark.accuracy
+
+# Over all of them; hosts differ by 10 to 20 % from run to run, so that one workload alone says little.
+STEP_MEDIAN, PHASE_MEDIAN = 0.10, 0.15
+WITHIN_20_PERCENT = 0.85
+WORST = 0.6
+FEWEST = 15
+
+
+@pytest.fixture(scope="module")
+def times(comparisons: dict[str, Comparison]) -> list:  # type: ignore[type-arg]
+    found = time_comparisons(comparisons.values())
+    if len(found) < FEWEST:
+        pytest.skip(f"only {len(found)} workloads with recorded times were predicted here")
+    return found
+
+
+@pytest.mark.parametrize("workload", recorded(), ids=lambda w: w.name)
+def test_a_time_is_predicted(workload: Measured, comparisons: dict[str, Comparison]) -> None:
+    if reason := reason_to_skip(workload.name):
+        pytest.skip(reason)
+    time = comparisons[workload.name].time
+    assert time is not None
+    assert time.device_seconds > 0 and time.host_seconds > 0
+    assert time.seconds >= 0.99 * max(time.device_seconds, 0.0)
+    assert sum(time.phases.values()) == pytest.approx(time.seconds)
+
+
+def test_steps_and_phases_are_near_the_recorded_ones(times: list) -> None:  # type: ignore[type-arg]
+    errors = [abs(one.error) for one in times]
+    assert quantile(errors, 0.5) <= STEP_MEDIAN
+    assert sum(error <= 0.2 for error in errors) >= WITHIN_20_PERCENT * len(errors)
+    for phase in PHASES:
+        found = [abs(error) for one in times if (error := one.phase_error(phase)) is not None]
+        assert quantile(found, 0.5) <= PHASE_MEDIAN, phase
+
+
+def test_variants_of_a_model_are_in_the_right_order(times: list) -> None:  # type: ignore[type-arg]
+    pairs = order_of_pairs(times)
+    assert pairs.right >= 0.8 * pairs.total, pairs.wrong

@@ -1,0 +1,116 @@
+"""Arithmetic and bytes of operators, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from vramcast.gpus import find_gpu
+from vramcast.timing.costs import CostModel, OpCost
+
+H200 = CostModel.for_gpu(find_gpu("h200"))
+
+
+def cost(op: str, args: str) -> OpCost:
+    return H200.cost(op, args)
+
+
+def test_matrix_products() -> None:
+    found = cost("aten.mm.default", "bf16(1024,512), bf16(512,256){1,512}")
+    assert found.flops == 2 * 1024 * 512 * 256
+    assert found.bytes == 2 * (1024 * 512 + 512 * 256 + 1024 * 256)
+    assert cost("aten.addmm.default", "f32(8), f32(16,4), f32(4,8)").flops == 2 * 16 * 4 * 8
+    assert cost("aten.bmm.default", "f32(6,16,4), f32(6,4,8)").flops == 6 * 2 * 16 * 4 * 8
+
+
+def test_convolutions_and_their_gradients() -> None:
+    shape = "[2, 2], [1, 1], [1, 1], False, [0, 0], 1"
+    forward = cost("aten.convolution.default", f"f32(4,16,32,32), f32(8,16,3,3), None, {shape}")
+    one = 2 * 4 * 16 * 16 * 8 * 16 * 9
+    assert forward.flops == one
+    assert forward.bytes == 4 * (4 * 16 * 32 * 32 + 8 * 16 * 9 + 4 * 8 * 16 * 16)
+    both = f"f32(4,8,16,16), f32(4,16,32,32), f32(8,16,3,3), [0], {shape}"
+    assert cost("aten.convolution_backward.default", f"{both}, [True, True, False]").flops == 2 * one
+    assert cost("aten.convolution_backward.default", f"{both}, [False, True, False]").flops == one
+    transposed = cost(
+        "aten.convolution.default", "f32(4,16,8,8), f32(16,8,2,2), None, [2, 2], [0, 0], [1, 1], True, [0, 0], 1"
+    )
+    assert transposed.flops == 2 * 4 * 16 * 8 * 8 * 8 * 4
+    depthwise = cost(
+        "aten.convolution.default", "f32(4,16,8,8), f32(16,1,3,3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 16"
+    )
+    assert depthwise.flops == 2 * 4 * 16 * 8 * 8 * 9
+    assert depthwise.kind.startswith("depthwise")
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "moved"),
+    [
+        ("aten.add.Tensor", "f32(64,32), f32(64,32)", 3 * 64 * 32 * 4),
+        ("aten.add.Tensor", "f32(64,32), f32(32)", (2 * 64 * 32 + 32) * 4),
+        ("aten.add_.Tensor", "bf16(64,32), f32(64,32)", 64 * 32 * (2 + 4 + 2)),
+        ("aten.gt.Scalar", "f32(64,32), 0", 64 * 32 * 5),
+        ("aten._to_copy.default", "f32(64,32), dtype=bfloat16", 64 * 32 * 6),
+        ("aten.clone.default", "f32(64,32)", 2 * 64 * 32 * 4),
+        ("aten.sum.dim_IntList", "f32(64,32), [0], True", (64 * 32 + 32) * 4),
+        ("aten.zeros.default", "[64, 32], dtype=float32, device=cuda:0", 64 * 32 * 4),
+        ("aten._foreach_mul_.Scalar", "[f32(64), f32(32)], 0.9", 2 * 96 * 4),
+        ("aten._foreach_addcdiv_.ScalarList", "[f32(64)], [f32(64)], [f32(64)], [0.1]", 4 * 64 * 4),
+        ("aten.native_layer_norm.default", "bf16(8,16,64), [64], bf16(64), bf16(64), 1e-05", 2 * 8 * 16 * 64 * 2),
+    ],
+)  # fmt: skip
+def test_bytes_moved(op: str, args: str, moved: int) -> None:
+    assert cost(op, args).bytes == moved
+
+
+def test_experts_are_one_product_that_reads_every_expert() -> None:
+    found = cost("aten._grouped_mm.default", "bf16(8192,768), bf16(8,768,4096){3145728,1,768}, i32(8)")
+    assert found.flops == 2 * 8192 * 768 * 4096
+    assert found.bytes == 2 * (8192 * 768 + 8 * 768 * 4096 + 8192 * 4096)
+
+
+def test_causal_attention_is_half() -> None:
+    shapes = "bf16(2,8,512,64), bf16(2,8,512,64), bf16(2,8,512,64), None, True, 0"
+    full = cost("aten._scaled_dot_product_cudnn_attention.default", f"{shapes}, False, scale=0.125")
+    causal = cost("aten._scaled_dot_product_cudnn_attention.default", f"{shapes}, True, scale=0.125")
+    assert full.flops == 4 * 2 * 8 * 512 * 512 * 64
+    assert causal.flops == pytest.approx(full.flops / 2, rel=0.01)
+    assert causal.device_seconds < full.device_seconds
+
+
+@pytest.mark.parametrize(
+    ("op", "args"),
+    [
+        ("aten.view.default", "f32(4,8), [32]"),
+        ("aten.t.default", "f32(4,8)"),
+        ("aten.empty.memory_format", "[4, 8], device=cuda:0"),
+        ("profiler._record_function_enter_new.default", "Optimizer.step"),
+        ("aten._foreach_add_.Tensor", "[cpu:f32(), cpu:f32()], cpu:f32()"),
+        ("aten.add.Tensor", "cpu:f32(4), cpu:f32(4)"),
+    ],
+)
+def test_what_the_host_does_costs_the_device_nothing(op: str, args: str) -> None:
+    found = cost(op, args)
+    assert (found.device_seconds, found.kernels) == (0.0, 0)
+
+
+def test_unknown_operators_are_named_and_counted() -> None:
+    model = CostModel.for_gpu(find_gpu("h200"))
+    known = model.cost("aten.mul.Tensor", "f32(1024,1024), f32(1024,1024)")
+    for _ in range(3):
+        guessed = model.cost("other.frobnicate.default", "f32(1024,1024), f32(1024,1024)")
+    assert model.unknown_ops == {"other.frobnicate.default": 3}
+    assert guessed.device_seconds == pytest.approx(known.device_seconds, rel=0.3)
+
+
+def test_tf32_is_a_setting_of_each_library() -> None:
+    product = ("aten.mm.default", "f32(4096,4096), f32(4096,4096)")
+    assert H200.cost(*product, tf32=True).device_seconds < H200.cost(*product).device_seconds / 2
+    shape = "f32(32,256,56,56), f32(256,256,3,3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1"
+    allowed = H200.cost("aten.convolution.default", shape).device_seconds
+    assert allowed < H200.cost("aten.convolution.default", shape, cudnn_tf32=False).device_seconds / 2
+
+
+def test_what_limits_an_operator() -> None:
+    assert cost("aten.mm.default", "bf16(8192,8192), bf16(8192,8192)").limited_by == "compute"
+    assert cost("aten.mul.Tensor", "f32(8192,8192), f32(8192,8192)").limited_by == "memory"
+    assert cost("aten.mul.Tensor", "f32(8), f32(8)").limited_by == "launch"

@@ -1,0 +1,195 @@
+"""The time of a small network, from the virtual card to the figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from vramcast.cli.main import main
+from vramcast.gpus import find_gpu
+from vramcast.timing import StepTime, Sync, predict_step
+from vramcast.timing.costs import CostModel
+from vramcast.timing.step import costs_of
+from vramcast.trace import StepTrace
+from vramcast.trace.calls import MARKS, RECOMPUTED
+from vramcast.virtual_gpu import virtual_gpu
+
+
+class Net(nn.Module):
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(512, 2048), nn.Linear(2048, 512)
+        self.again = again
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def block(x: torch.Tensor) -> torch.Tensor:
+            return self.second(torch.relu(self.first(x)))  # type: ignore[no-any-return]
+
+        return checkpoint(block, x, use_reentrant=False) if self.again else block(x)  # type: ignore[no-any-return]
+
+
+def traced(batch: int = 4096, *, again: bool = False, read: bool = False, passes: int = 1) -> StepTrace:
+    with virtual_gpu("h200") as card:
+        card.log_ops(after_steps=None)
+        model = Net(again).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def step() -> None:
+            optimizer.zero_grad()
+            for _ in range(passes):
+                loss = model(torch.randn(batch, 512, device="cuda")).square().mean()
+                if read:
+                    loss.item()
+                loss.backward()
+            optimizer.step()
+
+        step()
+        with card.iteration():
+            step()
+    return card.trace()
+
+
+def time_of(trace: StepTrace, **options: object) -> StepTime:
+    time = predict_step(trace, **options)  # type: ignore[arg-type]
+    assert time is not None
+    return time
+
+
+@pytest.fixture(scope="module")
+def plain() -> StepTrace:
+    return traced()
+
+
+def test_the_ops_of_the_last_step_are_in_the_trace(plain: StepTrace) -> None:
+    calls = plain.calls
+    assert calls is not None
+    ops = [calls.ops[number] for number in calls.call]
+    assert ops.count("aten.addmm.default") == 2  # of one step
+    assert ops.count("aten.mm.default") == 3
+    assert "f32(4096,512), f32(512,2048){1,512}" in calls.arguments[calls.ops.index("aten.addmm.default")]
+    assert calls.settings["cudnn tf32"] and not calls.settings["matmul tf32"]
+    modules = {plain.modules[calls.module[row]] for row, op in enumerate(ops) if op.startswith("aten.mm")}
+    assert modules == {"Net.first", "Net.second"}
+
+
+def test_a_saved_trace_keeps_its_time_and_an_older_file_has_none(plain: StepTrace, tmp_path: Path) -> None:
+    plain.save(tmp_path / "t")
+    again = StepTrace.load(tmp_path / "t")
+    assert time_of(again).seconds == pytest.approx(time_of(plain).seconds)
+    import gzip
+
+    document = json.loads(gzip.decompress((tmp_path / "t").read_bytes()))
+    del document["calls"]
+    (tmp_path / "old").write_bytes(gzip.compress(json.dumps(document).encode()))
+    assert predict_step(StepTrace.load(tmp_path / "old")) is None
+
+
+def test_everything_adds_up(plain: StepTrace) -> None:
+    time = time_of(plain)
+    assert sum(time.phases.values()) == pytest.approx(time.seconds)
+    assert time.modules.seconds == pytest.approx(time.seconds, rel=1e-6)
+    assert sum(time.limits.values()) == pytest.approx(1.0)
+    assert time.low_seconds < time.seconds < time.high_seconds
+    assert time.flops == pytest.approx(3 * 2 * 2 * 4096 * 512 * 2048, rel=0.2)
+    assert time.peak_share is not None and 0 < time.peak_share < 1
+    for node in time.modules.walk():
+        assert sum(child.seconds for child in node.children) <= node.seconds * 1.000001
+
+
+def test_more_work_takes_longer(plain: StepTrace) -> None:
+    seconds = time_of(plain).seconds
+    assert time_of(traced(16384)).seconds > 2 * seconds
+    assert time_of(plain, gpu=find_gpu("rtx-3060")).seconds > seconds
+    assert time_of(plain, data_seconds=0.5).seconds == pytest.approx(0.5 + seconds, rel=0.1)
+    assert time_of(plain, data_seconds=0.5).phases["data"] > 0.49
+
+
+def test_recomputation_is_shown_apart() -> None:
+    time = time_of(traced(16384, again=True))
+    once = time_of(traced(16384))
+    assert not once.recompute_seconds
+    assert 0.2 * once.phases["forward"] < time.recompute_seconds < time.phases["backward"]
+    calls = traced(again=True).calls
+    assert calls is not None
+    assert any(flags & RECOMPUTED for flags in calls.flags)
+
+
+def test_reads_are_waits(plain: StepTrace) -> None:
+    assert time_of(plain).waits == 0
+    assert time_of(traced(read=True)).waits == 1
+
+
+def test_passes_that_were_not_traced_count(plain: StepTrace) -> None:
+    three = traced(passes=3)
+    seconds = time_of(three).seconds
+    assert time_of(three, further_passes=3).seconds == pytest.approx(seconds + 3 * (seconds / 3), rel=0.25)
+
+
+def test_several_cards_sum_their_gradients(plain: StepTrace) -> None:
+    sync = Sync(cards=8, gradient_bytes=8 << 20)
+    assert time_of(plain, sync=sync).phases["gradient sync"] > 0
+    assert "gradient sync" not in time_of(plain).phases
+
+
+def test_no_op_is_faster_than_the_card(plain: StepTrace) -> None:
+    calls = plain.calls
+    assert calls is not None
+    for gpu in ("h200", "rtx-4090"):
+        spec = find_gpu(gpu)
+        model = CostModel.for_gpu(spec)
+        for op, cost in zip(calls.ops, costs_of(calls, model), strict=True):
+            fastest = max(spec.fp16_tflops or 0, spec.fp32_tflops or 0) * 1e12
+            assert op in MARKS or cost.device_seconds >= cost.flops / fastest
+
+
+def test_a_card_that_was_not_measured_says_so(plain: StepTrace) -> None:
+    time = time_of(plain, gpu=find_gpu("rtx-4090"))
+    assert not time.calibrated
+    assert "RTX 4090" in time.source
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(256, 256).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "for _ in range(10):\n"
+        "    model(torch.randn(64, 256).cuda()).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+    )
+    return path
+
+
+def test_a_script_gets_a_time_and_a_picture(
+    script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], run: Callable[..., int] = main
+) -> None:
+    chrome, saved = tmp_path / "step.json", tmp_path / "saved"
+    assert run(["run", "--gpu", "h200", "--json", "--chrome", str(chrome), "--save", str(saved), str(script)]) == 0
+    time = json.loads(capsys.readouterr().out)["time"]
+    assert time["step_seconds"] > 0 and time["waits"] == 1  # the batch is copied from ordinary memory
+    events = json.loads(chrome.read_text())["traceEvents"]
+    phases = [event["name"] for event in events if event["ph"] == "X" and event["tid"] == 1]
+    assert {"forward", "backward", "optimizer"} <= set(phases)
+    assert any(event["ph"] == "C" for event in events)
+    assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")
+    assert run(["show", "--gpu", "rtx-4090", str(saved)]) == 0
+    assert "this card was not measured" in capsys.readouterr().out
+
+
+def test_noting_ops_keeps_no_memory_alive() -> None:
+    with virtual_gpu("h200"):
+        before = torch.cuda.memory_allocated()
+        tensor = torch.empty(1 << 20, device="cuda")
+        moved = torch.empty(0, device="cuda").set_(tensor.untyped_storage(), 0, (16,), (1,))
+        torch._foreach_add([tensor, tensor], 1.0)
+        del tensor, moved
+        assert torch.cuda.memory_allocated() == before

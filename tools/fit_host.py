@@ -1,0 +1,191 @@
+"""Fit what the host takes to issue ops (src/vramcast/timing/host.json) to recorded steps.
+
+    python tools/fit_host.py TRACES [--out src/vramcast/timing/host.json] [--leave-out 5]
+
+TRACES: a folder of traces as `python -m corpus.time_accuracy --traces FOLDER` leaves it. Device times are the recorded
+ones of the same ops, so that only the host's are fitted: each step is run through the two queues as the measurement ran
+it, between two synchronisations, and set beside the measured step and phases. `--leave-out` fits without each of so many
+parts of the workloads in turn and says how far off those are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from corpus.times import PHASES, combined, measured_rows, measured_times, op_records
+
+from vramcast.timing.host import features
+from vramcast.timing.iteration import last_iteration, stretches
+from vramcast.timing.queues import LAUNCH_QUEUE
+from vramcast.timing.waits import waits
+from vramcast.trace import StepTrace
+
+# Microseconds to begin with; the fit moves away from them only where that helps.
+START = {
+    "iteration": 300.0, "module": 8.0, "backward": 150.0, "optimizer": 150.0, "parameter": 8.0, "list op": 40.0,
+    "tensor of a list": 0.6, "library op": 60.0, "library call": 15.0, "host op": 4.0, "host read": 1.5,
+    "forward op": 14.0, "forward view": 7.0, "unrecorded op": 11.0, "unrecorded view": 5.0, "backward op": 13.0,
+    "backward view": 6.0, "further kernel": 5.0, "autocast": 4.0, "hook": 10.0,
+}  # fmt: skip
+LATENCIES = {"launch_seconds": 4.0, "gap_seconds": 1.2, "wait_seconds": 12.0}
+CALIBRATION = Path(__file__).resolve().parents[1] / "src" / "vramcast" / "timing" / "calibrations" / "h200.json"
+PULL = 0.012
+"""How much the error must fall for a figure to move to e times its start."""
+SWEEPS = 4
+
+
+@dataclass
+class Case:
+    name: str
+    kinds: list[tuple[tuple[str, float], ...]]
+    rows: list[tuple[int, float, int, bool]]
+    """(kind, device seconds, kernels, waits)"""
+    cuts: list[tuple[int, str]]
+    measured: dict[str, float]
+
+
+def load(folder: Path) -> list[Case]:
+    times = measured_times()
+    cases = []
+    for record in op_records():
+        path = folder / f"{record['name']}.trace"
+        if not path.exists() or record["name"] not in times:
+            continue
+        calls = StepTrace.load(path).calls
+        assert calls is not None
+        rows = last_iteration(calls)
+        measured = measured_rows(calls, rows, record)
+        known = combined(times[record["name"]])
+        if sum(seconds for seconds, _ in measured.values()) > 1.05 * known.seconds:
+            continue  # the recorded step ran other kernels, or at another clock, than the timed ones
+        numbers: dict[tuple[int, int, int], int] = {}
+        kinds, found = [], []
+        for row in rows:
+            seconds, kernels = measured.get(row, (0.0, 0))
+            key = calls.call[row], calls.flags[row], kernels
+            op, arguments = calls.ops[key[0]], calls.arguments[key[0]]
+            if key not in numbers:
+                numbers[key] = len(kinds)
+                kinds.append(features(op, arguments, key[1], kernels))
+            found.append((numbers[key], seconds, kernels, waits(op, arguments)))
+        cuts = [(part.end - rows.start, part.phase) for part in stretches(calls, rows)]
+        cases.append(Case(record["name"], kinds, found, cuts, {"step": known.seconds, **known.phases}))
+    return cases
+
+
+def simulate(case: Case, seconds: dict[str, float], latencies: dict[str, float]) -> dict[str, float]:
+    """Phases of one step between two synchronisations (timing/queues.py, without its records)."""
+    takes = [sum(seconds[name] * n for name, n in kind) * 1e-6 for kind in case.kinds]
+    launch, gap, wait = (latencies[name] * 1e-6 for name in ("launch_seconds", "gap_seconds", "wait_seconds"))
+    host = device = reached = 0.0
+    ends: list[float] = []
+    found = dict.fromkeys(PHASES, 0.0)
+    row = 0
+    for cut, phase in case.cuts:
+        for kind, busy, kernels, is_waiting in case.rows[row:cut]:
+            begun = host
+            host += takes[kind]
+            if kernels:
+                full = min(len(ends) + kernels - LAUNCH_QUEUE, len(ends))
+                if full > 0 and ends[full - 1] > host:
+                    host = ends[full - 1]
+                start = max(device + gap, begun + (host - begun) / kernels + launch)
+                device = max(start + busy + (kernels - 1) * gap, host + launch + busy / kernels)
+                ends += [device] * kernels
+            if is_waiting:
+                host = max(host, device) + wait
+        row = cut
+        now = max(host, device)
+        found[phase] += now - reached
+        reached = now
+    return {"step": reached, **found}
+
+
+def off(case: Case, seconds: dict[str, float], latencies: dict[str, float]) -> float:
+    """Mean over the step (twice) and its phases, each by how much of the step it is."""
+    predicted, measured = simulate(case, seconds, latencies), case.measured
+    total = 2 * abs(math.log(predicted["step"] / measured["step"]))
+    for phase in PHASES:
+        if measured[phase] > 0.02 * measured["step"] and predicted[phase] > 0:
+            total += min(1.0, abs(math.log(predicted[phase] / measured[phase]))) * measured[phase] / measured["step"]
+    return total / 3
+
+
+def fit(cases: list[Case]) -> tuple[dict[str, float], dict[str, float]]:
+    seconds, latencies = dict(START), dict(LATENCIES)
+
+    def loss() -> float:
+        error = sum(min(0.5, off(case, seconds, latencies)) for case in cases) / len(cases)
+        moved = sum(math.log(seconds[name] / START[name]) ** 2 for name in START)
+        moved += sum(math.log(latencies[name] / LATENCIES[name]) ** 2 for name in LATENCIES)
+        return error + PULL * moved / 10
+
+    best = loss()
+    stride = 1.35
+    for sweep in range(SWEEPS):
+        for table, name in [(seconds, n) for n in START] + [(latencies, n) for n in LATENCIES]:
+            for factor in (stride, 1 / stride):
+                kept = table[name]
+                table[name] = kept * factor
+                now = loss()
+                if now < best:
+                    best = now
+                    break
+                table[name] = kept
+        stride = 1 + (stride - 1) * 0.7
+        print(f"sweep {sweep + 1}: {best:.4f}", flush=True)
+    return seconds, latencies
+
+
+def say(cases: list[Case], seconds: dict[str, float], latencies: dict[str, float], details: bool) -> None:
+    errors: dict[str, list[float]] = {"step": []} | {phase: [] for phase in PHASES}
+    for case in cases:
+        predicted = simulate(case, seconds, latencies)
+        for name in errors:
+            if case.measured[name] > 0.02 * case.measured["step"]:
+                errors[name].append(predicted[name] / case.measured[name] - 1)
+        if details:
+            print(f"  {case.name:<42} {predicted['step'] / case.measured['step'] - 1:+.1%}")
+    for name, found in errors.items():
+        sizes = sorted(map(abs, found))
+        print(f"{name:<10} median {sizes[len(sizes) // 2]:.1%}, nine of ten {sizes[int(0.9 * len(sizes))]:.1%}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("traces", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--leave-out", type=int, default=0, metavar="PARTS")
+    parser.add_argument("--details", action="store_true")
+    options = parser.parse_args()
+    cases = load(options.traces)
+    print(f"{len(cases)} workloads")
+    if options.leave_out:
+        order = list(cases)
+        random.Random(0).shuffle(order)
+        for part in range(options.leave_out):
+            held = order[part :: options.leave_out]
+            seconds, latencies = fit([case for case in order if case not in held])
+            print(f"part {part + 1}, held out:")
+            say(held, seconds, latencies, options.details)
+    seconds, latencies = fit(cases)
+    say(cases, seconds, latencies, options.details)
+    print({name: round(value, 2) for name, value in (seconds | latencies).items()})
+    if options.out:
+        document = {
+            "source": f"host of the H200 machine (Xeon, Python 3.12, torch 2.11), fitted to {len(cases)} recorded steps",
+            "latencies": {name: round(value * 1e-6, 9) for name, value in latencies.items()},
+            "seconds": {name: round(value * 1e-6, 9) for name, value in seconds.items()},
+            # Single calls on the same machine, to set another host beside it.
+            "calls": json.loads(CALIBRATION.read_text(encoding="utf-8"))["host"],
+        }
+        options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
