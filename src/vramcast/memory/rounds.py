@@ -11,6 +11,7 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import fields
+from typing import Any
 
 from vramcast.trace.calls import BACKWARD_END, ITERATION, OpCalls
 from vramcast.trace.schema import ALLOC, FREE, MARK, StepTrace
@@ -51,7 +52,7 @@ def _with_second_pass(calls: OpCalls, first_event: int, end_event: int, at_event
     """The ops of a step with those of the second pass, which were noted before it, after its first."""
     start = _iteration(calls)
     end = start + next(i for i, call in enumerate(calls.call[start:], 1) if calls.ops[call] == BACKWARD_END)
-    columns = {}
+    columns: dict[str, Any] = {}
     for name in _CALL_COLUMNS:
         column: array[int] = getattr(calls, name)
         second, rest = column[:start], column[end:]
