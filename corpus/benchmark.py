@@ -199,11 +199,37 @@ def _train(model: Any, length: int) -> None:
         optimizer.zero_grad()
 
 
+ADVISED = ("--batch", "480", "--seq", "2048", "--precision", "fp32", "--gpu", "rtx-4090")
+"""24 batches that divide it, checkpointing, the allocator, half precision and optimizers: 576 combinations."""
+
+
+def advise_1b() -> int:
+    """The whole command in an interpreter of its own, imports included: TinyLlama's shape from a folder."""
+    import json
+    import subprocess
+    import tempfile
+    from pathlib import Path
+
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632,
+        "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 32000,
+        "max_position_embeddings": 2048,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        command = [sys.executable, "-m", "vramcast", "advise", folder, *ADVISED, "--json"]
+        advice = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    if advice["combinations"] < 500:
+        raise RuntimeError(f"only {advice['combinations']} combinations")
+    return int(advice["best"][0]["device_bytes"])
+
+
 BARS = (
     Bar("GPT-2 124M, bf16 autocast, two steps", gpt2_autocast, 1.0, None),
     Bar("Stable Diffusion 1.5's U-Net, two steps", stable_diffusion_unet, 4.0, None),
     Bar("Llama 70 B, bf16, checkpointing, AdamW, two steps", llama_70b_checkpointed, 10.0, 2 * GIB),
     Bar("Llama 7 B built on the CPU, then moved", llama_7b_on_the_cpu_first, None, 3 * GIB),
+    Bar("advise for a Llama of 1 B, 576 combinations", advise_1b, 10.0, None),
 )
 
 

@@ -49,14 +49,23 @@ def run_each(
     jobs: int = 2,
     timeout_seconds: float = 120.0,
     threads: int = 1,
+    weight: Callable[[T], float] = lambda task: 0.0,
+    budget: float = 0.0,
 ) -> Iterator[tuple[T, Outcome]]:
-    """Yield (task, outcome) as children finish. An exception, a timeout or a crash becomes an outcome's error."""
-    waiting = list(tasks)[::-1]
+    """Yield (task, outcome) as children finish. An exception, a timeout or a crash becomes an outcome's error.
+
+    Of the tasks that wait, the first is started whose weight goes into the budget beside those that run.
+    """
+    waiting = list(tasks)
     running: dict[int, _Child[T]] = {}
     try:
         while waiting or running:
-            while waiting and len(running) < jobs:
-                child = _start(work, waiting.pop(), threads)
+            while len(running) < jobs:
+                free = budget - sum(weight(child.task) for child in running.values())
+                chosen = next((n for n, task in enumerate(waiting) if weight(task) <= free or not running), None)
+                if chosen is None:
+                    break
+                child = _start(work, waiting.pop(chosen), threads)
                 running[child.pipe] = child
             ready, _, _ = select.select(list(running), [], [], 0.2)
             for pipe in ready:

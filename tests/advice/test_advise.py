@@ -6,7 +6,9 @@ import itertools
 import json
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,10 @@ import torch
 
 import vramcast
 from tests.jobs.tiny import JOB as TINY
+from vramcast.advice.combination import Combination
+from vramcast.advice.knobs import KNOBS
+from vramcast.advice.option import Option
+from vramcast.advice.search import pareto, spread
 from vramcast.cli.job_options import load
 from vramcast.cli.main import main, make_parser
 from vramcast.memory.cards import with_margin
@@ -57,6 +63,60 @@ def test_what_is_advised_fits_and_keeps_the_batch_of_a_step(found: Any) -> None:
         assert read.fits and read.verdict.needed_bytes == one.prediction.device_bytes
     times = [one.time_factor for one in found.best]
     assert times == sorted(times, reverse=True), "a further suggestion is faster than those before it"
+
+
+def test_what_is_replayed_under_another_setting_is_what_a_trace_says() -> None:
+    """Expandable segments are replayed from the trace of the others."""
+    keep = [knob for knob in KNOBS if knob != "allocator"]
+    (best,) = vramcast.advise({**LARGE, "accumulation": 2}, memory="24GiB", keep=keep, objective="memory").best
+    assert best.overrides == {"allocator_conf": "expandable_segments:True"}
+    read = vramcast.check({**LARGE, "accumulation": 2, **best.overrides}, memory="24GiB")
+    assert read.verdict.needed_bytes == best.prediction.device_bytes
+
+
+def test_only_as_many_blocks_are_checkpointed_as_it_takes() -> None:
+    job = {**LARGE, "components": {"model": {"factory": "tests.jobs.tiny:mixer", "arguments": {"depth": 8}}}}
+    keep = ["batch", "precision", "optimizer", "allocator"]
+    some, every = (vramcast.advise(job, memory=memory, keep=keep).best[0] for memory in ("10GiB", "6GiB"))
+    (change,) = some.changes
+    assert change.text.startswith("checkpoint ") and change.text.endswith(" of 8 blocks")
+    assert 1 < some.time_factor < every.time_factor
+    blocks = some.overrides["checkpointing"]["modules"]
+    assert all(name.startswith("blocks.") for name in blocks)
+    read = vramcast.check({**job, "checkpointing": some.overrides["checkpointing"]}, memory="10GiB")
+    assert read.fits and read.verdict.needed_bytes == some.prediction.device_bytes
+
+
+def test_the_front_has_few_points_and_no_gaps() -> None:
+    def point(size: int, time: float) -> Combination:
+        option = Option(knob="batch", text=f"{size}", changes={"size": size}, cost="", time=time)
+        return Combination((option,))
+
+    def size(one: Combination) -> int:
+        return int(one.changes["size"])
+
+    many = [point(1000 + 100 * i, 2 / (1 + i)) for i in range(40)]
+    beaten = [point(1550, 1.9), point(2000, 0.2)]
+    front = pareto([*many, *beaten], size)
+    assert front == many
+    few = spread(front, size, 6)
+    assert len(few) == 6 and few[0] is many[0] and few[-1] is many[-1]
+    steps = [log(size(b) / size(a)) for a, b in itertools.pairwise(few)]
+    assert max(steps) < 3 * log(size(many[-1]) / size(many[0])) / len(steps)
+
+
+def test_two_processes_say_what_one_says(found: Any) -> None:
+    """In an interpreter of its own: forks come before anything was traced."""
+    code = (
+        "import json, sys, vramcast; from tests.jobs.tiny import JOB\n"
+        "found = vramcast.advise({**JOB, 'sizes': {'batch': 200_000}}, memory='3GiB', workers=2)\n"
+        "print(json.dumps([[one.text, one.prediction.device_bytes] for one in found.best]))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = dict(json.loads(run.stdout))
+    assert next(iter(said)) == found.best[0].text
+    for one in found.best:
+        assert said.get(one.text, one.prediction.device_bytes) == one.prediction.device_bytes
 
 
 def test_the_front_is_one(found: Any) -> None:
@@ -122,9 +182,31 @@ def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert not advice.fits and advice.smallest is not None and advice.smallest_card is not None
     assert advice.smallest.prediction.device_bytes > advice.asked.limit_bytes
     assert advice.smallest_card.fits
-    pins = "batch,checkpointing,allocator,precision,optimizer,offload,gpus"
-    assert main(["advise", "tests.jobs.tiny:JOB", "--batch", "200000", "--memory", "3GiB", "--keep", pins]) == 1
+    argv = ["advise", "tests.jobs.tiny:JOB", "--batch", "200000", "--memory", "3GiB"]
+    assert main([*argv, "--keep", "batch,precision,allocator,checkpointing,offload,gpus"]) == 1
     assert "Nothing that can be changed makes it fit with what is kept" in capsys.readouterr().out
+
+
+def test_everything_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["advise", "tests.jobs.tiny:JOB", "--batch", "200000", "--memory", "3GiB", "--keep", ",".join(KNOBS)]
+    assert main([*argv, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert not document["best"] and document["smallest"]["overrides"] == {}
+    assert document["smallest"]["device_bytes"] > document["limit_bytes"] and document["smallest_card"]
+    assert main(argv) == 1
+    said = capsys.readouterr().out
+    assert "There is nothing to change: all that could be is kept" in said
+    assert "Most of it is" in said and "The smallest known card that holds it" in said
+
+
+def test_memory_below_the_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    """Even frozen they would not fit, and there is nothing to freeze."""
+    wide = {"factory": "tests.jobs.tiny:mixer", "arguments": {"width": 16384, "depth": 2}}
+    advice = vramcast.advise({**TINY, "components": {"model": wide}, "sizes": {"batch": 1}}, memory="4GiB").advice
+    assert not advice.fits and advice.smallest is not None
+    assert "weights" in advice.too_large or "optimizer state" in advice.too_large
+    assert advice.smallest_card is not None
+    assert advice.smallest_card.limit_bytes > advice.smallest.prediction.device_bytes > advice.asked.limit_bytes
 
 
 def test_a_margin_is_kept_where_it_can_be(found: Any) -> None:
@@ -180,6 +262,9 @@ def test_a_notebook(found: Any) -> None:
         (["--write", "best.txt"], "ends with .yaml"),
         (["--write", "no/such/folder/best.yaml"], "there is no folder"),
         (["--memory", "lots"], "cannot read 'lots' as a size"),
+        (["--memory=-5GiB"], "cannot read '-5GiB' as a size"),
+        (["--memory", "0"], "a size must be above zero"),
+        (["--memory", "100MiB"], "too small for a CUDA context"),
     ],
 )
 def test_nonsense_is_a_message(capsys: pytest.CaptureFixture[str], argv: list[str], said: str) -> None:

@@ -22,7 +22,7 @@ from vramcast.jobs.tracing import trace_job
 from vramcast.jobs.validation import make_job
 from vramcast.memory.longer import lengthened
 from vramcast.memory.replay import replay
-from vramcast.memory.scaling import DifferentRuns, ScaledTrace, Skeleton, _last_true, difference, same_sizes
+from vramcast.memory.scaling import DifferentRuns, ScaledTrace, Skeleton, difference, last_true, same_sizes
 from vramcast.trace import StepTrace
 from vramcast.virtual_gpu.workspaces.cudnn_query import open_cudnn
 
@@ -58,14 +58,14 @@ def trace(model: str, batch: int) -> StepTrace:
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("batch", [5, 16, 33])
 def test_a_worked_out_trace_is_the_real_one(model: str, batch: int) -> None:
-    scaled = ScaledTrace(trace(model, 2), trace(model, 3), 2, 3)
+    scaled = ScaledTrace({2: trace(model, 2), 3: trace(model, 3)})
     real, worked_out = trace(model, batch), scaled.at(batch)
     assert difference(Skeleton.of(worked_out), Skeleton.of(real)) is None
     assert same_sizes(worked_out, real)
 
 
 def test_the_mixer_is_equal_with_workspaces_too() -> None:
-    scaled = ScaledTrace(trace("mixer", 2), trace("mixer", 3), 2, 3)
+    scaled = ScaledTrace({2: trace("mixer", 2), 3: trace("mixer", 3)})
     assert scaled.exact
     for batch in (1, 5, 16, 33):
         assert scaled.at(batch).requested_bytes == trace("mixer", batch).requested_bytes
@@ -73,14 +73,14 @@ def test_the_mixer_is_equal_with_workspaces_too() -> None:
 
 
 def test_the_two_traces_themselves_come_back() -> None:
-    scaled = ScaledTrace(trace("mixer", 2), trace("mixer", 3), 2, 3)
-    assert scaled.at(2) is scaled.low and scaled.at(3) is scaled.high
+    scaled = ScaledTrace({2: trace("mixer", 2), 3: trace("mixer", 3)})
+    assert scaled.at(2) is trace("mixer", 2) and scaled.at(3) is trace("mixer", 3)
 
 
 def test_other_events_are_named() -> None:
     plain, checkpointed = trace("mixer", 2), trace("mixer, checkpointed", 3)
     with pytest.raises(DifferentRuns, match=r"sizes 2 and 3 run differently: event .* differs"):
-        ScaledTrace(plain, checkpointed, 2, 3)
+        ScaledTrace({2: plain, 3: checkpointed})
     assert not same_sizes(plain, checkpointed)
 
 
@@ -98,7 +98,7 @@ def test_sizes_off_the_line_are_told() -> None:
 
 @given(st.integers(1, 1000), st.integers(1, 400), st.integers(1, 1000))
 def test_the_last_that_holds(limit: int, below: int, guess: int) -> None:
-    found = _last_true(lambda size: size <= limit, min(guess, max(1, below - 1)), max(2, below))
+    found = last_true(lambda size: size <= limit, min(guess, max(1, below - 1)), max(2, below))
     assert found == min(limit, max(2, below) - 1)
 
 
@@ -110,7 +110,7 @@ def test_a_line_through_two_scales(seed: int) -> None:
     def at(batch: int) -> StepTrace:
         return dataclasses.replace(base, requested_bytes=array("q", [size * batch for size in base.requested_bytes]))
 
-    scaled = ScaledTrace(at(2), at(5), 2, 5)
+    scaled = ScaledTrace({2: at(2), 5: at(5)})
     assert scaled.at(9).requested_bytes == at(9).requested_bytes
 
 
@@ -147,7 +147,7 @@ def test_nothing_fits_and_everything_fits() -> None:
 
 
 def test_where_batches_run_differently_real_traces_are_bisected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Batches, "_line", lambda self, gpu, fitting, below: None)
+    monkeypatch.setattr(Batches, "_fit", lambda self, gpu, fitting: None)
     small = dataclasses.replace(CARD, total_memory_bytes=CARD.context_bytes + 2**30)
     plain = Batches(make_job(JOB, "j"), steps=2).largest(small, most=50_000)
     monkeypatch.undo()

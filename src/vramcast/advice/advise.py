@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,19 +12,27 @@ from typing import Any
 from vramcast.advice.combination import Combination
 from vramcast.advice.config import config_text
 from vramcast.advice.knobs import check_pins, options_for
+from vramcast.advice.knobs.batch import MOST_STEPS
+from vramcast.advice.largest import Found, asked_number, start, which
 from vramcast.advice.option import RISKS
+from vramcast.advice.runs import Runs, Traced, Wish
 from vramcast.advice.search import OBJECTIVES, Search
 from vramcast.advice.write import check_new_file, write_config
-from vramcast.errors import UsageError
+from vramcast.errors import UsageError, VramcastError
 from vramcast.gpus import GpuSpec, all_gpus
 from vramcast.jobs.check import card_to_check
 from vramcast.jobs.load import LoadedJob, with_overrides
-from vramcast.jobs.run import as_loaded, choose_card, predict
+from vramcast.jobs.run import as_loaded, choose_card
 from vramcast.jobs.schema import Job
-from vramcast.memory.advice import Advice, Change, Suggestion
+from vramcast.jobs.timing import MOST_ACCUMULATED
+from vramcast.memory.account import largest as largest_parts
+from vramcast.memory.advice import Advice, Change, LargestSize, Suggestion
 from vramcast.memory.cards import CardFit, card_fits
+from vramcast.units import format_gib
 
 Progress = Callable[[str], None]
+
+_LIBRARIES = ("transformers", "diffusers", "timm", "torchvision")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +80,19 @@ def advise(
     *,
     keep: Iterable[str] = (),
     objective: str = OBJECTIVES[0],
+    largest: bool = False,
     write: str | Path | None = None,
     steps: int = 3,
+    workers: int = 1,
     progress: Progress = lambda text: None,
 ) -> JobAdvice:
     """What to change in `job` so that it fits `gpu`, `memory`, or what is free on card `device` (as in `check`).
 
-    `keep` names knobs that are left alone. Batch × GPUs × accumulation always stays what it is.
+    The largest batch that fits is always looked for; with `largest` also the longest sequence, the largest resolution
+    and the longest clip, of the best configuration.
+
+    `keep` names knobs that are left alone. Batch × GPUs × accumulation always stays what it is. `workers` above 1: so
+    many runs are traced at a time, in forks of this process (Linux), which must not have used a GPU.
     """
     pins = tuple(dict.fromkeys(keep))
     check_pins(pins)
@@ -88,23 +103,33 @@ def advise(
         check_new_file(Path(write), loaded)
     spec, local = card_to_check(loaded.job, gpu, memory, device)
     card = spec if spec is not None else choose_card(loaded.job, None)[0]
-    asked = predict(loaded, card, steps=steps, progress=progress)
-    search = Search(
-        job=loaded.job,
-        gpu=card,
-        options=options_for(loaded.job, card, pins),
-        objective=objective,
-        steps=steps,
-        progress=progress,
-        asked=asked.prediction,
-    )
+    libraries = [name for name in _LIBRARIES if any(getattr(part, name) for part in loaded.job.components.values())]
+    with Runs(card, steps=steps, workers=workers, progress=progress, libraries=libraries) as runs:
+        (asked,) = runs.trace([Wish(loaded.job, "the job as it is")])
+        if isinstance(asked, VramcastError):
+            raise _placed(asked, loaded)
+        search = Search(
+            job=loaded.job,
+            runs=runs,
+            options=options_for(loaded.job, card, pins),
+            objective=objective,
+            asked=asked,
+        )
+        sizes = _Sizes(runs, search, card, steps, pins, largest)
+        sizes.start(Combination(()))
+        best = search.refine(search.best())
+        if best:
+            if best[0].options:
+                sizes.start(best[0])
+            search.fill_front()
+        smallest = None if best else search.smallest()
+        found_sizes = sizes.found()
+    refused = search.estimates.refused
     named = card_options(gpu, memory, device, card)
 
     def made(one: Combination) -> Suggestion:
         return _suggestion(loaded, search, one, named)
 
-    best = search.best()
-    smallest = None if best else search.smallest()
     advice = Advice(
         job=loaded.job.name,
         recognised_as=loaded.recognised_as,
@@ -116,14 +141,97 @@ def advise(
         front=tuple(made(one) for one in search.front()) if best else (),
         smallest=None if smallest is None else made(smallest),
         smallest_card=None if smallest is None else _smallest_card(search, smallest),
+        largest=found_sizes,
+        too_large=_too_large(search, smallest) if smallest is not None else "",
         combinations=search.combinations,
-        traces=search.n_traced,
-        refused=tuple(f"{text}: {why}" for text, why in search.estimates.refused.items()),
+        traces=runs.n_traced,
+        refused=(*(f"{' + '.join(sorted(what))}: {why}" for what, why in refused.items()), *sizes.problems),
     )
     found = JobAdvice(advice, loaded)
     if write is not None and best:
         found.write(write)
     return found
+
+
+class _Sizes:
+    """Looks for the largest sizes while the search goes on."""
+
+    def __init__(
+        self, runs: Runs, search: Search, gpu: GpuSpec, steps: int, keep: tuple[str, ...], every_size: bool
+    ) -> None:
+        self._runs, self._search, self._gpu, self._steps = runs, search, gpu, steps
+        self._keep, self._every_size = keep, every_size
+        self._waiting: list[tuple[Job, Callable[[], Found]]] = []
+        self.problems: list[str] = []
+
+    def start(self, one: Combination) -> None:
+        """Of the job as it is the batch, and all else where it fits; of another configuration if asked for."""
+        search = self._search
+        asked, fits = not one.options, search.prediction(one).fits
+        job = with_overrides(search.job, one.changes)
+        if asked and not fits and self._accumulates(job):
+            # A smaller batch accumulates gradients, which then lie there during the forward pass.
+            job = with_overrides(job, {"accumulation": max(MOST_ACCUMULATED, job.accumulation)})
+        for axis in which(job, self._keep, all_of_them=self._every_size and (not asked or fits)):
+            known, near = [(asked_number(job, axis), search.found[one])], None
+            if axis == "batch":
+                known = self._batches(one, job.accumulation)
+                near = search.largest_batch(one, job)
+                if not asked and not self._every_size:
+                    continue
+            answer = start(self._runs, job, self._gpu, self._steps, axis, known, near, of=one.text)
+            self._waiting.append((job, answer))
+
+    def _accumulates(self, job: Job) -> bool:
+        together = job.effective_sizes["batch"] * job.accumulation
+        return job.task == "training" and bool(job.components) and together >= MOST_ACCUMULATED
+
+    def _batches(self, one: Combination, accumulation: int) -> list[tuple[int, Traced]]:
+        """What was traced of this configuration at any batch, with as many passes."""
+        search = self._search
+        accumulates = min(MOST_ACCUMULATED, accumulation)
+        return [
+            (other.batch(search.job), traced)
+            for other, traced in search.found.items()
+            if other.without("batch") == one.without("batch")
+            and min(MOST_ACCUMULATED, other.accumulation(search.job)) == accumulates
+        ]
+
+    def found(self) -> tuple[LargestSize, ...]:
+        sizes = []
+        for job, answer in self._waiting:
+            one = answer()
+            if one.sizes is None:
+                self.problems.append(one.problem)
+            elif one.sizes.axis == "batch" and one.sizes.sizes and job.components and job.task == "training":
+                sizes.append(_accumulated(one.sizes, self._search.job, job.accumulation))
+            else:
+                sizes.append(one.sizes)
+        return tuple(sizes)
+
+
+def _accumulated(size: LargestSize, job: Job, looked_for: int) -> LargestSize:
+    """With the accumulation that comes closest to the batch of a step, of those that take the same memory."""
+    batch = size.sizes["batch"]
+    together = job.effective_sizes["batch"] * job.accumulation
+    accumulation = min(MOST_STEPS, max(1, round(together / batch)))
+    if min(accumulation, MOST_ACCUMULATED) != min(looked_for, MOST_ACCUMULATED):
+        accumulation = min(looked_for, MOST_ACCUMULATED)
+    samples = batch * accumulation * job.gpus.count
+    return dataclasses.replace(size, accumulation=accumulation, samples_per_step=samples)
+
+
+def _too_large(search: Search, one: Combination) -> str:
+    """What takes the room of what needs the least."""
+    parts = largest_parts(search.prediction(one).account.parts)[:2]
+    return " and ".join(f"{part.name} {format_gib(part.size_bytes)}" for part in parts)
+
+
+def _placed(error: VramcastError, loaded: LoadedJob) -> VramcastError:
+    """A mistake in the job names the file that it is in."""
+    if not isinstance(error, UsageError) or not loaded.where or loaded.where in str(error):
+        return error
+    return UsageError(f"{loaded.where}: {error}")
 
 
 def _suggestion(loaded: LoadedJob, search: Search, one: Combination, card: str) -> Suggestion:
@@ -132,7 +240,7 @@ def _suggestion(loaded: LoadedJob, search: Search, one: Combination, card: str) 
     return Suggestion(
         changes=tuple(Change(knob=o.knob, text=o.text, cost=o.cost, risk=RISKS[o.risk]) for o in one.options),
         overrides=one.changes,
-        prediction=search.found[one],
+        prediction=search.prediction(one),
         batch=batch,
         accumulation=job.accumulation,
         samples_per_step=batch * job.accumulation * job.gpus.count,
@@ -142,7 +250,7 @@ def _suggestion(loaded: LoadedJob, search: Search, one: Combination, card: str) 
 
 
 def _smallest_card(search: Search, one: Combination) -> CardFit | None:
-    trace = search.found[one].trace
+    trace = search.prediction(one).trace
     if trace is None:
         return None
     conf = with_overrides(search.job, one.changes).allocator_conf

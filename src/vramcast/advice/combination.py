@@ -48,9 +48,18 @@ class Combination:
         return prod(option.activations_ratio for option in self.options)
 
     @cached_property
+    def guess(self) -> float:
+        """Of the memory of a run without the options that need a trace, before there is one."""
+        return prod(option.guess for option in self.options)
+
+    @cached_property
     def traced(self) -> tuple[Option, ...]:
         """Those that need a trace of their own."""
         return tuple(option for option in self.options if option.traced)
+
+    @cached_property
+    def untraced(self) -> tuple[Option, ...]:
+        return tuple(option for option in self.options if not option.traced)
 
     @cached_property
     def traced_knobs(self) -> tuple[str, ...]:
@@ -59,6 +68,17 @@ class Combination:
     @cached_property
     def expandable(self) -> bool:
         return "expandable_segments:True" in str(self.changes.get("allocator_conf"))
+
+    def with_option(self, option: Option) -> Combination:
+        """With `option` instead of what its knob had."""
+        return (
+            Combination((option, *self.without(option.knob).options))
+            if option.knob == "batch"
+            else Combination((*self.without(option.knob).options, option))
+        )
+
+    def without(self, knob: str) -> Combination:
+        return Combination(tuple(option for option in self.options if option.knob != knob))
 
     def batch(self, job: Job) -> int:
         if "gpus.global_batch" in self.changes:

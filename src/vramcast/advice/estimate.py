@@ -1,126 +1,145 @@
-"""What a combination would take, roughly, from the trace of another batch: only to say what to trace next.
+"""What a combination would take, roughly, from the trace of another: only to say what to trace next.
 
-Runs that differ in batch, allocator setting or optimizer share one trace. Blocks of the batch grow with it; those of
+Runs that differ in batch, sizes, allocator setting or optimizer are alike. Blocks of the batch grow with it; those of
 the weights do not; optimizer state is what an option says is left of it; expandable segments reserve what is
 allocated. Whatever is printed has been traced as it is.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from array import array
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vramcast.advice.combination import Combination
-from vramcast.errors import VramcastError
-from vramcast.gpus import GpuSpec
-from vramcast.jobs.load import with_overrides
 from vramcast.jobs.schema import Job
-from vramcast.memory.prediction import Prediction, context_on
-from vramcast.memory.replay import replay
+from vramcast.memory.prediction import Prediction
 from vramcast.trace import StepTrace
-from vramcast.trace.schema import KINDS
+from vramcast.trace.schema import ALLOC, FREE, KINDS
 
-NO_LIMIT = 2**60
 _GROWS = tuple(KINDS.index(kind) for kind in ("saved activations", "temporaries", "inputs", "outputs/other"))
 _STATE, _GRADIENTS = KINDS.index("optimizer state"), KINDS.index("gradients")
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    at_one: float
-    for_each: float
-
-    def at(self, batch: float) -> float:
-        return self.at_one + self.for_each * (batch - 1)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Run:
-    """One trace, and lines through what it takes at two batches."""
+    """A real trace."""
 
-    reserved: _Line
-    allocated: _Line
+    one: Combination
+    batch: int
+    accumulates: bool
+    prediction: Prediction
+    trace: StepTrace
     state_bytes: int
     gradients_bytes: int
     """Free during the forward pass where nothing is accumulated."""
-    context_bytes: int
+    _corners: list[tuple[int, int]] = field(default_factory=list)
+
+    def allocated(self, scale: float) -> int:
+        """The highest level with activations `scale` times as large."""
+        if not self._corners:
+            self._corners = _corners(self.trace)
+        return max(fixed + round(growing * scale) for growing, fixed in self._corners)
 
 
 class Estimates:
-    def __init__(self, job: Job, gpu: GpuSpec, steps: int, progress: Callable[[str], None]) -> None:
-        self._job, self._gpu, self._steps, self._progress = job, gpu, steps, progress
-        self._runs: dict[tuple[str, ...], _Run | None] = {}
-        self._learnt: dict[tuple[object, ...], int] = {}
-        self.refused: dict[str, str] = {}
-        self.n_traced = 0
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._runs: dict[tuple[str, ...], list[_Run]] = {}
+        self._expandable_share = 0.5
+        self.refused: dict[frozenset[str], str] = {}
+        """Texts of options that the model cannot do together → why."""
 
-    def device_bytes(self, one: Combination) -> int | None:
-        """None: the model cannot do that."""
-        run = self._run(one)
-        if run is None:
-            return None
-        line = run.allocated if one.expandable else run.reserved
-        size = line.at(one.batch(self._job) * one.activations_ratio) - run.state_bytes * (1 - one.state_ratio)
-        if one.accumulation(self._job) == 1 < self._accumulation():
-            size -= run.gradients_bytes
-        return round(size) + run.context_bytes + self._learnt.get(self._alike(one), 0)
+    def knows(self, one: Combination) -> bool:
+        """There is a trace of a run like it, or it is known that there cannot be one."""
+        return one.traced_knobs in self._runs or self.is_refused(one)
+
+    def is_refused(self, one: Combination) -> bool:
+        texts = {option.text for option in one.options}
+        return any(refused <= texts for refused in self.refused)
+
+    def refuse(self, one: Combination, why: str) -> None:
+        """The fault is with sizes that the model does not take, or else with what makes another run; with both of two
+        where each works alone."""
+        sizes = [option.text for option in one.options if option.activations_ratio != 1]
+        kinds = [option.text for option in one.traced]
+        self.refused[frozenset(sizes or kinds or [one.text])] = why
 
     def learn(self, one: Combination, found: Prediction) -> None:
-        """A real trace is there: combinations like it are as far off as it was."""
-        before = self.device_bytes(one)
-        if before is not None:
-            key = self._alike(one)
-            self._learnt[key] = self._learnt.get(key, 0) + found.device_bytes - before
-
-    def _alike(self, one: Combination) -> tuple[object, ...]:
-        return one.traced_knobs, one.accumulation(self._job) == 1, one.expandable, one.state_ratio
-
-    def _accumulation(self) -> int:
-        """Two passes show what accumulating takes."""
-        together = self._job.effective_sizes["batch"] * self._job.accumulation
-        return 2 if self._job.task == "training" and together > 1 else self._job.accumulation
-
-    def _run(self, one: Combination) -> _Run | None:
-        key = one.traced_knobs
-        if key not in self._runs:
-            if any(text in self.refused for text in key):
-                self._runs[key] = None
-            else:
-                self._runs[key] = self._trace(one)
-        return self._runs[key]
-
-    def _trace(self, one: Combination) -> _Run | None:
-        from vramcast.jobs.tracing import trace_job
-
-        self._progress(f"tracing {' + '.join(one.traced_knobs) or 'the job with accumulation'}")
-        changes = Combination(one.traced).changes | {"accumulation": self._accumulation()}
-        try:
-            job = with_overrides(self._job, changes)
-            self.n_traced += 1
-            trace = trace_job(job, self._gpu, steps=self._steps, limit_bytes=NO_LIMIT).trace
-        except VramcastError as error:
-            self.refused[one.traced_knobs[-1] if one.traced_knobs else "accumulation"] = str(error)
-            return None
-        return self._lines(trace, job.effective_sizes["batch"])
-
-    def _lines(self, trace: StepTrace, batch: int) -> _Run:
-        other = max(1, batch // 2) if batch > 1 else 2
-        here, there = replay(trace, None, None), replay(_scaled(trace, other / batch), None, None)
-
-        def line(a: int, b: int) -> _Line:
-            slope = (a - b) / (batch - other)
-            return _Line(a - slope * (batch - 1), slope)
-
-        alive = here.live_blocks(here.peak_reserved.event)
-        return _Run(
-            reserved=line(here.peak_reserved.reserved_bytes, there.peak_reserved.reserved_bytes),
-            allocated=line(here.peak_allocated.allocated_bytes, there.peak_allocated.allocated_bytes),
-            state_bytes=sum(trace.requested_bytes[block] for block in alive if trace.kind[block] == _STATE),
-            gradients_bytes=_held_at_end(trace, _GRADIENTS),
-            context_bytes=context_on(trace, self._gpu),
+        """A real trace is there."""
+        if found.trace is None:
+            return
+        if one.without("allocator") != one:
+            if one.expandable:
+                self._learn_expandable(one, found)
+            return
+        run = _Run(
+            one=one,
+            batch=one.batch(self._job),
+            accumulates=one.accumulation(self._job) > 1,
+            prediction=found,
+            trace=found.trace,
+            state_bytes=_held_at_end(found.trace, _STATE),
+            gradients_bytes=_held_at_end(found.trace, _GRADIENTS),
         )
+        self._runs.setdefault(one.traced_knobs, []).append(run)
+
+    def device_bytes(
+        self, one: Combination, like: Combination | None = None, at_batch: int | None = None
+    ) -> int | None:
+        """None: the model cannot do that, or nothing like it was traced. `like`: take the traces of that instead."""
+        if self.is_refused(one):
+            return None
+        runs = self._runs.get((like or one).traced_knobs)
+        if not runs:
+            return self._by_each(one) if like is None and len(one.traced) > 1 else None
+        batch = (at_batch or one.batch(self._job)) * one.activations_ratio
+        accumulates = one.accumulation(self._job) > 1
+        run = min(
+            runs,
+            key=lambda run: (
+                run.one.state_ratio != one.state_ratio,
+                run.accumulates != accumulates,
+                abs(run.batch * run.one.activations_ratio - batch),
+            ),
+        )
+        here = run.batch * run.one.activations_ratio
+        before, after = run.allocated(1.0), run.allocated(batch / here)
+        if one.state_ratio != run.one.state_ratio:
+            after += round(self._state_bytes(run) * (one.state_ratio - run.one.state_ratio))
+        if accumulates != run.accumulates:
+            after += run.gradients_bytes if accumulates else -run.gradients_bytes
+        lost = max(0, run.prediction.peak_reserved_bytes - before)  # to rounding and fragmentation
+        lost = round(lost * after / max(1, before) * (self._expandable_share if one.expandable else 1))
+        return after + lost + run.prediction.context_bytes
+
+    def _learn_expandable(self, one: Combination, found: Prediction) -> None:
+        """How much of what is lost to fragmentation is lost with expandable segments too."""
+        plain = one.without("allocator")
+        for run in self._runs.get(one.traced_knobs, ()):
+            if run.one == plain:
+                before = run.allocated(1.0)
+                lost = max(1, run.prediction.peak_reserved_bytes - before)
+                self._expandable_share = max(0.0, min(1.0, (found.peak_reserved_bytes - before) / lost))
+
+    def _by_each(self, one: Combination) -> int | None:
+        """Before there is a trace of several options together: as if each took its share of the rest."""
+        plain = Combination(one.untraced)
+        base = self.device_bytes(plain, Combination(()))
+        if base is None:
+            return None
+        size = float(base)
+        for option in one.traced:
+            alone = self.device_bytes(plain, Combination((option,)))
+            if alone is None:
+                return None
+            size *= alone / base
+        return round(size)
+
+    def _state_bytes(self, run: _Run) -> int:
+        """Of the optimizer that the job says."""
+        if run.one.state_ratio > 0:
+            return round(run.state_bytes / run.one.state_ratio)
+        others = (other for runs in self._runs.values() for other in runs if other.one.state_ratio == 1)
+        return max((other.state_bytes for other in others), default=0)
 
 
 def _held_at_end(trace: StepTrace, kind: int) -> int:
@@ -128,11 +147,36 @@ def _held_at_end(trace: StepTrace, kind: int) -> int:
     return sum(size for size, one, died in rows if one == kind and died < 0)
 
 
-def _scaled(trace: StepTrace, factor: float) -> StepTrace:
-    """The blocks that grow with the batch, at another one."""
-    sizes = array("q", trace.requested_bytes)
-    for block, kind in enumerate(trace.kind):
-        if kind in _GROWS and trace.phases[trace.phase[block]] != "optimizer":
-            sizes[block] = max(1, round(sizes[block] * factor))
-    unknown = array("i", bytes(array("i").itemsize * trace.n_blocks))
-    return dataclasses.replace(trace, requested_bytes=sizes, shapes=("",), shape=unknown)
+def _corners(trace: StepTrace) -> list[tuple[int, int]]:
+    """(what grows, what does not) at the moments that are the highest for some batch: a convex line, by what grows."""
+    grows = [
+        kind in _GROWS and trace.phases[phase] != "optimizer"
+        for kind, phase in zip(trace.kind, trace.phase, strict=True)
+    ]
+    sizes = trace.requested_bytes
+    growing = fixed = 0
+    most: dict[int, int] = {}
+    for code, block in zip(trace.event_kind, trace.event_arg, strict=True):
+        if code == ALLOC:
+            if grows[block]:
+                growing += sizes[block]
+            else:
+                fixed += sizes[block]
+            if most.get(growing, -1) < fixed:
+                most[growing] = fixed
+        elif code == FREE:
+            if grows[block]:
+                growing -= sizes[block]
+            else:
+                fixed -= sizes[block]
+    corners: list[tuple[int, int]] = []
+    for x, y in sorted(most.items()):
+        while len(corners) > 1 and _below(corners[-2], corners[-1], (x, y)):
+            corners.pop()
+        corners.append((x, y))
+    return corners
+
+
+def _below(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> bool:
+    """`b` lies under the line from `a` to `c`, or on it."""
+    return (b[1] - a[1]) * (c[0] - a[0]) <= (c[1] - a[1]) * (b[0] - a[0])

@@ -2,139 +2,239 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import log
 
 from vramcast.advice.combination import Combination, combinations
 from vramcast.advice.estimate import Estimates
 from vramcast.advice.option import CHANGES_TRAINING, LAST_RESORT, USUAL, Option
+from vramcast.advice.runs import Runs, Traced, Wish
+from vramcast.advice.subset import Subsets
 from vramcast.errors import UsageError, VramcastError
-from vramcast.gpus import GpuSpec
+from vramcast.jobs.fields import LARGEST_SIZE
 from vramcast.jobs.load import with_overrides
-from vramcast.jobs.run import limit_for
 from vramcast.jobs.schema import Job
 from vramcast.memory import Prediction
 from vramcast.memory import predict as predict_trace
-from vramcast.memory.cards import with_margin
+from vramcast.memory.cards import MARGIN, with_margin
+from vramcast.memory.replay import convolves
 
 OBJECTIVES = ("throughput", "memory", "closest")
 
 _SHOWN = 3
-_FRONT = 2
-"""Points of the front that are traced beside the best."""
+_FRONT = 6
+"""Points of the front that are looked for."""
+_FRONT_TRACES = 4
+"""Runs that are traced for it."""
+_NEAR = 0.08
+"""Points of the front whose memory differs by less than this share are one."""
 _FASTER = 0.99
 """A further suggestion takes at most this share of the time of those before it."""
 _TRIES = 8
 """Traces that may disappoint before the search gives up on a level of risk."""
 
-Found = dict[Combination, Prediction]
-
 
 @dataclass
 class Search:
     job: Job
-    gpu: GpuSpec
+    runs: Runs
     options: dict[str, list[Option]]
     objective: str
-    steps: int
-    progress: Callable[[str], None]
-    asked: Prediction
+    asked: Traced
     """The job as it is."""
     combinations: int = 0
     estimates: Estimates = field(init=False)
-    found: Found = field(default_factory=dict)
+    found: dict[Combination, Traced] = field(default_factory=dict)
     """All that were traced, fitting or not."""
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise UsageError(f"--objective {self.objective}: write one of {', '.join(OBJECTIVES)}")
-        self.estimates = Estimates(self.job, self.gpu, self.steps, self.progress)
-        self.found[Combination(())] = self.asked
+        self.estimates = Estimates(self.job)
+        self.keep(Combination(()), self.asked)
 
     @property
-    def n_traced(self) -> int:
-        return self.estimates.n_traced + len(self.found)
+    def limit_bytes(self) -> int:
+        return self.asked.prediction.limit_bytes
+
+    def prediction(self, one: Combination) -> Prediction:
+        return self.found[one].prediction
+
+    def keep(self, one: Combination, traced: Traced) -> None:
+        self.found[one] = traced
+        self.estimates.learn(one, traced.prediction)
 
     def best(self) -> list[Combination]:
         """The best few. What risks more is looked at only where less does not do, but for the least memory."""
         levels = (USUAL, CHANGES_TRAINING, LAST_RESORT)
         for risk in levels[1:] if self.objective == "memory" else levels:
-            estimated = self._estimated(risk)
-            chosen = self._choose(estimated)
+            chosen = self._choose(self._estimated(risk))
             if chosen:
-                self._front(estimated)
                 return chosen
         return []
 
+    def refine(self, chosen: list[Combination]) -> list[Combination]:
+        """The first that checkpoints every block checkpoints only as many as the memory asks for."""
+        for place, one in enumerate(chosen):
+            plain = one.without("checkpointing")
+            kept = next((other for other in self.found if self._alike(other, plain)), None)
+            every = next((option for option in one.options if option.changes == {"checkpointing": "all"}), None)
+            if every is None or kept is None:
+                continue
+            better = self._subset(one, plain, kept, every)
+            if better is not None:
+                rest = [other for other in chosen[place + 1 :] if other.time <= better.time * _FASTER]
+                return [*chosen[:place], better, *rest]
+            break
+        return chosen
+
+    def _alike(self, one: Combination, other: Combination) -> bool:
+        """They keep the same activations for a sample."""
+        return one.traced_knobs == other.traced_knobs and one.activations_ratio == other.activations_ratio
+
+    def _subset(self, one: Combination, plain: Combination, kept: Combination, every: Option) -> Combination | None:
+        left = self.found[one].prediction
+        comfortable = with_margin(left.device_bytes) <= self.limit_bytes
+
+        def fits(traced: Traced) -> bool:
+            found = traced.prediction
+            return found.fits and (not comfortable or with_margin(found.device_bytes) <= self.limit_bytes)
+
+        room_bytes = round(self.limit_bytes / (1 + MARGIN)) if comfortable else self.limit_bytes
+        subset = Subsets(self.runs).best(
+            with_overrides(self.job, plain.changes), fits, room_bytes - left.context_bytes, self.found[kept],
+            kept.batch(self.job), self.found[one],
+        )  # fmt: skip
+        if subset is None or len(subset.names) == subset.of:
+            return None
+        slower = f"{subset.time - 1:.0%}".replace("%", " %")
+        option = Option(
+            knob=every.knob,
+            text=f"checkpoint {len(subset.names)} of {subset.of} blocks",
+            changes=subset.changes,
+            cost=f"a step takes about {slower} longer, by what these blocks compute; the result is the same",
+            time=min(subset.time, every.time),
+            traced=True,
+        )
+        better = Combination(tuple(option if before is every else before for before in one.options))
+        self.keep(better, subset.traced)
+        return better
+
+    def largest_batch(self, one: Combination, job: Job) -> int | None:
+        """As estimated, of `job`: `one` with an accumulation of its own."""
+        passes = Option(knob="batch", text="", changes={"accumulation": job.accumulation}, cost="")
+        accumulates = Combination((*one.options, passes))
+
+        def size(batch: int) -> int:
+            return self.estimates.device_bytes(accumulates, one, batch) or 0
+
+        if not size(1):
+            return None
+        high = 1
+        while size(2 * high) <= self.limit_bytes and high < LARGEST_SIZE:
+            high *= 2
+        return max(1, bisect_right(range(high, 2 * high), self.limit_bytes, key=size) + high - 1)
+
+    def fill_front(self) -> None:
+        """Trace what the front lacks: where the step from one point to the next is the largest."""
+        for _ in range(-(-_FRONT_TRACES // self.runs.workers)):
+            fitting = [one for one in self._estimated(self._risk_so_far()) if self._may_fit(one)]
+            front = spread(pareto(fitting, self._size), self._size, _FRONT)
+            wanted = [one for one in front if one not in self.found]
+            if not wanted:
+                break
+            self._trace(wanted[: self.runs.workers])
+
     def front(self) -> list[Combination]:
         """Of what was traced and fits: what nothing else beats in both memory and speed."""
-        fitting = [one for one, prediction in self.found.items() if prediction.fits]
-        return pareto(fitting, lambda one: self.found[one].device_bytes)
+        fitting = [one for one in self.found if self.prediction(one).fits]
+        size = self._size
+        return spread(pareto(fitting, size), size, _FRONT)
 
     def smallest(self) -> Combination:
         """What needs the least, traced: the least by estimate, until its real figures are the least."""
         estimated = self._estimated(LAST_RESORT)
-        impossible: set[Combination] = set()
         for _ in range(_TRIES):
-            sizes = {
-                one: self.found[one].device_bytes if one in self.found else self.estimates.device_bytes(one) or 0
-                for one in estimated
-                if one not in impossible
-            }
-            least = min(sizes, key=lambda one: (sizes[one], len(one.options)), default=None)
-            if least is None or least in self.found:
+            possible = [one for one in estimated if one in self.found or not self.estimates.is_refused(one)]
+            ordered = sorted(possible, key=lambda one: (self._size(one), len(one.options)))
+            if not ordered or ordered[0] in self.found:
                 break
-            if self._trace(least) is None:
-                impossible.add(least)
-        return min(self.found, key=lambda one: (self.found[one].device_bytes, len(one.options)))
+            self._trace([one for one in ordered[: self.runs.workers] if one not in self.found])
+        return min(self.found, key=lambda one: (self._size(one), len(one.options)))
 
-    def _estimated(self, risk: int) -> dict[Combination, int]:
+    def _risk_so_far(self) -> int:
+        return max(USUAL, *(one.risk for one in self.found))
+
+    def _estimated(self, risk: int) -> list[Combination]:
+        """Those of which something is known, after what is needed for that was traced."""
         every = list(combinations(self.options, risk))
         self.combinations = max(self.combinations, len(every))
-        sizes = {one: self.estimates.device_bytes(one) for one in every}
-        return {one: size for one, size in sizes.items() if size is not None}
+        alone = [Combination((option,)) for of_knob in self.options.values() for option in of_knob
+                 if option.traced and option.risk <= risk]  # fmt: skip
+        self._trace([self._likely(one) for one in alone if not self.estimates.knows(one)])
+        return [one for one in every if not self.estimates.is_refused(one)]
 
-    def _choose(self, estimated: dict[Combination, int]) -> list[Combination]:
+    def _likely(self, one: Combination) -> Combination:
+        """With the largest batch that is thought to fit, so that the trace may be an answer at once."""
+        batches = sorted(self.options.get("batch", []), key=lambda option: option.time)
+        ways = [one, *(one.with_option(option) for option in batches)]
+        asked = Combination(())
+        for way in sorted(ways, key=lambda way: -way.batch(self.job)):
+            guess = self.estimates.device_bytes(Combination(way.untraced), asked)
+            if guess is not None and guess * one.guess <= self.limit_bytes:
+                return way
+        return ways[-1]
+
+    def _choose(self, estimated: Sequence[Combination]) -> list[Combination]:
         """In the order of the objective; after the first, only what is faster than all before it.
 
         An estimate gives a combination its place; when its turn comes it is traced, and takes the place that it has
         by its real figures.
         """
-        every = list(estimated)
-        queue = [(self._rank(one, estimated[one]), number) for number, one in enumerate(every)]
+        queue = [(self._rank(one), number) for number, one in enumerate(estimated)]
         heapq.heapify(queue)
         chosen: list[Combination] = []
         failed = 0
         while queue and len(chosen) < _SHOWN and failed < _TRIES:
             place, number = heapq.heappop(queue)
-            one = every[number]
-            if any(one.time > other.time * _FASTER for other in chosen):
+            one = estimated[number]
+            if any(one.time > other.time * _FASTER for other in chosen) or not self._may_fit(one):
                 continue
-            traced = self.found.get(one)
-            if (traced is None and not self._may_fit(one)) or (traced is not None and not traced.fits):
-                continue
-            now = self._rank(one, traced.device_bytes if traced else self.estimates.device_bytes(one) or 0)
+            now = self._rank(one)
             if now > place:
                 heapq.heappush(queue, (now, number))
-            elif traced is not None:
+            elif one in self.found:
                 chosen.append(one)
             else:
-                real = self._trace(one)
-                if real is not None and real.fits:
-                    heapq.heappush(queue, (self._rank(one, real.device_bytes), number))
+                self._trace([one, *self._next(estimated, queue, one, len(chosen))])
+                if one in self.found and self.prediction(one).fits:
+                    heapq.heappush(queue, (self._rank(one), number))
                 else:
                     failed += 1
         return chosen
 
-    def _front(self, estimated: dict[Combination, int]) -> None:
-        fitting = [one for one in estimated if self._may_fit(one)]
-        front = pareto(fitting, lambda one: estimated[one])
-        for one in (front[0], front[len(front) // 2])[:_FRONT] if front else ():
-            self._trace(one)
+    def _next(
+        self, estimated: Sequence[Combination], queue: Sequence[tuple[tuple[float, ...], int]], one: Combination, n: int
+    ) -> list[Combination]:
+        """What will be wanted after `one` if it fits, for workers that have nothing to do."""
+        wanted: list[Combination] = []
+        room = min(self.runs.workers - 1, _SHOWN - 1 - n)
+        for _, number in sorted(queue) if room > 0 else ():
+            other = estimated[number]
+            faster = all(other.time <= before.time * _FASTER for before in (one, *wanted))
+            if faster and other not in self.found and self._may_fit(other):
+                wanted.append(other)
+                if len(wanted) == room:
+                    break
+        return wanted
 
-    def _rank(self, one: Combination, device_bytes: int) -> tuple[float, ...]:
-        tight = with_margin(device_bytes) > self.asked.limit_bytes
+    def _rank(self, one: Combination) -> tuple[float, ...]:
+        device_bytes = self._size(one)
+        tight = with_margin(device_bytes) > self.limit_bytes
         changed = len(one.options)
         if self.objective == "memory":
             return device_bytes, one.time, changed
@@ -142,36 +242,70 @@ class Search:
             return changed, one.risk, one.time, tight
         return one.risk, one.sacrifices, tight, one.time, changed
 
+    def _size(self, one: Combination) -> int:
+        """Real, or as estimated."""
+        if one in self.found:
+            return self.prediction(one).device_bytes
+        return self.estimates.device_bytes(one) or 0
+
     def _may_fit(self, one: Combination) -> bool:
-        if any(option.text in self.estimates.refused for option in one.options):
-            return False
-        size = self.estimates.device_bytes(one)
-        return size is not None and size <= self.asked.limit_bytes
+        if one in self.found:
+            return self.prediction(one).fits
+        return not self.estimates.is_refused(one) and self._size(one) <= self.limit_bytes
 
-    def _trace(self, one: Combination) -> Prediction | None:
-        """As `predict` does, so that the figures are the same when the config is read back."""
-        if one not in self.found:
-            from vramcast.jobs.tracing import trace_job
+    def _trace(self, ones: Iterable[Combination]) -> None:
+        """Those that were not traced yet."""
+        new = [one for one in ones if one not in self.found]
+        wanted = list(dict.fromkeys(self._run_of(one) for one in new if self._run_of(one) not in self.found))
+        for one, traced in zip(wanted, self.runs.trace([self.wish(one) for one in wanted]), strict=True):
+            if isinstance(traced, VramcastError):
+                self.estimates.refuse(one, str(traced))
+            else:
+                self.keep(one, traced)
+        for one in new:
+            run = self.found.get(self._run_of(one))
+            if one not in self.found and run is not None:
+                self.keep(one, self._replayed(one, run))
 
-            self.progress(f"tracing {one.text}")
-            try:
-                job = with_overrides(self.job, one.changes)
-                traced = trace_job(
-                    job, self.gpu, steps=self.steps, allocator_conf=job.allocator_conf, limit_bytes=limit_for(job, None)
-                )
-            except VramcastError as error:
-                blamed = [option.text for option in one.options if option.activations_ratio != 1]
-                self.estimates.refused[(blamed or [one.text])[0]] = str(error)
-                return None
-            self.found[one] = predict_trace(traced.trace)
-            self.estimates.learn(one, self.found[one])
-        return self.found[one]
+    def wish(self, one: Combination) -> Wish:
+        return Wish(with_overrides(self.job, one.changes), one.text or "the job as it is")
+
+    def _run_of(self, one: Combination) -> Combination:
+        """A run does not depend on the allocator's setting, but for convolutions that look for room."""
+        trace = self.asked.prediction.trace
+        return one if trace is None or convolves(trace) else one.without("allocator")
+
+    def _replayed(self, one: Combination, run: Traced) -> Traced:
+        """The run under another setting of the allocator."""
+        assert run.prediction.trace is not None
+        conf = with_overrides(self.job, one.changes).allocator_conf or ""
+        trace = dataclasses.replace(run.prediction.trace, allocator_conf=conf)
+        return dataclasses.replace(run, prediction=predict_trace(trace))
 
 
 def pareto(ones: Iterable[Combination], size: Callable[[Combination], int]) -> list[Combination]:
-    """Those that no other beats in both size and time, least memory first."""
+    """Those that no other beats in both size and time, least memory first; as fast is as good as a hair faster."""
     kept: list[Combination] = []
     for one in sorted(ones, key=lambda one: (size(one), one.time, one.risk, len(one.options))):
-        if not kept or one.time < kept[-1].time - 1e-9:
+        if not kept or one.time <= kept[-1].time * _FASTER:
             kept.append(one)
     return kept
+
+
+def spread(front: Sequence[Combination], size: Callable[[Combination], int], most: int) -> list[Combination]:
+    """At most so many of a front: both ends, then each time the one that lies farthest from all that are taken."""
+    if not front:
+        return []
+    taken = list(dict.fromkeys((front[0], front[-1])))
+    rest = [one for one in front if one not in taken]
+
+    def distance(one: Combination) -> float:
+        return min(abs(log(max(1, size(one)) / max(1, size(other)))) for other in taken)
+
+    while rest and len(taken) < most:
+        farthest = max(rest, key=distance)
+        if distance(farthest) < _NEAR:
+            break
+        taken.append(farthest)
+        rest.remove(farthest)
+    return [one for one in front if one in taken]

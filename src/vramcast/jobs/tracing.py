@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -31,9 +32,10 @@ from vramcast.jobs.training.averaging import Average
 from vramcast.jobs.training.loop import TrainingLoop
 from vramcast.jobs.training.optimizers import make_optimizers
 from vramcast.jobs.training.plan import main_component, make_plan
-from vramcast.memory.longer import lengthened
+from vramcast.memory.longer import SETTLED_STEPS, lengthened
 from vramcast.memory.parameters import ModuleParameters
-from vramcast.memory.replay import highest_without_workspaces, replay
+from vramcast.memory.replay import convolves, highest_without_workspaces, replay
+from vramcast.memory.rounds import END_OF_PASS, END_OF_STEP, full_length
 from vramcast.trace import Note, StepTrace
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
 from vramcast.virtual_gpu.quiet import libraries_quiet
@@ -42,6 +44,7 @@ from vramcast.virtual_gpu.runner import run_script_on
 Progress = Callable[[str], None]
 
 _NO_LIMIT = 2**60
+_STEPS_IN_FULL = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,20 +85,29 @@ def trace_job(
 ) -> TracedJob:
     """The trace of `steps` steps, without a limit, so that what the job needs is known in full; the verdict comes from
     replaying it under the card's limit. Only where convolutions might do with smaller workspaces is it traced again
-    under the limit."""
+    under the limit. Of three steps the last repeats the second, and is not run where that is certain."""
     check_supported(job)
     if job.script is not None:
         check_code(f"script.path: {job.script.path}")
     if job.script is not None and not os.path.isfile(job.script.path):
         raise UsageError(f"script.path: no such script: {job.script.path}")
-    card, session, _ = _run(job, gpu, steps, allocator_conf, _NO_LIMIT, progress)
-    full = card.trace()
+    full: StepTrace | None = None
+    if steps == _STEPS_IN_FULL and repeats_itself(job):
+        card, session, _ = _run(job, gpu, 2, allocator_conf, _NO_LIMIT, progress, briefly=True)
+        brief = card.trace()
+        if brief.host is None and not any(note.topic == "unknown value" for note in brief.notes):
+            full = full_length(brief, min(job.accumulation, MOST_ACCUMULATED))
+    if full is None:
+        card, session, _ = _run(job, gpu, steps, allocator_conf, _NO_LIMIT, progress)
+        full = card.trace()
     capacity_bytes = gpu.total_memory_bytes - full.context_bytes if limit_bytes is None else limit_bytes
     trace = dataclasses.replace(full, capacity_bytes=capacity_bytes)
-    might_fit = highest_without_workspaces(trace) <= capacity_bytes
+    might_fit = convolves(trace) and highest_without_workspaces(trace) <= capacity_bytes
     if might_fit and not replay(lengthened(trace), None, capacity_bytes).completed:
         progress("trying smaller workspaces")
-        limited_card, limited, refused = _run(job, gpu, steps, allocator_conf, limit_bytes, progress)
+        # Each step finds other room and chooses anew, so none stands for the next.
+        limited_steps = max(steps, SETTLED_STEPS)
+        limited_card, limited, refused = _run(job, gpu, limited_steps, allocator_conf, limit_bytes, progress)
         if not refused:
             card, session, trace = limited_card, limited, limited_card.trace()
     if card.unknown_kernels:
@@ -110,9 +122,39 @@ def trace_job(
     )
 
 
+def trace_under_limit(
+    job: Job, gpu: GpuSpec, *, steps: int, allocator_conf: str | None, limit_bytes: int
+) -> StepTrace | None:
+    """The trace of a run that may reserve so much, in which convolutions do with smaller workspaces; None where it runs
+    out of memory all the same."""
+    card, _, refused = _run(job, gpu, steps, allocator_conf, limit_bytes, lambda text: None)
+    return None if refused else card.trace()
+
+
+def repeats_itself(job: Job) -> bool:
+    """Every step after the first does the same, and so does every pass after the first of a step.
+
+    Not so between cards, which exchange gradients after the last pass only; nor for code that is not ours.
+    """
+    return (
+        job.step is None
+        and job.script is None
+        and job.task == "training"
+        and job.gpus.effective_strategy == "none"
+        and (job.evaluation is None or job.evaluation.when == "before")
+    )
+
+
 def _run(
-    job: Job, gpu: GpuSpec, steps: int, conf: str | None, limit_bytes: int | None, progress: Progress
+    job: Job,
+    gpu: GpuSpec,
+    steps: int,
+    conf: str | None,
+    limit_bytes: int | None,
+    progress: Progress,
+    briefly: bool = False,
 ) -> tuple[VirtualGpu, _Session, bool]:
+    """`briefly`: as few passes as say what the others do, see `_marked`."""
     card = virtual_gpu(gpu, allocator_conf=conf, limit_bytes=limit_bytes, source=job.name)
     session = _Session()
     if job.script is not None:
@@ -125,7 +167,8 @@ def _run(
                 _own_step(job, card, session, steps, progress)
             else:
                 _prepare(job, card, session, progress)
-                _steps(job, card, session, steps, progress)
+                after_step = _marked(card, session.loop) if briefly else _nothing
+                _steps(job, card, session, steps, progress, after_step)
             session.parameters = count_parameters(session.modules, session.optimizers)
         except torch.OutOfMemoryError as error:
             refused = True
@@ -191,7 +234,32 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
     session.loop = TrainingLoop(job, plan, callable_modules, session.optimizers, session.averages, offloaded)
 
 
-def _steps(job: Job, card: VirtualGpu, session: _Session, steps: int, progress: Progress) -> None:
+def _nothing() -> None:
+    """Is done after a step."""
+
+
+def _marked(card: VirtualGpu, loop: TrainingLoop) -> Callable[[], None]:
+    """Two passes in the first step at most, one in the next, and marks after each; what is done after a step.
+
+    Of the second pass the ops are noted, as of the last step: its time is that of the passes which are not run.
+    """
+    loop.passes = min(2, loop.passes)
+    loop.later_passes = 1
+    made = itertools.count(1)
+
+    def after_pass() -> None:
+        card.mark(END_OF_PASS)
+        number = next(made)
+        if number <= loop.passes:
+            card.note_ops(number == 1 < loop.passes)
+
+    loop.after_pass = after_pass
+    return lambda: card.mark(END_OF_STEP)
+
+
+def _steps(
+    job: Job, card: VirtualGpu, session: _Session, steps: int, progress: Progress, after_step: Callable[[], None]
+) -> None:
     loop = session.loop
     when = job.evaluation.when if job.evaluation is not None else None
     if when == "before":
@@ -202,6 +270,7 @@ def _steps(job: Job, card: VirtualGpu, session: _Session, steps: int, progress: 
         progress(f"step {step + 1} of {steps}")
         with _timed(card, step, steps):
             next(iterations)
+        after_step()
         session.shapes.stop()
         if when == "between" and step == 0:
             loop.evaluate()

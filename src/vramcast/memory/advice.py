@@ -62,6 +62,23 @@ class Suggestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LargestSize:
+    """The largest of one kind that fits, all else as it is."""
+
+    axis: str
+    """batch, sequence, resolution or frames."""
+    sizes: Mapping[str, int]
+    """Name → size; empty: not even the smallest fits."""
+    device_bytes: int
+    """What it takes; of the smallest where that does not fit."""
+    of: str
+    """The configuration it was looked for in; empty: the job as it is."""
+    accumulation: int | None = None
+    """Of a batch: what comes closest to the batch of a step."""
+    samples_per_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     job: str
     recognised_as: str
@@ -78,6 +95,10 @@ class Advice:
     """Where nothing fits: what needs the least."""
     smallest_card: CardFit | None
     """Where nothing fits: the smallest known card that holds `smallest`."""
+    largest: tuple[LargestSize, ...] = ()
+    """The largest sizes that fit, found exactly."""
+    too_large: str = ""
+    """Where nothing fits: what takes the room."""
     combinations: int
     traces: int
     refused: tuple[str, ...] = ()

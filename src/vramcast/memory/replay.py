@@ -133,6 +133,11 @@ def replay(trace: StepTrace, conf: str | None = None, capacity_bytes: int | None
     )
 
 
+def convolves(trace: StepTrace) -> bool:
+    """It has kernels that do with smaller workspaces when they must."""
+    return any("convolution" in op for op in trace.ops)
+
+
 def highest_without_workspaces(trace: StepTrace) -> int:
     """What the run asks for at once beside workspaces, which can be smaller on a fuller card."""
     highest = level = 0

@@ -1,4 +1,5 @@
-"""Any batch from two traces: where two runs make the same events, each allocation's size is a line through both.
+"""Any batch from two traces, any length or width from three: where runs make the same events, each allocation's size
+is a line through two of them, or a parabola through three.
 
 Workspaces are left out of the comparison: kernels take and return them inside one op, in steps of their own, so that
 one more sample may add or drop one. `exact` says whether they are the same too. What a kernel allocates need not lie
@@ -7,10 +8,12 @@ on a line, so an answer that matters is checked with a trace of that very size (
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import lcm, prod
 
 from vramcast.errors import UsageError
 from vramcast.memory.replay import replay
@@ -76,45 +79,55 @@ def same_sizes(one: StepTrace, other: StepTrace) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScaledTrace:
-    """Two traces of one job that differ in one size and in nothing else."""
+    """Traces of one job that differ in one size and in nothing else."""
 
-    low: StepTrace
-    high: StepTrace
-    low_size: int
-    high_size: int
+    traces: Mapping[int, StepTrace]
+    """By that size, two or three of them."""
     exact: bool = field(init=False)
     """Workspaces come and go at the same places too."""
-    _low: Skeleton = field(init=False, repr=False)
-    _high: Skeleton = field(init=False, repr=False)
+    _skeletons: Mapping[int, Skeleton] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.low_size >= self.high_size:
-            raise UsageError(f"two different sizes are needed, not {self.low_size} and {self.high_size}")
-        low, high = Skeleton.of(self.low), Skeleton.of(self.high)
-        found = difference(low, high)
-        if found is not None:
-            raise DifferentRuns(f"sizes {self.low_size} and {self.high_size} run differently: {found}")
-        object.__setattr__(self, "_low", low)
-        object.__setattr__(self, "_high", high)
-        object.__setattr__(self, "exact", self.low.event_arg == self.high.event_arg)
+        if len(self.traces) < 2:
+            raise UsageError("two different sizes are needed")
+        skeletons = {size: Skeleton.of(self.traces[size]) for size in sorted(self.traces)}
+        first, *others = skeletons
+        for size in others:
+            found = difference(skeletons[first], skeletons[size])
+            if found is not None:
+                raise DifferentRuns(f"sizes {first} and {size} run differently: {found}")
+        object.__setattr__(self, "_skeletons", skeletons)
+        args = [self.traces[size].event_arg for size in skeletons]
+        object.__setattr__(self, "exact", all(one == args[0] for one in args))
+
+    @property
+    def lowest(self) -> int:
+        return min(self.traces)
+
+    @property
+    def highest(self) -> int:
+        return max(self.traces)
 
     def at(self, size: int) -> StepTrace:
-        """The trace of another size; where workspaces differ, with those of the nearer trace."""
-        if size in (self.low_size, self.high_size):
-            return self.low if size == self.low_size else self.high
-        near = self.low if abs(size - self.low_size) < abs(size - self.high_size) else self.high
-        steps, span = size - self.low_size, self.high_size - self.low_size
+        """The trace of another size; where workspaces differ, with those of the nearest trace."""
+        if size in self.traces:
+            return self.traces[size]
+        nearest = min(self._skeletons, key=lambda known: (abs(size - known), -known))
+        near = self.traces[nearest]
         sizes = array("q", near.requested_bytes)
+        weights, whole = _weights(tuple(self._skeletons), size)
+        columns = [self.traces[known].requested_bytes for known in self._skeletons]
         if self.exact:
-            places = pairs = range(near.n_blocks)
-            lines = zip(places, pairs, pairs, strict=True)
+            places: Sequence[int] = range(near.n_blocks)
+            rows = zip(*columns, strict=True)
         else:
-            lines = zip((self._low if near is self.low else self._high).blocks, self._low.blocks, self._high.blocks,
-                        strict=True)  # fmt: skip
-        for place, low, high in lines:
-            a, b = self.low.requested_bytes[low], self.high.requested_bytes[high]
-            if a != b:
-                sizes[place] = max(1, a + (b - a) * steps // span)
+            places = self._skeletons[nearest].blocks
+            numbers = (skeleton.blocks for skeleton in self._skeletons.values())
+            rows = zip(*([column[i] for i in blocks] for column, blocks in zip(columns, numbers, strict=True)),
+                       strict=True)  # fmt: skip
+        for place, row in zip(places, rows, strict=True):
+            if row[0] != row[-1] or row[0] != row[1]:
+                sizes[place] = max(1, sum(a * b for a, b in zip(row, weights, strict=True)) // whole)
         unknown = array("i", bytes(array("i").itemsize * near.n_blocks))
         return dataclasses.replace(near, requested_bytes=sizes, shapes=("",), shape=unknown, calls=None)
 
@@ -122,19 +135,35 @@ class ScaledTrace:
         """Reserved bytes on a card without an end."""
         return replay(self.at(size)).peak_reserved.reserved_bytes
 
-    def largest(self, fits: Callable[[StepTrace], bool], capacity_bytes: int, below: int) -> int:
-        """The largest size under `below` whose trace fits; 0 when none does. Larger sizes are taken to need more."""
-        needs_low, needs_high = self.needs(self.low_size), self.needs(self.high_size)
-        slope = max(1, (needs_high - needs_low) // (self.high_size - self.low_size))
-        guess = self.low_size + (capacity_bytes - needs_low) // slope
-        return _last_true(lambda size: fits(self.at(size)), min(max(1, guess), below - 1), below)
+    def largest(
+        self, fits: Callable[[StepTrace], bool], capacity_bytes: int, below: int, size: Callable[[int], int] = int
+    ) -> int:
+        """The largest number under `below` whose trace fits; 0 when none does. More is taken to need more.
+
+        `size` gives the size for a number, where these are not the same.
+        """
+        needs_low, needs_high = self.needs(self.lowest), self.needs(self.highest)
+        slope = max(1, (needs_high - needs_low) // (self.highest - self.lowest))
+        wanted = self.lowest + (capacity_bytes - needs_low) // slope
+        guess = bisect.bisect_right(range(1, below), wanted, key=size)
+        return last_true(lambda number: fits(self.at(size(number))), min(max(1, guess), below - 1), below)
 
 
 class DifferentRuns(UsageError):
     """Two sizes of a job make different events, so that nothing can be said of a third from them."""
 
 
-def _last_true(holds: Callable[[int], bool], guess: int, below: int) -> int:
+def _weights(known: tuple[int, ...], size: int) -> tuple[list[int], int]:
+    """Lagrange's: what each known value counts at `size`, and what the sum is to be divided by."""
+    parts = []
+    for one in known:
+        others = [other for other in known if other != one]
+        parts.append((prod(size - other for other in others), prod(one - other for other in others)))
+    whole = lcm(*(abs(below) for _, below in parts))
+    return [above * (whole // below) for above, below in parts], whole
+
+
+def last_true(holds: Callable[[int], bool], guess: int, below: int) -> int:
     """The last size that holds, of those from 1 to `below` - 1, searched outwards from `guess`."""
     stride = 1
     if holds(guess):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import asdict
 from typing import Any
 
-from vramcast.memory.advice import Advice, ConfigText, Suggestion
+from vramcast.memory.advice import Advice, ConfigText, LargestSize, Suggestion
 from vramcast.memory.cards import MARGIN, with_margin
 from vramcast.report.page import Grid, Line, Page
 from vramcast.report.wording import host_lines, verdict, with_article
@@ -26,6 +27,7 @@ def advice_page(advice: Advice) -> Page:
         page += _found(advice)
     else:
         page += _nothing(advice)
+    page += [Line(line) for line in _largest(advice)]
     page += [Line(f"cannot be done: {problem}", "aside") for problem in advice.refused]
     kept = f"; kept: {', '.join(advice.keep)}" if advice.keep else ""
     page.append(
@@ -57,6 +59,28 @@ def _found(advice: Advice) -> list[Line | Grid]:
     return page
 
 
+def _largest(advice: Advice) -> list[str]:
+    """One line for each configuration."""
+    by_configuration: dict[str, list[LargestSize]] = {}
+    for size in advice.largest:
+        by_configuration.setdefault(size.of, []).append(size)
+    lines = []
+    for of, sizes in by_configuration.items():
+        text = ", ".join(_size(size) for size in sizes)
+        lines.append(f"largest that fits{f' with {of}' if of else ', all else as it is'}: {text}")
+    return lines
+
+
+def _size(size: LargestSize) -> str:
+    if not size.sizes:
+        return f"no {size.axis} (the smallest needs {format_gib(size.device_bytes)})"
+    text = " × ".join(f"{number:,}" for number in size.sizes.values())
+    text = f"{size.axis} {text} ({format_gib(size.device_bytes)})"
+    if size.accumulation is not None and size.accumulation > 1:
+        text += f", with accumulation {size.accumulation:,} {size.samples_per_step:,} samples a step"
+    return text
+
+
 def _grid(name: str, ones: tuple[Suggestion, ...]) -> Grid:
     rows = tuple(
         (
@@ -73,7 +97,10 @@ def _grid(name: str, ones: tuple[Suggestion, ...]) -> Grid:
 
 def _nothing(advice: Advice) -> list[Line | Grid]:
     pins = " with what is kept" if advice.keep else ""
-    page: list[Line | Grid] = [Line(f"Nothing that can be changed makes it fit{pins}", "bad")]
+    text = f"Nothing that can be changed makes it fit{pins}"
+    if advice.combinations == 1:
+        text = "There is nothing to change" + (": all that could be is kept" if advice.keep else " in this job")
+    page: list[Line | Grid] = [Line(text, "bad")]
     one = advice.smallest
     if one is None:
         return page
@@ -84,6 +111,7 @@ def _nothing(advice: Advice) -> list[Line | Grid]:
             f"{format_gib(with_margin(need))}"
         )
     )
+    page.append(Line(f"Most of it is {advice.too_large}, of {format_gib(advice.asked.limit_bytes)} there is"))
     card = advice.smallest_card
     if card is None:
         page.append(Line("No known card holds it"))
@@ -126,10 +154,16 @@ def advice_document(advice: Advice) -> dict[str, Any]:
         "front": [suggestion_document(one) for one in advice.front],
         "smallest": None if advice.smallest is None else suggestion_document(advice.smallest),
         "smallest_card": None if card is None else card.gpu.id,
+        "largest": [_largest_document(size) for size in advice.largest],
+        "too_large": advice.too_large,
         "combinations": advice.combinations,
         "traces": advice.traces,
         "refused": list(advice.refused),
     }
+
+
+def _largest_document(size: LargestSize) -> dict[str, Any]:
+    return asdict(dataclasses.replace(size, sizes=dict(size.sizes)))
 
 
 def suggestion_document(one: Suggestion) -> dict[str, Any]:

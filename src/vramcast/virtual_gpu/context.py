@@ -264,6 +264,14 @@ class VirtualGpu:
         """Call a module by this name in the account instead of by its class; it need never be called."""
         self._position.name_module(module, name)
 
+    def note_ops(self, on: bool) -> None:
+        """From here on the ops are noted, or are not."""
+        self._machine.op_log.on = on
+
+    def mark(self, label: str) -> None:
+        """Leave a mark in the trace, to find this moment again."""
+        self._ledger.builder.mark("mark", label)
+
     def note(self, topic: str, text: str, where: str | None = None) -> None:
         """Tell the reader of the prediction something."""
         self._machine.note(topic, text, where)

@@ -13,7 +13,7 @@ NAME = "batch"
 
 _FIXED_SHARE = 0.25
 """A pass takes as long as its samples and this much of one more: small batches leave the card idle in between."""
-_MOST_STEPS = 100_000
+MOST_STEPS = 100_000
 """As many as a job may say."""
 
 
@@ -24,7 +24,7 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     found = []
     for steps in _divisors(together):
         batch = together // steps
-        if batch == now or steps > _MOST_STEPS:
+        if batch == now or steps > MOST_STEPS:
             continue
         found.append(
             Option(

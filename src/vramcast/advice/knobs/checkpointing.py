@@ -22,11 +22,12 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     found = []
     if wish.scope != "all":
         cost = "a step takes up to a third longer; the result is the same"
-        found.append(_option("checkpoint every block", "all", cost, _RECOMPUTE if wish.scope == "none" else 1.1))
+        found.append(_option("checkpoint every block", "all", cost, _RECOMPUTE if wish.scope == "none" else 1.1, 0.5))
     if wish.scope != "none":
-        found.append(_option("no checkpointing", "none", "costs memory only: it is faster", 1 / _RECOMPUTE))
+        found.append(_option("no checkpointing", "none", "costs memory only: it is faster", 1 / _RECOMPUTE, 2.0))
     return found
 
 
-def _option(text: str, scope: str, cost: str, time: float) -> Option:
-    return Option(knob=NAME, text=text, changes={"checkpointing": scope}, cost=cost, time=time, traced=True)
+def _option(text: str, scope: str, cost: str, time: float, guess: float) -> Option:
+    changes = {"checkpointing": scope}
+    return Option(knob=NAME, text=text, changes=changes, cost=cost, time=time, traced=True, guess=guess)

@@ -8,6 +8,7 @@ what it is. Exit code 1: nothing fits.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import EXIT_DOES_NOT_FIT, EXIT_FITS, add_json_option, add_room_options, names, print_json
 
 READS_SCRIPT_FLAGS = True
+
+_WORKERS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="throughput (the default), memory (the least), or closest (the fewest changes)",
     )  # fmt: skip
     parser.add_argument(
+        "--largest", action="store_true",
+        help="also look for the longest sequence, the largest resolution and the longest clip that fit",
+    )  # fmt: skip
+    parser.add_argument(
         "--write", metavar="FILE", type=Path,
         help="the best as a new file like yours, with its suffix (several files: a new folder), or as a vramcast.yaml "
         "(another .yaml)",
@@ -43,10 +50,12 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.cli.progress import reporting
 
     loaded = load(args)
+    fresh = "torch" not in sys.modules  # and so nothing was run that a fork would not survive
+    workers = min(_WORKERS, os.cpu_count() or 1) if fresh else 1
     with reporting() as progress:
         found = advise(
             loaded, args.gpu, args.memory, args.device, keep=args.keep, objective=args.objective,
-            write=args.write, progress=progress,
+            largest=args.largest, write=args.write, workers=workers, progress=progress,
         )  # fmt: skip
     if args.json:
         print_json(found.to_document())

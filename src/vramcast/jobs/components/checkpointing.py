@@ -51,6 +51,9 @@ def _chosen(key: str, module: nn.Module, wish: Checkpointing) -> None:
         if not any(matches(name, [pattern]) for name in names):
             some = ", ".join(names[:5])
             raise UsageError(f"{key}: checkpointing: no module's name matches {pattern!r}; names are like {some}")
+    config: Any = getattr(module, "config", None)
+    if getattr(config, "use_cache", False):
+        config.use_cache = False  # transformers' own switch does so too: keys and values would be kept twice
     taken: list[str] = []
     for name, child in module.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer in taken)

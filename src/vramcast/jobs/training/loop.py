@@ -3,7 +3,7 @@ script would let go of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -49,7 +49,11 @@ class TrainingLoop:
             torch.amp.grad_scaler.GradScaler("cuda") if job.precision.uses_grad_scaler and optimizers else None
         )
         self._criterion = Criterion(plan.loss, plan.model, modules) if plan.loss else None
-        self._passes = min(job.accumulation, MOST_ACCUMULATED)
+        self.passes = min(job.accumulation, MOST_ACCUMULATED)
+        self.later_passes: int | None = None
+        """Of the steps after the first, where these have others."""
+        self.after_pass: Callable[[], None] = lambda: None
+        """Called when a backward pass has ended."""
         self.loss_was_guessed = False
 
     def run(self) -> Iterator[None]:
@@ -65,7 +69,7 @@ class TrainingLoop:
         while True:
             if job.zero_grad == "before-forward":
                 self._zero_grad()
-            for i in range(self._passes):
+            for i in range(self.passes):
                 batch = self._data.to_card()
                 with self._autocast(), self._saved_on_cpu():
                     loss = self._in_function(batch, live) if job.forward_function else self._in_loop(batch, live)
@@ -77,8 +81,10 @@ class TrainingLoop:
                     loss = loss / job.accumulation
                 if job.zero_grad == "before-backward" and i == 0:
                     self._zero_grad()
-                with self._no_sync(last=i == self._passes - 1):
+                with self._no_sync(last=i == self.passes - 1):
                     (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+                self.after_pass()
+            self.passes = self.later_passes or self.passes
             self._update()
             if job.zero_grad == "after-step":
                 self._zero_grad()

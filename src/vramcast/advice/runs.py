@@ -1,0 +1,114 @@
+"""Trace configurations as `predict` does, several at a time where that is possible."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeVar
+
+from vramcast.errors import VramcastError
+from vramcast.factories import hush_torch
+from vramcast.gpus import GpuSpec
+from vramcast.jobs.run import limit_for
+from vramcast.jobs.schema import Job
+from vramcast.memory import Prediction
+from vramcast.memory import predict as predict_trace
+from vramcast.memory.parameters import ModuleParameters
+
+Progress = Callable[[str], None]
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    prediction: Prediction
+    """With its trace."""
+    parameters: tuple[ModuleParameters, ...]
+    output_shapes: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A job to be traced, and what is said while that goes on."""
+
+    job: Job
+    text: str
+
+
+class Runs:
+    """Counts what it traces. With more than one worker, each trace runs in a fork of this process; forks are made
+    before anything was traced here, since PyTorch's autograd does not survive a fork once it has run on a machine
+    with a GPU."""
+
+    def __init__(
+        self, gpu: GpuSpec, *, steps: int, workers: int, progress: Progress, libraries: Sequence[str] = ()
+    ) -> None:
+        """`libraries` are imported before the forks, so that not each of them has to."""
+        self.n_traced = 0
+        self._libraries = [name for name in libraries if importlib.util.find_spec(name) is not None]
+        self.workers = workers if sys.platform == "linux" else 1
+        self._gpu, self._steps, self._progress = gpu, steps, progress
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        self._progress("loading PyTorch")
+        hush_torch()
+        for module in ("torch._dynamo", "vramcast.jobs.tracing", *self._libraries):
+            importlib.import_module(module)
+        if self.workers > 1:
+            import gc
+            import multiprocessing
+
+            gc.freeze()  # what was imported is not garbage: the forks need not look through it
+            self._pool = ProcessPoolExecutor(self.workers, multiprocessing.get_context("fork"))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=kind is None, cancel_futures=True)
+
+    def trace(self, wishes: Sequence[Wish]) -> list[Traced | VramcastError]:
+        """In the order of the wishes; an error that is an answer stands in the place of its trace."""
+        self.n_traced += len(wishes)
+        tasks = [(wish.job, self._gpu, self._steps) for wish in wishes]
+        if self._pool is None:
+            found = []
+            for wish, task in zip(wishes, tasks, strict=True):
+                self._progress(f"tracing {wish.text}")
+                found.append(_trace(task))
+            return found
+        if wishes:
+            self._progress(f"tracing {'; '.join(wish.text for wish in wishes)}")
+        return list(self._pool.map(_trace, tasks))
+
+    def start(self, work: Callable[[T], R], task: T, text: str) -> Callable[[], R]:
+        """Work that goes on beside the traces; what is given back waits for it. Without workers it is done then."""
+        if self._pool is None:
+
+            def now() -> R:
+                self._progress(text)
+                return work(task)
+
+            return now
+        return self._pool.submit(work, task).result
+
+
+def _trace(task: tuple[Job, GpuSpec, int]) -> Traced | VramcastError:
+    """As `predict` does, so that the figures are the same when the config is read back."""
+    from vramcast.jobs.tracing import trace_job
+
+    job, gpu, steps = task
+    try:
+        traced = trace_job(job, gpu, steps=steps, allocator_conf=job.allocator_conf, limit_bytes=limit_for(job, None))
+        return Traced(predict_trace(traced.trace), traced.parameters, dict(traced.output_shapes))
+    except VramcastError as error:
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        return error
