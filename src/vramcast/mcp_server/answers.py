@@ -84,8 +84,8 @@ def answer_whatif(
 def answer_diagnose(
     root: Path, logs: Sequence[str], job: JobInput | None, gpu: str | None, setup: SetupInput, progress: Progress
 ) -> Answer:
-    from vramcast.jobs.diagnose import diagnose
     from vramcast.report.diagnosis import diagnosis_page
+    from vramcast.run_diagnosis.diagnose import diagnose
 
     loaded = None if job is None else _load(root, job)
     found = diagnose([_log(root, name) for name in logs], loaded, gpu, **setup.model_dump(), progress=progress)

@@ -33,8 +33,8 @@ Logs = Annotated[
     list[str],
     Field(
         min_length=1,
-        description="Files of one run, relative to the root folder: its training log, stage timings, trainer_state.json, "
-        "metrics.csv, a torch.profiler trace.",
+        description="Files of one run, relative to the root folder: its training log, stage timings, "
+        "trainer_state.json, metrics.csv, a torch.profiler trace.",
     ),
 ]
 
@@ -44,12 +44,12 @@ class SetupInput(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    batch: int | None = Field(None, ge=1, description="Samples at a time on one GPU.")
-    gpus: int | None = Field(None, ge=1, description="How many train together.")
-    accumulation: int | None = Field(None, ge=1, description="Batches in a step.")
-    sequence: int | None = Field(None, ge=1, description="Tokens of a sample, for tokens/s.")
+    batch: int | None = Field(default=None, ge=1, description="Samples at a time on one GPU.")
+    gpus: int | None = Field(default=None, ge=1, description="How many train together.")
+    accumulation: int | None = Field(default=None, ge=1, description="Batches in a step.")
+    sequence: int | None = Field(default=None, ge=1, description="Tokens of a sample, for tokens/s.")
     throughput: Literal["all", "one"] | None = Field(
-        None, description="Whose samples/s the log gives: of all GPUs (the default) or of one."
+        default=None, description="Whose samples/s the log gives: of all GPUs (the default) or of one."
     )
 
 
