@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from vramcast.guard.entry import guard
     from vramcast.jobs.check import check
     from vramcast.jobs.compare import compare
-    from vramcast.jobs.diagnose import diagnose
     from vramcast.jobs.explain import explain
     from vramcast.jobs.prediction import JobPrediction
     from vramcast.jobs.run import predict
     from vramcast.jobs.schema import Job
     from vramcast.jobs.table import table
     from vramcast.memory import Prediction
+    from vramcast.run_diagnosis.diagnose import diagnose
     from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
     from vramcast.virtual_gpu.rules import rule
 
@@ -65,7 +65,7 @@ _HOMES = {
     "plan": "vramcast.advice.plan",
     "check": "vramcast.jobs.check",
     "compare": "vramcast.jobs.compare",
-    "diagnose": "vramcast.jobs.diagnose",
+    "diagnose": "vramcast.run_diagnosis.diagnose",
     "explain": "vramcast.jobs.explain",
     "table": "vramcast.jobs.table",
     "JobPrediction": "vramcast.jobs.prediction",

@@ -70,6 +70,26 @@ def test_torchtitan_with_its_colours() -> None:
     assert found.mfu == pytest.approx(0.3796) and found.memory_bytes == int(41.25 * 2**30)
 
 
+def test_profiler_trace_of_a_real_gpu_splits_the_step_as_cuda_events_do() -> None:
+    """tools/record_profile.py on an H200: the same steps without the profiler, by events.
+
+    The profiler slows the host, so that the card idles more; the kernels take as long as ever. Events count the idle
+    time inside a phase too: in forward that is a third of a millisecond, the copy of the batch and the first launches.
+    """
+    found = {
+        part.name: part.seconds or 0.0 for part in vramcast.diagnose(LOGS / "profiler_h200.json.gz").diagnosis.parts
+    }
+    events = json.loads((LOGS / "profiler_h200_phases.json").read_text())["phase_seconds"]
+    assert sum(found[phase] for phase in events) == pytest.approx(sum(events.values()), rel=0.1)
+    for phase in ("backward", "optimizer"):
+        assert found[phase] == pytest.approx(events[phase], rel=0.1)
+    assert events["forward"] - 0.35e-3 < found["forward"] < events["forward"]
+    for phase in events:
+        assert found[phase] / sum(found[one] for one in events) == pytest.approx(
+            events[phase] / sum(events.values()), abs=0.05
+        )
+
+
 def test_profiler_trace_of_the_cpu() -> None:
     found = parts("profiler_cpu.json.gz")
     assert set(found) >= {q.DATA, q.FORWARD, q.BACKWARD, q.OPTIMIZER}

@@ -57,7 +57,7 @@ def job(folder: Path, body: str, name: str = "job.yaml") -> dict[str, str]:
 
 def test_the_tools_are_described(tmp_path: Path) -> None:
     tools = {tool.name: tool for tool in ask(tmp_path, lambda client: client.list_tools()).tools}
-    assert set(tools) >= {"predict", "check", "advise", "gpus"}
+    assert set(tools) >= {"predict", "check", "advise", "whatif", "diagnose", "gpus"}
     schema = tools["predict"].input_schema
     assert schema["required"] == ["job"]
     assert schema["$defs"]["JobInput"]["properties"]["batch"]["description"]
@@ -95,6 +95,39 @@ def test_predict_check_and_advise_answer_as_the_verbs_do() -> None:
     assert advice.structured_content["format"] == "vramcast-advice" and advice.structured_content["keep"] == kept
 
 
+def test_whatif_answers_as_the_verb_does() -> None:
+    pytest.importorskip("transformers")
+    wish = {"path": "llama-tiny", "batch": 1, "sequence": 64}
+    kept = ["batch", "precision", "optimizer"]
+    result = call(CONFIGS, "whatif", {"job": wish, "gpu": "rtx-4090", "keep": kept})
+    assert not result.is_error, text(result)
+    document = result.structured_content
+    assert document["format"] == "vramcast-what-if" and document["asked"]["changes"] == []
+    assert [one["changes"] for one in document["outcomes"]] == [["checkpoint every block"]]
+    assert "samples/s" in text(result)
+
+
+LOG = "step 950/8880 | 0.5 samples/s | data_time=0.1ms\n"
+
+
+def test_diagnose_reads_logs_below_the_root_only(tmp_path: Path) -> None:
+    root, other = outside(tmp_path)
+    (root / "train.log").write_text(LOG)
+    (other / "train.log").write_text(LOG)
+    found = call(root, "diagnose", {"logs": ["train.log"], "setup": {"batch": 1, "gpus": 3}})
+    assert not found.is_error, text(found)
+    assert found.structured_content["step_seconds"] == pytest.approx(6.0)
+    assert "step 6.00 s" in text(found)
+    for name in ("../other/train.log", str(other / "train.log"), "link/train.log"):
+        refused = call(root, "diagnose", {"logs": [name]})
+        assert refused.is_error and "outside" in text(refused), text(refused)
+    refused = call(root, "diagnose", {"logs": ["train.log"], "job": {"path": "link"}})
+    assert refused.is_error and "outside" in text(refused)
+    (root / "code.py").write_text(FACTORY)
+    refused = call(root, "diagnose", {"logs": ["train.log"], "job": {"path": "code.py:build"}})
+    assert refused.is_error and "--allow-code" in text(refused)
+
+
 def test_gpus(tmp_path: Path) -> None:
     known = call(tmp_path, "gpus", {"name": "h200"})
     assert known.structured_content["gpus"][0]["memory_mib"] == 143771 and "(1)" in text(known)
@@ -113,6 +146,11 @@ def test_gpus(tmp_path: Path) -> None:
         ("check", {"job": {"path": "llama-tiny", "wheels": 4}}, "wheels"),
         ("check", {"job": {"path": "llama-tiny"}, "device": 0}, "--device 0: there is no NVIDIA GPU here"),
         ("advise", {"job": {"path": "llama-tiny"}, "keep": ["wheels"]}, "wheels"),
+        ("whatif", {"job": {"path": "llama-tiny"}, "keep": ["wheels"]}, "wheels"),
+        ("diagnose", {"logs": []}, "at least 1"),
+        ("diagnose", {"logs": ["-"]}, "no such file"),
+        ("diagnose", {"logs": ["llama-tiny/config.json"]}, "says anything about steps"),
+        ("diagnose", {"logs": ["llama-tiny/config.json"], "setup": {"throughput": "some"}}, "'one'"),
         ("gpus", {"name": "h200", "here": True}, "leave one out"),
     ],
 )

@@ -8,10 +8,20 @@ from pathlib import Path
 
 from vramcast.diagnosis import findings
 from vramcast.diagnosis import sample as q
+from vramcast.diagnosis.changes import scale_note, what_changes_give
 from vramcast.diagnosis.collect import PROBLEM, Collected
 from vramcast.diagnosis.readers import profiler_trace
 from vramcast.diagnosis.reading import BUDGET_BYTES, read_log
-from vramcast.diagnosis.result import MEASURED, Diagnosis, Estimate, JobMemory, PredictedStep, Setup, WhatIf
+from vramcast.diagnosis.result import (
+    MEASURED,
+    Diagnosis,
+    Estimate,
+    JobMemory,
+    PredictedChange,
+    PredictedStep,
+    Setup,
+    WhatIf,
+)
 from vramcast.diagnosis.split import Split, split
 from vramcast.diagnosis.step_time import estimates, irregularities
 from vramcast.errors import UsageError
@@ -37,15 +47,16 @@ def diagnose_run(
     throughput_of: str | None = None,
     job: JobMemory | None = None,
     predicted: PredictedStep | None = None,
-    what_ifs: Sequence[WhatIf] = (),
+    asked: PredictedChange | None = None,
+    changes: Sequence[PredictedChange] = (),
 ) -> Diagnosis:
     """`setup` is what the caller knows; the log adds what it names itself.
 
-    `predicted` and `what_ifs` come from a prediction of the same job; without them the parts that the log left out stay
-    unknown.
+    `predicted`, `asked` (the job as it is) and `changes` to it come from predictions of the same job; without them the
+    parts that the log left out stay unknown.
     """
     known = _setup(setup or Setup(), found, throughput_of)
-    return _diagnosis(found, known, job, predicted, tuple(what_ifs))
+    return _diagnosis(found, known, job, predicted, asked, changes)
 
 
 def _setup(asked: Setup, found: Collected, throughput_of: str | None) -> Setup:
@@ -69,7 +80,7 @@ def _setup(asked: Setup, found: Collected, throughput_of: str | None) -> Setup:
 
 def _diagnosis(
     found: Collected, setup: Setup, job: JobMemory | None, predicted: PredictedStep | None,
-    what_ifs: tuple[WhatIf, ...],
+    asked: PredictedChange | None, changes: Sequence[PredictedChange],
 ) -> Diagnosis:  # fmt: skip
     ways = estimates(found, setup)
     step = ways[0] if ways else None
@@ -82,12 +93,17 @@ def _diagnosis(
     kind, sentence = "unknown", _no_step_time(found, parts)
     helps: list[WhatIf] = []
     useless: list[WhatIf] = []
+    what_ifs: list[WhatIf] = []
     notes = [*_notes(found, setup, step, parts), *parts.notes]
     if step is not None:
         basis = findings.Step(step.seconds, step.mean_seconds, parts, setup, total, irregular)
         kind, sentence = findings.bottleneck(basis)
         if kind != findings.CONTRADICTION:
             helps, useless = findings.helps(basis), findings.will_not_help(basis)
+            if asked is not None:
+                what_ifs, slower = what_changes_give(basis, asked, changes)
+                useless += slower
+                notes.append(scale_note(basis, asked))
         notes = [*findings.about_unrecorded(basis), *notes]
     memory = found.series.get(q.MEMORY_BYTES)
     mfu = found.series.get(q.MFU)
@@ -106,6 +122,7 @@ def _diagnosis(
         total_steps=total,
         left_seconds=step.mean_seconds * max(0, total - last) if step and total and last is not None else None,
         total_seconds=step.mean_seconds * total if step and total else None,
+        epoch_seconds=_epoch_seconds(step, asked),
         parts=parts.parts,
         missing=parts.missing,
         bottleneck_kind=kind,
@@ -118,8 +135,14 @@ def _diagnosis(
         mfu=mfu.median if mfu is not None else None,
         job=job,
         predicted=predicted,
-        what_ifs=what_ifs,
+        what_ifs=tuple(what_ifs),
     )
+
+
+def _epoch_seconds(step: Estimate | None, asked: PredictedChange | None) -> float | None:
+    if step is None or asked is None or asked.steps_per_epoch is None:
+        return None
+    return step.seconds * asked.steps_per_epoch
 
 
 def _rate(found: Collected, quantity: str, setup: Setup) -> float | None:

@@ -24,6 +24,25 @@ class PredictedStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedChange:
+    """The job with a change, or as it is, as far as its time goes."""
+
+    change: str
+    seconds: float
+    """A step without any wait for data."""
+    samples: int
+    """In a step, of all GPUs."""
+    device_bytes: int
+    fits: bool
+    loading_seconds: float | None = None
+    """To load the samples of a step; None where the job does not say it."""
+    workers: int = 0
+    """That load meanwhile; 0: the loop loads itself."""
+    steps_per_epoch: float | None = None
+    cost: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """A change, and the run with it."""
 
@@ -134,6 +153,8 @@ class Diagnosis:
     total_steps: int | None
     left_seconds: float | None
     total_seconds: float | None
+    epoch_seconds: float | None
+    """Where the job says how large its dataset is."""
     parts: tuple[Part, ...]
     missing: tuple[str, ...]
     """Phases that the log did not record."""

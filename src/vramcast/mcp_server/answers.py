@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from vramcast.access import check_code, check_file
 from vramcast.errors import UsageError
 from vramcast.jobs.load import LoadedJob, load_job
 from vramcast.jobs.readers import Request
-from vramcast.mcp_server.inputs import JobInput
+from vramcast.mcp_server.inputs import JobInput, SetupInput
 from vramcast.report.console import emit
 from vramcast.report.page import Page, print_page
 
@@ -71,6 +71,27 @@ def answer_advise(
     return Answer(_text(advice_page(found.advice)), found.to_document())
 
 
+def answer_whatif(
+    root: Path, job: JobInput, gpu: str | None, memory: str | None, keep: Iterable[str], progress: Progress
+) -> Answer:
+    from vramcast.advice.what_if import what_if
+    from vramcast.report.outcomes import what_if_document, what_if_page
+
+    found = what_if(_load(root, job), gpu, memory, keep=keep, progress=progress)
+    return Answer(_text(what_if_page(found)), what_if_document(found))
+
+
+def answer_diagnose(
+    root: Path, logs: Sequence[str], job: JobInput | None, gpu: str | None, setup: SetupInput, progress: Progress
+) -> Answer:
+    from vramcast.report.diagnosis import diagnosis_page
+    from vramcast.run_diagnosis.diagnose import diagnose
+
+    loaded = None if job is None else _load(root, job)
+    found = diagnose([_log(root, name) for name in logs], loaded, gpu, **setup.model_dump(), progress=progress)
+    return Answer(_text(diagnosis_page(found.diagnosis)), found.to_document())
+
+
 def answer_gpus(name: str | None, here: bool, progress: Progress) -> Answer:
     from vramcast.gpus import all_gpus, find_gpu
     from vramcast.gpus.state import survey
@@ -113,6 +134,13 @@ def _place(root: Path, name: str) -> str:
     path = root / name
     check_file(path if path.exists() else path.parent / path.name.partition("#")[0])
     return str(path)
+
+
+def _log(root: Path, name: str) -> Path:
+    """Standard input, which "-" means to the verb, is here what the client speaks on."""
+    path = root / name
+    check_file(path)
+    return path
 
 
 def _shortened(document: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,28 @@ Objective = Annotated[
 ]
 CardName = Annotated[str | None, Field(description="One known card, with the source of each figure.")]
 Here = Annotated[bool, Field(description="The cards of this machine: used, free, and by which process.")]
+Logs = Annotated[
+    list[str],
+    Field(
+        min_length=1,
+        description="Files of one run, relative to the root folder: its training log, stage timings, "
+        "trainer_state.json, metrics.csv, a torch.profiler trace.",
+    ),
+]
+
+
+class SetupInput(BaseModel):
+    """How samples make a step, where neither the log nor the job says it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    batch: int | None = Field(default=None, ge=1, description="Samples at a time on one GPU.")
+    gpus: int | None = Field(default=None, ge=1, description="How many train together.")
+    accumulation: int | None = Field(default=None, ge=1, description="Batches in a step.")
+    sequence: int | None = Field(default=None, ge=1, description="Tokens of a sample, for tokens/s.")
+    throughput: Literal["all", "one"] | None = Field(
+        default=None, description="Whose samples/s the log gives: of all GPUs (the default) or of one."
+    )
 
 
 class JobInput(BaseModel):

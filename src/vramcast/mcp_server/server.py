@@ -21,7 +21,16 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from vramcast import __version__
 from vramcast.access import Limits, limited
 from vramcast.errors import VramcastError
-from vramcast.mcp_server.answers import Answer, Progress, answer_advise, answer_check, answer_gpus, answer_predict
+from vramcast.mcp_server.answers import (
+    Answer,
+    Progress,
+    answer_advise,
+    answer_check,
+    answer_diagnose,
+    answer_gpus,
+    answer_predict,
+    answer_whatif,
+)
 from vramcast.mcp_server.inputs import (
     CardName,
     Detail,
@@ -31,14 +40,17 @@ from vramcast.mcp_server.inputs import (
     JobInput,
     Keep,
     Limit,
+    Logs,
     Memory,
     Objective,
+    SetupInput,
     Steps,
 )
 
 _INSTRUCTIONS = """\
 vramcast says before a PyTorch training is started whether it fits a GPU, where the memory goes, and what to change.
 Nothing is run on a GPU and none is needed. Ask `check` first; `advise` where it does not fit; `predict` for every byte.
+`whatif` says what would make it faster; `diagnose` reads the log of a run and says where its time goes.
 Sizes in the documents are bytes."""
 
 _READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
@@ -81,11 +93,30 @@ def make_server(limits: Limits) -> MCPServer:
         """What to change so that a job fits, each suggestion traced, with what it costs and the config to paste."""
         return await answer(context, partial(answer_advise, root, job, gpu, memory, device, keep or (), objective))
 
+    async def whatif(
+        job: JobInput, context: Context, gpu: Gpu = None, memory: Memory = None, keep: Keep = None
+    ) -> CallToolResult:
+        """Memory, step time, samples/s and epochs of a job with other settings, alone and together, fastest first."""
+        return await answer(context, partial(answer_whatif, root, job, gpu, memory, keep or ()))
+
+    async def diagnose(
+        logs: Logs,
+        context: Context,
+        job: JobInput | None = None,
+        gpu: Gpu = None,
+        setup: SetupInput | None = None,
+    ) -> CallToolResult:
+        """Where the time of a run goes, from its log: the step in parts, the bottleneck, what would help and what not.
+
+        With its job, what the log did not record is predicted, and each change that would help is traced.
+        """
+        return await answer(context, partial(answer_diagnose, root, logs, job, gpu, setup or SetupInput()))
+
     async def gpus(context: Context, name: CardName = None, here: Here = False) -> CallToolResult:
         """The known cards with their specifications, or the cards of this machine as they are now."""
         return await answer(context, partial(answer_gpus, name, here))
 
-    for tool in (predict, check, advise, gpus):
+    for tool in (predict, check, advise, whatif, diagnose, gpus):
         server.add_tool(tool, annotations=_READ_ONLY)
     return server
 

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
 
 SETUP, FORWARD, BACKWARD, OPTIMIZER = "setup", "forward", "backward", "optimizer"
 
@@ -33,6 +35,11 @@ class PhaseWatcher:
         self._gradients_pending = False
         self._in_step = False
         self.data_seconds = 0.0
+        self.batches = 0
+        """Taken from data loaders in the present step."""
+        self.loader: DataLoader[Any] | None = None
+        """The first that a step took a batch from."""
+        self._loaders: WeakKeyDictionary[Any, DataLoader[Any]] = WeakKeyDictionary()
         self.optimizer_steps = 0
         """Optimizer steps since the watching began; a gradient scaler that finds an overflow skips one."""
 
@@ -49,6 +56,7 @@ class PhaseWatcher:
         self._in_step = True
         self._gradients_pending = False
         self.data_seconds = 0.0
+        self.batches = 0
 
     def end_step(self) -> None:
         self._boundary(OPTIMIZER)
@@ -60,6 +68,8 @@ class PhaseWatcher:
         original_backward = torch.autograd.backward
         loader_iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
         original_next = loader_iterator.__next__
+        loader_class: Any = DataLoader
+        original_iter = DataLoader.__iter__
         tensor_class: Any = torch.Tensor
         original_to, original_cuda = torch.Tensor.to, torch.Tensor.cuda
 
@@ -84,6 +94,21 @@ class PhaseWatcher:
                 return result
 
             return call
+
+        def iterate(loader: DataLoader[Any]) -> Any:
+            iterator = original_iter(loader)
+            self._loaders[iterator] = loader
+            return iterator
+
+        timed_next = timed(original_next)
+
+        def next_batch(iterator: Any) -> Any:
+            batch = timed_next(iterator)
+            if self._in_step:
+                self.batches += 1
+                if self.loader is None:
+                    self.loader = self._loaders.get(iterator)
+            return batch
 
         def moving(function: Callable[..., Any]) -> Callable[..., Any]:
             timed_function = timed(function)
@@ -112,13 +137,15 @@ class PhaseWatcher:
             register_optimizer_step_post_hook(after_optimizer),
         ]
         torch.autograd.backward = backward
-        loader_iterator.__next__ = timed(original_next)
+        loader_iterator.__next__ = next_batch
+        loader_class.__iter__ = iterate
         tensor_class.to, tensor_class.cuda = moving(original_to), moving(original_cuda)
         try:
             yield
         finally:
             torch.autograd.backward = original_backward
             loader_iterator.__next__ = original_next
+            loader_class.__iter__ = original_iter
             # `to` and `cuda` are inherited from the C++ base class: removing ours shows them again.
             del tensor_class.to, tensor_class.cuda
             for handle in handles:

@@ -68,6 +68,7 @@ def measure_job(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _measure(factory: Callable[..., Any], arguments: dict[str, Any], steps: int) -> dict[str, Any]:
+    from vramcast.measure.loading import time_loader
     from vramcast.measure.module_peaks import module_peaks
     from vramcast.measure.real_run import measure_factory
 
@@ -78,9 +79,18 @@ def _measure(factory: Callable[..., Any], arguments: dict[str, Any], steps: int)
         return made[0]
 
     # The first steps are warm-up: optimizer state appears in the first, and kernels are still being chosen.
-    run = measure_factory(keeping, arguments, steps=steps, warmup_steps=min(2, steps - 1))
-    peaks = module_peaks(made[0])
-    return replace(run, extra={**run.extra, "module_peaks": peaks}).to_json()
+    loaders: list[tuple[Any, int]] = []
+    run = measure_factory(
+        keeping, arguments, steps=steps, warmup_steps=min(2, steps - 1),
+        then=lambda _, watcher: loaders.append((watcher.loader, watcher.batches)),
+    )  # fmt: skip
+    extra = {**run.extra, "module_peaks": module_peaks(made[0])}
+    loader, batches = loaders[0]
+    if loader is not None:
+        # Last, because it takes batches that the job does not get.
+        loading = time_loader(loader, step_seconds=run.step_seconds, batches_per_step=max(1, batches))
+        extra["loading"] = None if loading is None else loading.to_json()
+    return replace(run, extra=extra).to_json()
 
 
 if __name__ == "__main__":

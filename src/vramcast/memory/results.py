@@ -49,6 +49,8 @@ class Result:
     module_peaks: Mapping[str, int] = field(default_factory=dict)
     """Highest allocated memory during the forward pass of a module."""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    loading: Mapping[str, Any] | None = None
+    """Of a measurement whose job has a data loader: how long that takes alone."""
 
 
 def is_result(path: Path) -> bool:
@@ -156,6 +158,7 @@ def measured_result(name: str, document: Mapping[str, Any]) -> Result:
         steps=tuple(Peaks(s["peak_allocated_bytes"], s["peak_reserved_bytes"]) for s in run["steps"]),
         module_peaks=run.get("extra", {}).get("module_peaks", {}),
         seconds=seconds,
+        loading=run.get("extra", {}).get("loading"),
     )
 
 

@@ -16,6 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("log", metavar="LOG", nargs="+", help="a file, of any usual format; - is standard input")
     parser.add_argument("--job", metavar="JOB", help="what was trained, as `vramcast predict` takes it")
     parser.add_argument("--gpu", metavar="NAME", help="the card it was trained on, for --job")
+    parser.add_argument(
+        "--no-changes",
+        action="store_true",
+        help="with --job: do not trace what changes would give; much quicker",
+    )
     steps = parser.add_argument_group("how samples make a step, where neither the log nor the job says it")
     steps.add_argument("--batch", type=positive, metavar="N", help="samples at a time on one GPU")
     steps.add_argument("--gpus", "--world-size", type=positive, metavar="N", help="how many train together")
@@ -31,12 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from vramcast.cli.progress import reporting
-    from vramcast.jobs.diagnose import diagnose
+    from vramcast.run_diagnosis.diagnose import diagnose
 
     with reporting() as progress:
         found = diagnose(
             args.log, args.job, args.gpu, batch=args.batch, gpus=args.gpus, accumulation=args.accumulation,
-            sequence=args.seq, throughput=args.throughput, progress=progress,
+            sequence=args.seq, throughput=args.throughput, changes=not args.no_changes, progress=progress,
         )  # fmt: skip
     if args.json:
         print_json(found.to_document())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramcast.diagnosis.diagnose import diagnose_run, read_logs
-from vramcast.diagnosis.result import Diagnosis, JobMemory, PredictedStep, Setup, WhatIf
+from vramcast.diagnosis.result import Diagnosis, JobMemory, PredictedStep, Setup
 from vramcast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,19 +49,9 @@ class LogDiagnosis:
         return page_html(diagnosis_page(self.diagnosis))
 
 
-@dataclass(frozen=True, slots=True)
-class PredictedRun:
-    """What diagnosis takes from the prediction of a job: its memory, and its time where that is predicted."""
-
-    memory: JobMemory
-    step: PredictedStep | None = None
-    what_ifs: tuple[WhatIf, ...] = ()
-
-
-def predicted_run(result: JobPrediction) -> PredictedRun:
-    """The only place where a prediction enters a diagnosis."""
+def _memory(result: JobPrediction) -> JobMemory:
     prediction = result.prediction
-    memory = JobMemory(
+    return JobMemory(
         name=result.job.name,
         gpu=prediction.gpu.short_name,
         device_bytes=prediction.device_bytes,
@@ -68,7 +59,6 @@ def predicted_run(result: JobPrediction) -> PredictedRun:
         limit_bytes=prediction.limit_bytes,
         fits=prediction.fits,
     )
-    return PredictedRun(memory, _predicted_step(result))
 
 
 def _predicted_step(result: JobPrediction) -> PredictedStep | None:
@@ -99,12 +89,14 @@ def diagnose(
     accumulation: int | None = None,
     sequence: int | None = None,
     throughput: str | None = None,
+    changes: bool = True,
     progress: Progress = lambda text: None,
 ) -> LogDiagnosis:
     """Where the time of a run goes. `log` is its log, or several files of the same run.
 
     `batch` is of one GPU; `throughput` says whose the log's samples/s is: of "all" GPUs or of "one". What is not said
-    is taken from `job`, then from the log. Without a job torch is not imported.
+    is taken from `job`, then from the log. With a job, `changes` to it are traced, alone and together. Without a job
+    torch is not imported.
     """
     if throughput is not None and throughput not in THROUGHPUT_OF:
         raise UsageError(f"throughput {throughput!r}: write all or one, for the GPUs whose samples/s the log gives")
@@ -123,10 +115,16 @@ def diagnose(
     from vramcast.jobs.run import predict
 
     result = predict(loaded, gpu, progress=progress)
-    run = predicted_run(result)
-    diagnosis = diagnose_run(
-        found, setup, throughput_of=throughput, job=run.memory, predicted=run.step, what_ifs=run.what_ifs
+    diagnosed = partial(
+        diagnose_run, found, setup, throughput_of=throughput, job=_memory(result), predicted=_predicted_step(result)
     )
+    diagnosis = diagnosed()
+    if changes and result.time is not None and diagnosis.step is not None:
+        # Only now: what each change gives is worth tracing where the log says how long a step is.
+        from vramcast.run_diagnosis.changes import predicted_changes
+
+        asked, others = predicted_changes(loaded, gpu, progress)
+        diagnosis = diagnosed(asked=asked, changes=others)
     return LogDiagnosis(diagnosis, result)
 
 

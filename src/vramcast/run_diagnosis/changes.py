@@ -1,0 +1,40 @@
+"""The changes of `what_if`, as a diagnosis takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vramcast.advice.what_if import what_if
+from vramcast.diagnosis.result import PredictedChange
+from vramcast.gpus import GpuSpec
+from vramcast.jobs.load import LoadedJob, with_overrides
+from vramcast.jobs.timing import loading_seconds
+from vramcast.memory.what_if import Outcome
+
+
+def predicted_changes(
+    loaded: LoadedJob, gpu: str | GpuSpec | None, progress: Callable[[str], None]
+) -> tuple[PredictedChange | None, tuple[PredictedChange, ...]]:
+    """The job as it is, and with each change whose time is known."""
+    found = what_if(loaded, gpu, progress=progress)
+    made = [_change(loaded, one) for one in (found.asked, *found.outcomes)]
+    return made[0], tuple(one for one in made[1:] if one is not None)
+
+
+def _change(loaded: LoadedJob, one: Outcome) -> PredictedChange | None:
+    if one.time is None or one.throughput is None:
+        return None
+    job = with_overrides(loaded.job, one.overrides)
+    dataset = job.dataset
+    epoch = one.throughput.epoch_seconds
+    return PredictedChange(
+        change=one.text,
+        seconds=one.time.seconds - one.time.phases.get("data", 0.0),
+        samples=job.effective_sizes["batch"] * job.accumulation * job.gpus.count,
+        device_bytes=one.prediction.device_bytes,
+        fits=one.prediction.fits,
+        loading_seconds=None if dataset is None or dataset.seconds_per_sample is None else loading_seconds(job),
+        workers=0 if dataset is None else dataset.workers,
+        steps_per_epoch=None if epoch is None else epoch / one.time.seconds,
+        cost="; ".join(one.costs),
+    )
