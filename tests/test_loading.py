@@ -91,7 +91,7 @@ def test_loading_that_is_slower_than_the_step() -> None:
 
 
 def test_the_watcher_knows_the_loader_and_the_batches_of_a_step() -> None:
-    loader = DataLoader(torch.zeros(12, 2), batch_size=2)  # type: ignore[arg-type]
+    loader: DataLoader[torch.Tensor] = DataLoader(torch.zeros(12, 2), batch_size=2)  # type: ignore[arg-type]
     watcher = PhaseWatcher(lambda phase: None)
     original = DataLoader.__iter__
     with watcher.watching():
@@ -103,6 +103,6 @@ def test_the_watcher_knows_the_loader_and_the_batches_of_a_step() -> None:
         next(batches)
         watcher.end_step()
         assert watcher.loader is loader and watcher.batches == 2
-        list(DataLoader(torch.zeros(2)))  # type: ignore[arg-type]
+        list(DataLoader(list(range(2))))  # type: ignore[arg-type]
         assert watcher.loader is loader
     assert DataLoader.__iter__ is original

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from vramcast.memory.alive import LiveBlock, Owner, Variable, account_of_alive
 
 BLOCKS = [
@@ -30,7 +32,7 @@ def test_parts_add_up_and_owners_are_found_inside_blocks() -> None:
         "activations and other": 2048,
         "rounding": 112,
         "fragmentation": 1024,
-        "outside PyTorch's allocator": 904,
+        "other processes and outside PyTorch's allocator": 904,
     }
     assert sum(row.alive_bytes for row in found.parts) == 5_000
     assert all(row.predicted_bytes is None for row in found.parts) and found.predicted_at == ""
@@ -38,6 +40,25 @@ def test_parts_add_up_and_owners_are_found_inside_blocks() -> None:
     assert found.allocated_bytes == 3072 and found.unowned_bytes == 2048 and found.matched_bytes == 0
     logits = next(one for one in found.largest if one.variable)
     assert (logits.variable, logits.shape, logits.where) == ("logits (train.py:9)", "float32[256]", "train.py:7")
+
+
+@pytest.mark.parametrize(
+    ("process_bytes", "expected"),
+    [
+        (4500, {"outside PyTorch's allocator": 404, "other processes": 500}),
+        # Of another process with the same number, in another container.
+        (1000, {"other processes and outside PyTorch's allocator": 904}),
+        (9000, {"other processes and outside PyTorch's allocator": 904}),
+    ],
+)
+def test_other_processes_on_the_card_are_not_called_ours(process_bytes: int, expected: dict[str, int]) -> None:
+    found = account_of_alive(
+        BLOCKS, OWNERS, reserved_bytes=4096, tried_bytes=2048, total_bytes=10_000, free_bytes=5_000,
+        process_bytes=process_bytes,
+    )  # fmt: skip
+    parts = {row.name: row.alive_bytes for row in found.parts}
+    assert {name: size for name, size in parts.items() if "other processes" in name or "outside" in name} == expected
+    assert sum(parts.values()) == 5_000
 
 
 def test_blocks_of_which_the_same_can_be_said_are_counted_together() -> None:

@@ -84,6 +84,26 @@ def test_a_calibration_of_another_card_is_refused() -> None:
         CostModel.for_gpu(find_gpu("rtx-4090"), _calibration())
 
 
+def test_the_option_of_the_verbs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VRAMCAST_CALIBRATION", "")
+    named = tmp_path / "named.json"
+    Calibration(gpu="h200", source="named on the command line", kinds=_calibration().kinds).save(named)
+    (tmp_path / "train.py").write_text(
+        "import torch\nlayer = torch.nn.Linear(64, 64).cuda()\noptimizer = torch.optim.SGD(layer.parameters())\n"
+        "for _ in range(9):\n    layer(torch.ones(8, 64, device='cuda')).sum().backward()\n    optimizer.step()\n"
+    )
+    script = str(tmp_path / "train.py")
+    assert main(["run", "--gpu", "h200", "--json", "--calibration", str(named), script]) == 0
+    assert json.loads(capsys.readouterr().out)["time"]["source"] == "named on the command line"
+    assert main(["run", "--gpu", "rtx-4090", "--calibration", str(named), script]) == 2
+    assert "the calibration is of h200, not of rtx-4090" in capsys.readouterr().err
+    for verb in ("predict", "whatif"):
+        assert main([verb, "none.yaml", "--calibration", str(tmp_path / "none.json")]) == 2
+        assert "vramcast calibrate" in capsys.readouterr().err
+
+
 def test_every_card_has_costs_without_a_calibration() -> None:
     for spec in all_gpus():
         model = CostModel(spec)

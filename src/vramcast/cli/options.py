@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,25 @@ def add_card_options(parser: argparse.ArgumentParser) -> None:
         "--limit", metavar="SIZE", help="let PyTorch reserve at most this (24GiB) instead of what the card has"
     )
     parser.add_argument("--allocator-conf", metavar="CONF", help="what PYTORCH_CUDA_ALLOC_CONF would say")
+
+
+def add_calibration_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="times of operators from `vramcast calibrate --out FILE`"
+    )
+
+
+def use_calibration(args: argparse.Namespace) -> None:
+    """For everything that is predicted in this process."""
+    if args.calibration is None:
+        return
+    from vramcast.gpus import find_gpu
+    from vramcast.timing.costs import Calibration
+
+    given = Calibration.load(args.calibration)
+    if args.gpu is not None:
+        given.check_card(find_gpu(args.gpu).id)
+    os.environ["VRAMCAST_CALIBRATION"] = str(args.calibration.resolve())
 
 
 def add_room_options(parser: argparse._ActionsContainer) -> None:

@@ -10,6 +10,8 @@ from vramcast.diagnosis.findings import Step, text
 from vramcast.diagnosis.result import MEASURED, PREDICTED, PredictedChange, WhatIf
 
 _WORTH = 1.01
+_DOUBTFUL = 3
+"""A log that differs by so much from the prediction may be of something else."""
 _WAITS = 0.01
 """Of the step: with workers, a loop that waits longer than this runs as fast as they load."""
 
@@ -85,7 +87,8 @@ def what_changes_give(
 
 def _useless(row: WhatIf, faster: float) -> WhatIf:
     needs = f"{(row.device_bytes or 0) / 2**30:.1f} GiB"
-    said = f"{faster - 1:+.0%} samples/s, a step of {text(row.step_seconds or 0.0)}, {needs}"
+    gain = f"{faster - 1:+.0%}".replace("-0%", "+0%")
+    said = f"{gain} samples/s, a step of {text(row.step_seconds or 0.0)}, {needs}"
     return WhatIf(
         change=row.change, source=PREDICTED, step_seconds=row.step_seconds, samples_per_second=row.samples_per_second,
         epoch_seconds=row.epoch_seconds, total_seconds=row.total_seconds, device_bytes=row.device_bytes, fits=row.fits,
@@ -96,7 +99,9 @@ def _useless(row: WhatIf, faster: float) -> WhatIf:
 def scale_note(step: Step, asked: PredictedChange) -> str:
     now = basis(step, asked)
     computing = now.seconds - now.waiting
+    ratio = computing / asked.seconds
+    doubt = "" if 1 / _DOUBTFUL < ratio < _DOUBTFUL else "; was it this job, on this card?"
     return (
         f"predicted for this card: a step of {text(asked.seconds)} without loading; measured {text(computing)}, "
-        f"{computing / asked.seconds:.2f} times as long; what changes would give is scaled by that"
+        f"{ratio:.2f} times as long; what changes would give is scaled by that{doubt}"
     )

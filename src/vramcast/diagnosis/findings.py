@@ -11,7 +11,7 @@ from vramcast.diagnosis.split import GPU_IDLE, Split
 
 COMPUTING = (q.FORWARD, q.LOSS, q.BACKWARD, q.RECOMPUTATION, q.OPTIMIZER)
 LOADING = (q.DATA, q.TRANSFER)
-_MATTERS = 0.05
+MATTERS = 0.05
 """Of the step: what takes less is not worth changing."""
 CONTRADICTION = "contradiction"
 _CONTRADICTS = 1.2
@@ -164,7 +164,7 @@ def about_unrecorded(step: Step) -> list[str]:
 
 def helps(step: Step) -> list[WhatIf]:
     """The most that each can give, best first."""
-    found = [one for one in _candidates(step) if (one.step_seconds or 0.0) <= (1 - _MATTERS) * step.seconds]
+    found = [one for one in _candidates(step) if (one.step_seconds or 0.0) <= (1 - MATTERS) * step.seconds]
     found += _regular(step)
     found.sort(key=lambda one: (one.total_seconds or 0.0, one.step_seconds or 0.0))
     return [*found, *_larger_batch(step)]
@@ -258,7 +258,7 @@ def _largest_leaf(part: Part) -> Part:
 def _regular(step: Step) -> Iterator[WhatIf]:
     """Without the steps that take longer."""
     for one in step.irregular:
-        if one.share < _MATTERS or not step.total_steps:
+        if one.share < MATTERS or not step.total_steps:
             continue
         change = {
             "periodic": "no slow steps: save and evaluate less often, or asynchronously",
@@ -292,7 +292,7 @@ def will_not_help(step: Step) -> list[WhatIf]:
     found = []
     for phases, change, what in small:
         seconds = split.seconds(*phases)
-        if seconds is not None and seconds < _MATTERS * step.seconds:
+        if seconds is not None and seconds < MATTERS * step.seconds:
             why = f"{what} {text(seconds)} of {text(step.seconds)}: {100 * seconds / step.seconds:.2g} % at most"
             found.append(step.changed(change, seconds, why))
     loading = split.seconds(*LOADING)

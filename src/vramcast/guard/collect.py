@@ -12,9 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from vramcast.errors import UsageError
+from vramcast.gpus.state import local_gpu
 from vramcast.memory import Prediction
 from vramcast.memory.alive import Alive, LiveBlock, Owner, Variable, account_of_alive
 from vramcast.virtual_gpu.containers import all_of
+from vramcast.virtual_gpu.context import active_card
 from vramcast.virtual_gpu.storages import GPU, block_of
 from vramcast.virtual_gpu.unknown import is_machinery
 
@@ -39,10 +42,22 @@ def collect(device: int, tried_bytes: int, *, steps: int, prediction: Prediction
         tried_bytes=tried_bytes,
         total_bytes=total,
         free_bytes=free,
+        process_bytes=_process_bytes(device, total - free),
         limit_bytes=int(total * fraction) if fraction < 1 else None,
         steps=steps,
         prediction=prediction,
     )
+
+
+def _process_bytes(device: int, used_bytes: int) -> int | None:
+    """What the driver counts as this process's. Nobody else is on a virtual card."""
+    if active_card() is not None:
+        return used_bytes
+    try:
+        card = local_gpu(device)
+    except UsageError:
+        return None
+    return next((one.used_bytes for one in card.processes if one.pid == os.getpid()), None)
 
 
 def _owners() -> Iterator[Owner]:

@@ -22,6 +22,10 @@ from vramcast.trace.schema import KINDS
 UNKNOWN = "activations and other"
 """Blocks that no parameter, optimizer or prediction explains."""
 OUTSIDE = "outside PyTorch's allocator"
+OTHERS = "other processes"
+OUTSIDE_OR_OTHERS = "other processes and outside PyTorch's allocator"
+"""Where nobody says how much of it is this process's."""
+_NOT_RESERVED = (OUTSIDE, OTHERS, OUTSIDE_OR_OTHERS)
 _LARGEST = 20
 _MODULE_PARTS = 4
 """GPT2LMHeadModel.transformer.h.0: deeper ones are added to these."""
@@ -130,10 +134,12 @@ def account_of_alive(
     tried_bytes: int,
     total_bytes: int,
     free_bytes: int,
+    process_bytes: int | None = None,
     limit_bytes: int | None = None,
     steps: int = 0,
     prediction: Prediction | None = None,
 ) -> Alive:
+    """`process_bytes` is what the driver counts as this process's; None where it does not say."""
     owned = _by_block(blocks, owners)
     held = _by_block(blocks, variables)
     expected = _Expectation(prediction)
@@ -163,7 +169,9 @@ def account_of_alive(
     allocated = sum(block.size_bytes for block in blocks)
     by_kind[ROUNDING] = allocated - sum(block.requested_bytes for block in blocks)
     by_kind[FRAGMENTATION] = reserved_bytes - allocated
-    by_kind[OUTSIDE] = max(0, total_bytes - free_bytes - reserved_bytes)
+    by_kind |= _not_reserved(total_bytes - free_bytes, reserved_bytes, process_bytes)
+    if expected.parts and OUTSIDE_OR_OTHERS in by_kind:
+        expected.parts[OUTSIDE_OR_OTHERS] = expected.parts.pop(OUTSIDE)
     return Alive(
         tried_bytes=tried_bytes,
         total_bytes=total_bytes,
@@ -171,7 +179,7 @@ def account_of_alive(
         allocated_bytes=allocated,
         reserved_bytes=reserved_bytes,
         limit_bytes=limit_bytes,
-        parts=_beside(by_kind, expected.parts, (*KINDS, UNKNOWN, ROUNDING, FRAGMENTATION, OUTSIDE)),
+        parts=_beside(by_kind, expected.parts, (*KINDS, UNKNOWN, ROUNDING, FRAGMENTATION, *_NOT_RESERVED)),
         modules=_beside(by_module, expected.modules, sorted(by_module, key=lambda name: -by_module[name])),
         largest=tuple(replace(block, count=count) for block, count in _most(named)),
         blocks=len(blocks),
@@ -181,6 +189,14 @@ def account_of_alive(
         prediction=prediction,
         predicted_at=expected.moment,
     )
+
+
+def _not_reserved(used_bytes: int, reserved_bytes: int, process_bytes: int | None) -> dict[str, int]:
+    """Of the card, what PyTorch's allocator does not hold. In a container the driver's number may be another's: one
+    that does not go with what is reserved says nothing."""
+    if process_bytes is None or not reserved_bytes <= process_bytes <= used_bytes:
+        return {OUTSIDE_OR_OTHERS: max(0, used_bytes - reserved_bytes)}
+    return {OUTSIDE: process_bytes - reserved_bytes, OTHERS: used_bytes - process_bytes}
 
 
 _Held = TypeVar("_Held", Owner, Variable)

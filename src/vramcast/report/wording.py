@@ -67,7 +67,9 @@ def seconds(value: float) -> str:
 
 
 def duration(value: float) -> str:
-    """Of a run: 14.8 h, 12.3 min, 45 s."""
+    """Of a run: 14.8 h, 12.3 min, 45 s, 250.0 ms."""
+    if value < 1:
+        return seconds(value)
     if value >= 48 * 3600:
         return f"{value / 86400:,.1f} days"
     if value >= 3600:

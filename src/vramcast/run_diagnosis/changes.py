@@ -13,10 +13,10 @@ from vramcast.memory.what_if import Outcome
 
 
 def predicted_changes(
-    loaded: LoadedJob, gpu: str | GpuSpec | None, progress: Callable[[str], None]
+    loaded: LoadedJob, gpu: str | GpuSpec | None, keep: tuple[str, ...], progress: Callable[[str], None]
 ) -> tuple[PredictedChange | None, tuple[PredictedChange, ...]]:
-    """The job as it is, and with each change whose time is known."""
-    found = what_if(loaded, gpu, progress=progress)
+    """The job as it is, and with each change whose time is known; `keep` names knobs that are left alone."""
+    found = what_if(loaded, gpu, keep=keep, progress=progress)
     made = [_change(loaded, one) for one in (found.asked, *found.outcomes)]
     return made[0], tuple(one for one in made[1:] if one is not None)
 
@@ -36,5 +36,6 @@ def _change(loaded: LoadedJob, one: Outcome) -> PredictedChange | None:
         loading_seconds=None if dataset is None or dataset.seconds_per_sample is None else loading_seconds(job),
         workers=0 if dataset is None else dataset.workers,
         steps_per_epoch=None if epoch is None else epoch / one.time.seconds,
-        cost="; ".join(one.costs),
+        # Of several together each has a line of its own.
+        cost=one.costs[0] if len(one.costs) == 1 else "",
     )

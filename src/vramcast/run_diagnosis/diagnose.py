@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramcast.diagnosis.diagnose import diagnose_run, read_logs
+from vramcast.diagnosis.findings import MATTERS
 from vramcast.diagnosis.result import Diagnosis, JobMemory, PredictedStep, Setup
+from vramcast.diagnosis.sample import OPTIMIZER
 from vramcast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -123,9 +125,16 @@ def diagnose(
         # Only now: what each change gives is worth tracing where the log says how long a step is.
         from vramcast.run_diagnosis.changes import predicted_changes
 
-        asked, others = predicted_changes(loaded, gpu, progress)
+        asked, others = predicted_changes(loaded, gpu, _not_worth_changing(diagnosis), progress)
         diagnosis = diagnosed(asked=asked, changes=others)
     return LogDiagnosis(diagnosis, result)
+
+
+def _not_worth_changing(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Knobs whose part of the step is so small that the diagnosis names them among what will not help."""
+    whole = diagnosis.step.seconds if diagnosis.step is not None else 0.0
+    optimizer = sum(part.seconds or 0.0 for part in diagnosis.parts if part.phase == OPTIMIZER)
+    return ("optimizer",) if optimizer < MATTERS * whole else ()
 
 
 def _loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path) -> LoadedJob:

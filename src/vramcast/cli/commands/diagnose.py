@@ -9,13 +9,21 @@ from __future__ import annotations
 import argparse
 import sys
 
-from vramcast.cli.options import EXIT_FITS, add_json_option, positive, print_json
+from vramcast.cli.options import (
+    EXIT_FITS,
+    add_calibration_option,
+    add_json_option,
+    positive,
+    print_json,
+    use_calibration,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("log", metavar="LOG", nargs="+", help="a file, of any usual format; - is standard input")
     parser.add_argument("--job", metavar="JOB", help="what was trained, as `vramcast predict` takes it")
     parser.add_argument("--gpu", metavar="NAME", help="the card it was trained on, for --job")
+    add_calibration_option(parser)
     parser.add_argument(
         "--no-changes",
         action="store_true",
@@ -38,6 +46,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.cli.progress import reporting
     from vramcast.run_diagnosis.diagnose import diagnose
 
+    use_calibration(args)
     with reporting() as progress:
         found = diagnose(
             args.log, args.job, args.gpu, batch=args.batch, gpus=args.gpus, accumulation=args.accumulation,

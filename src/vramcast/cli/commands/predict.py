@@ -16,12 +16,14 @@ from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
+    add_calibration_option,
     add_card_options,
     add_chrome_option,
     add_json_option,
     check_writable,
     positive,
     print_json,
+    use_calibration,
     write_chrome,
 )
 
@@ -31,6 +33,7 @@ READS_SCRIPT_FLAGS = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser, nargs="?")
     add_card_options(parser)
+    add_calibration_option(parser)
     add_job_options(parser)
     parser.add_argument("--steps", type=positive, default=3, metavar="N", help="trace N optimizer steps (%(default)s)")
     add_json_option(parser)
@@ -41,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     check_writable(args.save)
     check_writable(args.chrome)
+    use_calibration(args)
     loaded = load(args)
 
     from vramcast.cli.progress import reporting

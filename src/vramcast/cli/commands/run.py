@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from vramcast.cli.options import (
+    add_calibration_option,
     add_card_options,
     add_chrome_option,
     add_json_option,
@@ -22,12 +23,14 @@ from vramcast.cli.options import (
     limit_bytes,
     positive,
     report,
+    use_calibration,
     write_chrome,
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_card_options(parser)
+    add_calibration_option(parser)
     parser.add_argument(
         "--steps", type=positive, default=3, metavar="N", help="stop after N optimizer steps (default %(default)s)"
     )
@@ -47,6 +50,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"no such script: {args.script}")
     check_writable(args.save)
     check_writable(args.chrome)
+    use_calibration(args)
     limit = limit_bytes(args)
     spec, remark = card_for(args.gpu)
 

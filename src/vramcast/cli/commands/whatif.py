@@ -10,7 +10,15 @@ import argparse
 import sys
 
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
-from vramcast.cli.options import EXIT_DOES_NOT_FIT, EXIT_FITS, add_json_option, names, print_json
+from vramcast.cli.options import (
+    EXIT_DOES_NOT_FIT,
+    EXIT_FITS,
+    add_calibration_option,
+    add_json_option,
+    names,
+    print_json,
+    use_calibration,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep", metavar="A,B", type=names, default=(), help="leave these alone: batch, checkpointing, precision, ..."
     )
+    add_calibration_option(parser)
     add_json_option(parser)
     add_job_options(parser)
 
@@ -28,6 +37,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.advice.what_if import what_if
     from vramcast.cli.progress import reporting
 
+    use_calibration(args)
     loaded = load(args)
     with reporting() as progress:
         found = what_if(loaded, args.gpu, args.memory, keep=args.keep, progress=progress)
