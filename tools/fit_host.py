@@ -61,7 +61,7 @@ def load(folder: Path) -> list[Case]:
         rows = last_iteration(calls)
         measured = measured_rows(calls, rows, record)
         known = combined(times[record["name"]])
-        if sum(seconds for seconds, _ in measured.values()) > 1.05 * known.seconds:
+        if sum(seconds for seconds, _ in measured.values()) > 1.05 * known.step_seconds:
             continue  # the recorded step ran other kernels, or at another clock, than the timed ones
         numbers: dict[tuple[int, int, int], int] = {}
         kinds, found = [], []
@@ -74,7 +74,7 @@ def load(folder: Path) -> list[Case]:
                 kinds.append(features(op, arguments, key[1], kernels))
             found.append((numbers[key], seconds, kernels, waits(op, arguments)))
         cuts = [(part.end - rows.start, part.phase) for part in stretches(calls, rows)]
-        cases.append(Case(record["name"], kinds, found, cuts, {"step": known.seconds, **known.phases}))
+        cases.append(Case(record["name"], kinds, found, cuts, {"step": known.step_seconds, **known.phases}))
     return cases
 
 
