@@ -145,13 +145,12 @@ def _grouped(card: Card, shape: _Shape, direction: str, unit: str, layout: str, 
         elements = shape.bytes / shape.item * wide / few
         base = max(tiled_seconds(card, shape.groups, m, wide if n < wide else n, k, unit), moved)
         base += elements * _WIDENING_INSTRUCTIONS / card.issue
-        return Part(f"widened-{direction}", base, shape.flops, shape.bytes, unit, (), (tags[0],), 7)
+        return Part("widened", base, shape.flops, shape.bytes, unit, (), (tags[0],), 7)
     m, n, k = _product(shape, direction, shape.c_in, shape.c_out)
     kernels = shape.groups * (3 if shape.last else 4)
     one = max(tiled_seconds(card, 1, m, n, k, unit, splits=direction == "wgrad"), moved / shape.groups)
     base = shape.groups * one + 2 * moved + kernels * _SHORTEST_KERNEL_SECONDS
-    features = (feature("k", k), feature("idle", card.sms * 128 * 128 / max(m * n, 1)))
-    return Part(f"looped-{direction}", base, shape.flops, shape.bytes, unit, features, tuple(tags), kernels)
+    return Part(f"looped-{direction}", base, shape.flops, shape.bytes, unit, (), tuple(tags), kernels)
 
 
 def _power_of_two(channels: int) -> int:

@@ -79,16 +79,19 @@ def fourier(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[P
 
 
 def recurrent(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    return _recurrent(args, card, cudnn_tf32, args.args[10:11] == (True,))
+
+
+def _recurrent(args: Arguments, card: Card, cudnn_tf32: bool, batch_first: bool) -> list[Part]:
     """cuDNN's recurrent networks: gates of all steps from the inputs at once, then one product a step.
 
     _cudnn_rnn(input, weights, weight_stride0, buffer, hx, cx, mode, hidden, projected, layers, batch_first, dropout,
-    train, bidirectional, ...); the backward call begins with the same.
+    train, bidirectional, ...); the backward call begins with the same and has four more tensors after cx.
     """
     x = args.tensor(0)
     weights = args.tensor_list(1)
     if x is None or not weights or len(x.shape) != 3:
         return []
-    batch_first = any(value is True for value in args.args[9:12])
     steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
     matrices = [weight for weight in weights if len(weight.shape) == 2]
     unit = unit_of(x.dtype, cudnn_tf32 and card.has_tf32)
@@ -108,15 +111,14 @@ def recurrent(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list
         return [Part("recurrent-persistent", base, flops, moved, unit, kernels=1 + 2 * layers)]
     # A product and what follows it, step after step.
     kernels = 2 * steps * layers
-    return [Part("recurrent", base, flops, moved, unit, (feature("steps", steps),), kernels=kernels)]
+    return [Part("recurrent", base, flops, moved, unit, kernels=kernels)]
 
 
 def recurrent_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
-    """Three kernels a step where forward has two: a clear and the two products of a split depth."""
-    forward = recurrent(args, card, tf32, cudnn_tf32)
+    forward = _recurrent(args, card, cudnn_tf32, args.args[14:15] == (True,))
     return [
         Part(f"{part.kind}-backward", 2 * part.base, 2 * part.flops, 2 * part.bytes, part.unit, part.features,
-             kernels=3 * part.kernels // 2)
+             kernels=part.kernels)
         for part in forward
     ]  # fmt: skip
 
