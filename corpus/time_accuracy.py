@@ -15,8 +15,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from functools import cache
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,70 +23,14 @@ from corpus.children import run_each
 from corpus.markdown import rewritten
 from corpus.measure_corpus import Workload, load_corpus, load_everything
 from corpus.predictions import TIMEOUT_SECONDS, Comparison, Measured, import_heavy, run_virtually
-from corpus.times import (
-    PHASES,
-    MeasuredTimes,
-    TimeFigures,
-    combined,
-    measured_times,
-    op_records,
-    time_figures,
-)
+from corpus.time_errors import TimeComparison, blind, is_variant, order_of_pairs, spread, summary
+from corpus.times import PHASES, MeasuredTimes, combined, measured_times, time_figures
 from vramcast.trace import StepTrace
 
 GPU = "h200"
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 ERRORS = Path(__file__).resolve().parents[1] / "src" / "vramcast" / "timing" / "errors.json"
-LEAST_PHASE = 0.02
-"""A phase that is a smaller part of its step than this is not judged."""
-LEAST_DIFFERENCE = 0.05
-_SAME_MODEL = ("name", "kind", "layers", "width", "heads", "channels", "gated", "dims", "rank")
-
-
-@dataclass(frozen=True)
-class TimeComparison:
-    """A measured step beside its prediction."""
-
-    measured: MeasuredTimes
-    predicted: TimeFigures
-
-    @property
-    def error(self) -> float:
-        return self.predicted.seconds / self.measured.seconds - 1
-
-    @property
-    def specification_error(self) -> float:
-        return self.predicted.specification_seconds / self.measured.seconds - 1
-
-    def phase_error(self, phase: str) -> float | None:
-        measured = self.measured.phases.get(phase, 0.0)
-        if measured < LEAST_PHASE * self.measured.seconds:
-            return None
-        return self.predicted.phases.get(phase, 0.0) / measured - 1
-
-    @property
-    def fitted(self) -> bool:
-        """Its ops were recorded, and the times of kernels and host are fitted to them."""
-        return self.measured.name in _fitted()
-
-    @property
-    def model(self) -> tuple[Any, ...]:
-        args = self.measured.args
-        return self.measured.factory, *(str(args.get(name)) for name in _SAME_MODEL)
-
-
-@cache
-def _fitted() -> frozenset[str]:
-    return frozenset(record["name"] for record in op_records())
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Pairs of runs of one model whose measured times differ."""
-
-    right: int
-    total: int
-    wrong: tuple[tuple[str, str], ...]
+VARIANTS = Path(__file__).resolve().parent / "what-if.yaml"
 
 
 def trace_all(workloads: Iterable[Measured], folder: Path, jobs: int) -> dict[str, str]:
@@ -128,60 +71,6 @@ def time_comparisons(comparisons: Iterable[Comparison]) -> list[TimeComparison]:
     ]
 
 
-def order_of_pairs(comparisons: Iterable[TimeComparison]) -> Pairs:
-    """Runs of the same model whose measured times differ by more than 5 %: is the slower one predicted slower?"""
-    by_model: dict[tuple[Any, ...], list[TimeComparison]] = {}
-    for comparison in comparisons:
-        by_model.setdefault(comparison.model, []).append(comparison)
-    right, wrong = 0, []
-    for group in by_model.values():
-        for i, one in enumerate(group):
-            for other in group[i + 1 :]:
-                a, b = one.measured.seconds, other.measured.seconds
-                if abs(a - b) <= LEAST_DIFFERENCE * min(a, b):
-                    continue
-                if (a < b) == (one.predicted.seconds < other.predicted.seconds):
-                    right += 1
-                else:
-                    wrong.append((one.measured.name, other.measured.name))
-    return Pairs(right, right + len(wrong), tuple(wrong))
-
-
-def quantile(values: Iterable[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
-
-
-def summary(comparisons: list[TimeComparison]) -> list[tuple[str, int, float, float, float]]:
-    """(what, how many, median error, nine of ten, within 20 %)."""
-    rows = []
-    columns: list[tuple[str, list[float]]] = [("step", [c.error for c in comparisons])]
-    for phase in PHASES:
-        errors = [c.phase_error(phase) for c in comparisons]
-        columns.append((phase, [e for e in errors if e is not None]))
-    columns.append(("step, specification only", [c.specification_error for c in comparisons]))
-    for name, found in columns:
-        sizes = [abs(error) for error in found]
-        within = sum(size <= 0.2 for size in sizes) / len(sizes) if sizes else 0.0
-        rows.append((name, len(sizes), quantile(sizes, 0.5), quantile(sizes, 0.9), within))
-    return rows
-
-
-def spread(comparisons: list[TimeComparison]) -> dict[str, tuple[float, float]]:
-    """Measured over predicted, between the 5th and the 95th of a hundred: what an interval is made of. With a
-    calibration, of workloads that it was not fitted to."""
-    unseen = [comparison for comparison in comparisons if not comparison.fitted] or comparisons
-    found = {}
-    for name, errors in (
-        ("calibrated", [c.error for c in unseen]),
-        ("specification", [c.specification_error for c in comparisons]),
-    ):
-        ratios = [1 / (1 + error) for error in errors]
-        low, high = min(1.0, quantile(ratios, 0.05)), max(1.0, quantile(ratios, 0.95))
-        found[name] = (round(low, 2), round(high, 2))
-    return found
-
-
 def as_measured(workload: Workload | MeasuredTimes) -> Measured:
     seed = workload.seed if isinstance(workload, MeasuredTimes) else 0
     return Measured(
@@ -191,7 +80,7 @@ def as_measured(workload: Workload | MeasuredTimes) -> Measured:
 
 def recorded(only: str = "") -> list[MeasuredTimes]:
     """One figure for each recorded workload that this machine can run."""
-    missing = {workload.name for workload in load_everything() if workload.missing}
+    missing = {workload.name for workload in (*load_everything(), *load_corpus(VARIANTS)) if workload.missing}
     return [
         combined(runs)
         for name, runs in sorted(measured_times().items())
@@ -215,19 +104,34 @@ def predict_unmeasured(corpus: Path, out: Path, folder: Path, jobs: int) -> int:
     return 0
 
 
+def groups(comparisons: list[TimeComparison]) -> list[tuple[str, list[TimeComparison]]]:
+    """What is told apart: seen by the fit or not, and what was predicted before there was a measurement."""
+    before = blind(comparisons)
+    return [
+        ("predicted before they were measured, drawn at random", [c for c in before if not is_variant(c)]),
+        ("predicted before they were measured, variants of five models", [c for c in before if is_variant(c)]),
+        ("now, those whose ops the fit has seen", [c for c in comparisons if c.fitted]),
+        ("now, the others", [c for c in comparisons if not c.fitted]),
+        ("now, all", comparisons),
+    ]
+
+
 def print_summary(comparisons: list[TimeComparison]) -> None:
-    unseen = [comparison for comparison in comparisons if not comparison.fitted]
-    for title, group in (("all recorded workloads", comparisons), ("those whose ops no fit has seen", unseen)):
+    for title, group in groups(comparisons):
         print(f"{title}: {len(group)}")
         for name, count, middle, most, within in summary(group):
             print(f"  {name:<26} {count:4d}  median {middle:6.1%}  nine of ten {most:6.1%}  within 20 % {within:5.0%}")
-    pairs = order_of_pairs(comparisons)
-    if pairs.total:
-        print(
-            f"pairs of one model in the right order: {pairs.right} of {pairs.total} ({pairs.right / pairs.total:.1%})"
-        )
+    before = blind(comparisons)
+    for title, pairs in (
+        ("variants, as predicted before", order_of_pairs(filter(is_variant, before))),
+        ("variants, now", order_of_pairs(filter(is_variant, comparisons))),
+        ("all, now", order_of_pairs(comparisons)),
+    ):
+        print(f"pairs in the right order ({title}): {pairs.right} of {pairs.total} ({pairs.share:.1%})")
         for one, other in pairs.wrong[:12]:
             print(f"  wrong: {one}, {other}")
+    noisy = [comparison.measured.name for comparison in comparisons if comparison.measured.noisy]
+    print(f"measured with and without waits between steps, and far apart: {', '.join(noisy) or 'none'}")
 
 
 def line(comparison: TimeComparison) -> str:

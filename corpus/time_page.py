@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from corpus.markdown import paragraph, table
-from corpus.time_accuracy import TimeComparison, order_of_pairs, summary
+from corpus.time_errors import TimeComparison, blind, is_variant, order_of_pairs, summary
 from corpus.times import PHASES
 
 BEGIN, END = "<!-- times -->", "<!-- end of times -->"

@@ -22,6 +22,7 @@ from vramcast.trace.calls import MARKS, OpCalls
 RECORDS = Path(__file__).resolve().parent / "records"
 OP_TIMES = RECORDS / "op_times"
 STEP_TIMES = (RECORDS / "times", OP_TIMES)
+NOISE = 0.4
 PHASES = ("forward", "backward", "optimizer")
 
 # Under a recording mode some ops make tensors that they do not make alone, and the other way round.
@@ -41,8 +42,13 @@ class MeasuredTimes:
     seed: int
     gpu: str
     seconds: float
+    """What is compared with predictions: see `robust_seconds`."""
+    step_seconds: float
+    """Of steps with a wait between them, which the phases add up to."""
     phases: Mapping[str, float]
     issue_seconds: float | None
+    noisy: bool = False
+    """With and without waits between steps the times were far apart, and the smaller one counts."""
 
 
 def measured_times(folders: Sequence[Path] = STEP_TIMES) -> dict[str, list[MeasuredTimes]]:
@@ -58,8 +64,21 @@ def measured_times(folders: Sequence[Path] = STEP_TIMES) -> dict[str, list[Measu
     return found
 
 
+def robust_seconds(step: float, free_running: float | None) -> tuple[float, bool]:
+    """One figure of steps timed one by one and of steps in a row; and whether they are too far apart to average.
+
+    Something else slowed down one of the two then, so that the smaller is nearer to the truth.
+    """
+    if not free_running:
+        return step, False
+    noisy = max(step, free_running) > (1 + NOISE) * min(step, free_running)
+    return (min(step, free_running) if noisy else (step + free_running) / 2), noisy
+
+
 def _times(record: dict[str, Any], gpu: str) -> MeasuredTimes:
     steps = record["steps"][record["warmup_steps"] :]
+    step_seconds = median(step["device_seconds"] for step in steps)
+    seconds, noisy = robust_seconds(step_seconds, record.get("free_running_step_seconds"))
     return MeasuredTimes(
         name=record["name"],
         factory=record["factory"],
@@ -67,9 +86,11 @@ def _times(record: dict[str, Any], gpu: str) -> MeasuredTimes:
         tags=tuple(record["tags"]),
         seed=record.get("seed", 0),
         gpu=gpu,
-        seconds=median(step["device_seconds"] for step in steps),
+        seconds=seconds,
+        step_seconds=step_seconds,
         phases={name: median(step["phase_seconds"].get(name, 0.0) for step in steps) for name in PHASES},
         issue_seconds=median(step["issue_seconds"] for step in steps) if "issue_seconds" in steps[0] else None,
+        noisy=noisy,
     )
 
 
@@ -84,8 +105,10 @@ def combined(runs: Sequence[MeasuredTimes]) -> MeasuredTimes:
         seed=first.seed,
         gpu=first.gpu,
         seconds=sum(run.seconds for run in runs) / len(runs),
+        step_seconds=sum(run.step_seconds for run in runs) / len(runs),
         phases={name: sum(run.phases[name] for run in runs) / len(runs) for name in PHASES},
         issue_seconds=first.issue_seconds,
+        noisy=any(run.noisy for run in runs),
     )
 
 

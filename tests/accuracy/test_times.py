@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from corpus.predictions import Comparison, Measured
-from corpus.time_accuracy import order_of_pairs, quantile, time_comparisons
+from corpus.time_accuracy import time_comparisons
+from corpus.time_errors import order_of_pairs, quantile
 from corpus.times import PHASES
 
 from tests.accuracy.conftest import reason_to_skip, recorded

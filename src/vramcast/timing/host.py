@@ -35,6 +35,9 @@ LISTS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_forea
 
 _MARK_FEATURES = {HOOK: "hook", MODULE: "module", BACKWARD: "backward", ITERATION: "iteration"}
 
+_FEW_KERNELS = 20
+"""A library that launches more than this in one call does so in a loop of its own, with little between two launches."""
+
 Features = tuple[tuple[str, float], ...]
 
 
@@ -58,7 +61,9 @@ def features(op: str, arguments: str, flags: int, kernels: int) -> Features:
         where = "forward" if flags & GRAD else "unrecorded"
     found = [(f"{where} {'op' if kernels else 'view'}", 1.0)]
     if kernels > 1:
-        found.append(("further kernel", float(min(kernels, 20) - 1)))
+        found.append(("further kernel", float(min(kernels, _FEW_KERNELS) - 1)))
+    if kernels > _FEW_KERNELS:
+        found.append(("kernel of many", float(kernels - _FEW_KERNELS)))
     if "convolution" in name or "cudnn" in name:
         found.append(("library call", 1.0))
     if flags & AUTOCAST and kernels and where != "backward":

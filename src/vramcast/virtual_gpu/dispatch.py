@@ -57,7 +57,7 @@ class DispatchMode(TorchDispatchMode):
                     return handler(func, args, kwargs)
                 number = log.number(func, args, kwargs)
                 out = handler(func, args, kwargs)
-                log.note(number)
+                log.note(number, args)
                 return out
             except RuntimeError as error:
                 raise in_words_of_cuda(error) from error.__cause__

@@ -6,7 +6,7 @@ values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -57,10 +57,10 @@ class OpLog:
             number = self._log.add_distinct((func, text) if key is None else key, str(func), text)
         return number
 
-    def note(self, number: int) -> None:
+    def note(self, number: int, args: Sequence[Any]) -> None:
         """The op is done: where the program is now, it was while it ran."""
         ledger, position = self._ledger, self._position
-        flags = GRAD if _grad_enabled() else 0
+        flags = GRAD if _grad_enabled() and _wants_grad(args) else 0
         if self._autocast:
             flags |= AUTOCAST
         if position.backward_depth:
@@ -80,7 +80,7 @@ class OpLog:
             self.on = True
         with torch._C.DisableTorchFunction():
             text = describe_arguments(args, {}, _place)
-        self.note(self._log.add_distinct((op, text), op, text))
+        self.note(self._log.add_distinct((op, text), op, text), args)
 
     def mark(self, name: str, arguments: str = "") -> None:
         """Something that cuts a step, or costs the host time, without being an op."""
@@ -115,6 +115,17 @@ def _key(value: Any) -> Any:
         return tuple([_key(v) for v in value])
     # Of a storage or a generator only the class: a reference kept here would keep memory alive.
     return (value.__class__, value) if isinstance(value, _PLAIN) else value.__class__
+
+
+def _wants_grad(values: Sequence[Any]) -> bool:
+    """Autograd records an op only where one of its tensors leads to something that is trained."""
+    for value in values:
+        if isinstance(value, _Tensor):
+            if value.requires_grad:
+                return True
+        elif isinstance(value, (list, tuple)) and _wants_grad(value):
+            return True
+    return False
 
 
 def _is_on_host(tensor: torch.Tensor) -> bool:

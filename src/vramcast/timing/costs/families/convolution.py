@@ -14,6 +14,18 @@ from vramcast.timing.costs.signature import Arguments, Tensor, Value
 # serve FP32 and BF16 where channels come first, and strided FP16; cuDNN's the rest.
 _NATIVE_DEPTHWISE = (180.0, 16.0)
 _CUDNN_DEPTHWISE = (40.0, 8.0)
+# cuDNN has kernels that take all groups at once: for windows of three, as many channels in as out, a power of two, and
+# enough groups. Other group convolutions are a convolution for each group, one after the other.
+_GROUPED_WINDOW = 9
+_GROUPED_CHANNELS = (4, 8, 16, 32, 64, 128)
+_FEWEST_GROUPS = 5
+# Where channels come last and their number fits no kernel, a general copy widens each group: so many instructions for
+# each element of the widened tensors.
+_WIDENING_INSTRUCTIONS = 220.0
+_SHORTEST_KERNEL_SECONDS = 1e-6
+# Windows spread this wide get weight gradients without tensor cores. Read off the backward passes of DeepLab, whose
+# dilations are 12, 24 and 36; with 2 and 4 (FCN) nothing of the kind shows.
+_WIDE_DILATION = 8
 
 
 def _sizes(value: Value, count: int, default: int) -> list[int]:
@@ -31,8 +43,11 @@ def _channels_last(tensor: Tensor) -> bool:
 class _Shape:
     """Sizes of one convolution, from its input, weight and result."""
 
-    def __init__(self, x: Tensor, weight: Tensor, y: tuple[int, ...], groups: int, transposed: bool) -> None:
+    def __init__(
+        self, x: Tensor, weight: Tensor, y: tuple[int, ...], groups: int, transposed: bool, dilation: int
+    ) -> None:
         self.x, self.weight = x, weight
+        self.dilation = dilation
         self.x_shape, self.y_shape = x.shape, y
         self.groups = groups
         self.item = x.item
@@ -64,6 +79,11 @@ def _part(card: Card, shape: _Shape, direction: str, cudnn_tf32: bool) -> Part:
         tags.append("1x1")
     if shape.c_in == 1 and shape.c_out <= 2 and shape.groups > 1:
         return _depthwise(card, shape, direction, layout, tags)
+    if shape.groups > 1:
+        return _grouped(card, shape, direction, unit, layout, tags)
+    if direction == "wgrad" and shape.dilation > _WIDE_DILATION:
+        base = max(shape.flops / card.rate("f32"), shape.bytes / card.bandwidth)
+        return Part("conv-wide-wgrad", base, shape.flops, shape.bytes, "f32", (), (), 4)
     # Tensor cores take channels in whole vectors: an image of 3 counts as one of 4 or 8.
     vector = 16 // shape.item
     c_in, c_out = _whole(shape.c_in, vector), _whole(shape.c_out, vector)
@@ -71,34 +91,70 @@ def _part(card: Card, shape: _Shape, direction: str, cudnn_tf32: bool) -> Part:
     turned = not shape.last and not pointwise and shape.spatial > 1
     if pointwise and not shape.strided and not shape.last:
         # A matrix product for each image, its rows as long as the image has places.
-        batch = shape.groups * shape.x_shape[0]
+        batch = shape.x_shape[0]
         m, n, k = {"fwd": (c_out, shape.spatial, c_in), "dgrad": (c_in, shape.spatial, c_out)}.get(
             direction, (c_out, c_in, shape.spatial)
         )
         base = tiled_seconds(card, batch, m, n, k, unit, splits=False)
         tags.append(f"rows{alignment(shape.spatial, shape.item)}")
     else:
-        m, n, k = shape.positions, shape.c_out, c_in * shape.window
-        if direction == "dgrad":
-            m, n, k = shape.x_shape[0] * shape.spatial, shape.c_in, c_out * shape.window
-            m = min(m, shape.positions) if shape.strided else m
-        elif direction == "wgrad":
-            m, n, k = shape.c_out, c_in * shape.window, shape.positions
-        base = tiled_seconds(card, shape.groups, m, n, k, unit, splits=direction == "wgrad")
+        m, n, k = _product(shape, direction, c_in, c_out)
+        base = tiled_seconds(card, 1, m, n, k, unit, splits=direction == "wgrad")
     base = max(base, shape.bytes / card.bandwidth)
     if turned:
         # Tensor core kernels want channels last: the operands are turned, and the result turned back.
         base += 2 * shape.bytes / card.bandwidth
         kernels = 4
-    kind = f"conv-{direction}" if shape.groups == 1 else f"grouped-{direction}"
     few = min(shape.c_in, shape.c_out)
     tags.append("aligned" if few % 8 == 0 else "even" if few % 4 == 0 else "odd")
     tags.append(f"{tags[0]}/{layout}/{'1x1' if pointwise else 'window'}")
-    idle = card.sms * 128 * 128 / max(shape.groups * m * n, 1)
-    features = [feature("k", k), feature("few", few), feature("spatial", shape.spatial), feature("idle", idle)]
-    if shape.groups > 1:
-        features.append(feature("groups", shape.groups))
-    return Part(kind, base, shape.flops, shape.bytes, unit, tuple(features), tuple(tags), kernels)
+    idle = card.sms * 128 * 128 / max(m * n, 1)
+    features = (feature("k", k), feature("few", few), feature("spatial", shape.spatial), feature("idle", idle))
+    return Part(f"conv-{direction}", base, shape.flops, shape.bytes, unit, features, tuple(tags), kernels)
+
+
+def _product(shape: _Shape, direction: str, c_in: int, c_out: int) -> tuple[int, int, int]:
+    """Rows, columns and depth of the implicit product of one group."""
+    if direction == "dgrad":
+        m = shape.x_shape[0] * shape.spatial
+        return (min(m, shape.positions) if shape.strided else m), shape.c_in, c_out * shape.window
+    if direction == "wgrad":
+        return shape.c_out, c_in * shape.window, shape.positions
+    return shape.positions, shape.c_out, c_in * shape.window
+
+
+def _grouped(card: Card, shape: _Shape, direction: str, unit: str, layout: str, tags: list[str]) -> Part:
+    """More than one group: by one kernel for all of them, after widening each, or one group after the other."""
+    few = min(shape.c_in, shape.c_out)
+    moved = shape.bytes / card.bandwidth
+    if (
+        shape.c_in == shape.c_out
+        and shape.c_in in _GROUPED_CHANNELS
+        and 1 < shape.window <= _GROUPED_WINDOW
+        and shape.groups >= _FEWEST_GROUPS
+    ):
+        m, n, k = _product(shape, direction, shape.c_in, shape.c_out)
+        base = max(tiled_seconds(card, shape.groups, m, n, k, unit, splits=direction == "wgrad"), moved)
+        base += 0.0 if shape.last else 2 * moved
+        features = (feature("few", few), feature("spatial", shape.spatial), feature("groups", shape.groups))
+        kernels = 1 if shape.last else 4
+        return Part(f"grouped-{direction}", base, shape.flops, shape.bytes, unit, features, tuple(tags), kernels)
+    wide = max(_power_of_two(shape.c_in), _power_of_two(shape.c_out))
+    if shape.last and wide > few and (direction == "fwd" or (direction == "dgrad" and not shape.strided)):
+        m, n, k = _product(shape, direction, wide, wide)
+        elements = shape.bytes / shape.item * wide / few
+        base = max(tiled_seconds(card, shape.groups, m, wide if n < wide else n, k, unit), moved)
+        base += elements * _WIDENING_INSTRUCTIONS / card.issue
+        return Part("widened", base, shape.flops, shape.bytes, unit, (), (tags[0],), 7)
+    m, n, k = _product(shape, direction, shape.c_in, shape.c_out)
+    kernels = shape.groups * (3 if shape.last else 4)
+    one = max(tiled_seconds(card, 1, m, n, k, unit, splits=direction == "wgrad"), moved / shape.groups)
+    base = shape.groups * one + 2 * moved + kernels * _SHORTEST_KERNEL_SECONDS
+    return Part(f"looped-{direction}", base, shape.flops, shape.bytes, unit, (), tuple(tags), kernels)
+
+
+def _power_of_two(channels: int) -> int:
+    return 1 << (channels - 1).bit_length()
 
 
 def _whole(channels: int, vector: int) -> int:
@@ -142,7 +198,7 @@ def forward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[P
     values = (*args.args, *([None] * 9))
     transposed, groups = values[6] is True, values[8] if isinstance(values[8], int) else 1
     y = output_shape(x, weight, args)
-    shape = _Shape(x, weight, y, groups, transposed)
+    shape = _Shape(x, weight, y, groups, transposed, max(_sizes(values[5], len(x.shape) - 2, 1)))
     parts = [_part(card, shape, "dgrad" if transposed else "fwd", cudnn_tf32)]
     parts += made_contiguous(card, [tensor for tensor in (x, weight) if not tensor.dense])
     if isinstance(values[2], Tensor):
@@ -161,7 +217,7 @@ def backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[
     values = (*args.args, *([None] * 11))
     groups = values[9] if isinstance(values[9], int) else 1
     mask = values[10] if isinstance(values[10], list) else [True, True, True]
-    shape = _Shape(x, weight, dy.shape, groups, values[7] is True)
+    shape = _Shape(x, weight, dy.shape, groups, values[7] is True, max(_sizes(values[6], len(x.shape) - 2, 1)))
     parts = []
     if mask[0] is True:
         parts.append(_part(card, shape, "fwd" if values[7] is True else "dgrad", cudnn_tf32))

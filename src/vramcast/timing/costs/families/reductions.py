@@ -110,6 +110,15 @@ def nll_loss_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool)
     ]
 
 
+def select(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """topk: a pass over the keys for each digit of eight bits, and one that gathers; the few found are then sorted."""
+    x = args.tensor(0)
+    if x is None:
+        return []
+    base = (x.item + 1) * x.nbytes / card.bandwidth
+    return [Part("select", max(base, 1e-10), 0.0, float(x.nbytes), kernels=x.item + 3)]
+
+
 def sort(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
     """Radix sort: a pass over keys and indices for each digit of eight bits."""
     x = args.tensor(0)
@@ -137,6 +146,6 @@ FAMILY = {
     "_softmax": softmax, "_log_softmax": log_softmax, "_safe_softmax": safe_softmax,
     "_softmax_backward_data": softmax_backward, "_log_softmax_backward_data": log_softmax_backward,
     "nll_loss_forward": nll_loss, "nll_loss2d_forward": nll_loss, "nll_loss_backward": nll_loss_backward,
-    "nll_loss2d_backward": nll_loss_backward, "sort": sort, "argsort": sort, "topk": sort, "unique": sort,
+    "nll_loss2d_backward": nll_loss_backward, "sort": sort, "argsort": sort, "topk": select, "unique": sort,
     "_unique2": sort, "cumsum": scan, "cumprod": scan, "logcumsumexp": scan,
 }  # fmt: skip

@@ -11,6 +11,7 @@ from vramcast.timing.costs.signature import Arguments, Tensor
 
 _INSTRUCTIONS = 100.0
 _THREADS_OF_AN_SM = 1024
+_PERSISTENT_WIDTH = 128
 
 
 def _image(name: str, card: Card, x: Tensor, out: int, moved: float, threads: int, window: int = 1) -> Part:
@@ -78,17 +79,19 @@ def fourier(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[P
 
 
 def recurrent(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    return _recurrent(args, card, cudnn_tf32, args.args[10:11] == (True,))
+
+
+def _recurrent(args: Arguments, card: Card, cudnn_tf32: bool, batch_first: bool) -> list[Part]:
     """cuDNN's recurrent networks: gates of all steps from the inputs at once, then one product a step.
 
     _cudnn_rnn(input, weights, weight_stride0, buffer, hx, cx, mode, hidden, projected, layers, batch_first, dropout,
-    train, bidirectional, ...); the backward call begins with the same.
+    train, bidirectional, ...); the backward call begins with the same and has four more tensors after cx.
     """
     x = args.tensor(0)
     weights = args.tensor_list(1)
     if x is None or not weights or len(x.shape) != 3:
         return []
-    numbers = [value for value in args.args[4:12] if isinstance(value, int) and not isinstance(value, bool)]
-    batch_first = any(value is True for value in args.args[9:12])
     steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
     matrices = [weight for weight in weights if len(weight.shape) == 2]
     unit = unit_of(x.dtype, cudnn_tf32 and card.has_tf32)
@@ -101,16 +104,21 @@ def recurrent(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list
         else:
             seconds += steps * max(tiled_seconds(card, 1, batch, gates, width, unit), weight.nbytes / card.bandwidth)
     moved = float(sum(weight.nbytes for weight in weights) + 2 * x.nbytes)
-    launches = steps * max(len(matrices) // 2, 1)
-    features = (feature("steps", steps), feature("layers", numbers[-1] if numbers else 1))
-    return [Part("recurrent", max(seconds, 1e-9) + launches * 2e-6, flops, moved, unit, features, kernels=launches)]
+    layers = max(len(matrices) // 2, 1)
+    base = max(seconds, 1e-9) + steps * layers * 2e-6
+    if matrices[-1].shape[1] <= _PERSISTENT_WIDTH:
+        # The weights stay in the multiprocessors, and one kernel goes through all steps.
+        return [Part("recurrent-persistent", base, flops, moved, unit, kernels=1 + 2 * layers)]
+    # A product and what follows it, step after step.
+    kernels = 2 * steps * layers
+    return [Part("recurrent", base, flops, moved, unit, kernels=kernels)]
 
 
 def recurrent_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
-    forward = recurrent(args, card, tf32, cudnn_tf32)
+    forward = _recurrent(args, card, cudnn_tf32, args.args[14:15] == (True,))
     return [
-        Part("recurrent-backward", 2 * part.base, 2 * part.flops, 2 * part.bytes, part.unit, part.features,
-             kernels=2 * part.kernels)
+        Part(f"{part.kind}-backward", 2 * part.base, 2 * part.flops, 2 * part.bytes, part.unit, part.features,
+             kernels=part.kernels)
         for part in forward
     ]  # fmt: skip
 

@@ -1,0 +1,146 @@
+"""How far predicted times of steps are off: beside the recorded ones, and the order of variants."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from corpus.times import PHASES, MeasuredTimes, TimeFigures, op_records
+
+HERE = Path(__file__).resolve().parent
+LEAST_PHASE = 0.02
+"""A phase that is a smaller part of its step than this is not judged."""
+LEAST_DIFFERENCE = 0.05
+_SAME_MODEL = ("name", "kind", "layers", "width", "heads", "channels", "gated", "dims", "rank")
+
+
+@dataclass(frozen=True)
+class TimeComparison:
+    """A measured step beside its prediction."""
+
+    measured: MeasuredTimes
+    predicted: TimeFigures
+
+    @property
+    def error(self) -> float:
+        return self.predicted.seconds / self.measured.seconds - 1
+
+    @property
+    def specification_error(self) -> float:
+        return self.predicted.specification_seconds / self.measured.seconds - 1
+
+    def phase_error(self, phase: str) -> float | None:
+        measured = self.measured.phases.get(phase, 0.0)
+        if measured < LEAST_PHASE * self.measured.seconds:
+            return None
+        return self.predicted.phases.get(phase, 0.0) / measured - 1
+
+    @property
+    def fitted(self) -> bool:
+        """Its ops were recorded, and the times of kernels and host are fitted to them."""
+        return self.measured.name in _fitted()
+
+    @property
+    def model(self) -> tuple[Any, ...]:
+        args = self.measured.args
+        return self.measured.factory, *(str(args.get(name)) for name in _SAME_MODEL)
+
+
+@cache
+def _fitted() -> frozenset[str]:
+    return frozenset(record["name"] for record in op_records())
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of runs of one model whose measured times differ."""
+
+    right: int
+    total: int
+    wrong: tuple[tuple[str, str], ...]
+
+    @property
+    def share(self) -> float:
+        return self.right / self.total if self.total else 1.0
+
+
+@cache
+def predicted_before() -> dict[str, TimeFigures]:
+    """What was predicted of workloads before they were measured, as it was committed then."""
+    found = {}
+    for path in sorted(HERE.glob("predictions-*.jsonl")):
+        for text in path.read_text(encoding="utf-8").splitlines():
+            figures = json.loads(text)
+            name = figures.pop("name")
+            if "error" not in figures:
+                found[name] = TimeFigures(**figures)
+    return found
+
+
+def is_variant(comparison: TimeComparison) -> bool:
+    """One of the runs that differ from another in a setting or two (what-if.yaml)."""
+    return "what-if" in comparison.measured.tags
+
+
+def blind(comparisons: Iterable[TimeComparison]) -> list[TimeComparison]:
+    """Those workloads that were predicted before they were measured, with what was predicted then."""
+    before = predicted_before()
+    return [TimeComparison(c.measured, before[c.measured.name]) for c in comparisons if c.measured.name in before]
+
+
+def order_of_pairs(comparisons: Iterable[TimeComparison]) -> Pairs:
+    """Runs of the same model whose measured times differ by more than 5 %: is the slower one predicted slower?"""
+    by_model: dict[tuple[Any, ...], list[TimeComparison]] = {}
+    for comparison in comparisons:
+        by_model.setdefault(comparison.model, []).append(comparison)
+    right, wrong = 0, []
+    for group in by_model.values():
+        for i, one in enumerate(group):
+            for other in group[i + 1 :]:
+                a, b = one.measured.seconds, other.measured.seconds
+                if abs(a - b) <= LEAST_DIFFERENCE * min(a, b):
+                    continue
+                if (a < b) == (one.predicted.seconds < other.predicted.seconds):
+                    right += 1
+                else:
+                    wrong.append((one.measured.name, other.measured.name))
+    return Pairs(right, right + len(wrong), tuple(wrong))
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def summary(comparisons: list[TimeComparison]) -> list[tuple[str, int, float, float, float]]:
+    """(what, how many, median error, nine of ten, within 20 %)."""
+    rows = []
+    columns: list[tuple[str, list[float]]] = [("step", [c.error for c in comparisons])]
+    for phase in PHASES:
+        errors = [c.phase_error(phase) for c in comparisons]
+        columns.append((phase, [e for e in errors if e is not None]))
+    columns.append(("step, specification only", [c.specification_error for c in comparisons]))
+    for name, found in columns:
+        sizes = [abs(error) for error in found]
+        within = sum(size <= 0.2 for size in sizes) / len(sizes) if sizes else 0.0
+        rows.append((name, len(sizes), quantile(sizes, 0.5), quantile(sizes, 0.9), within))
+    return rows
+
+
+def spread(comparisons: list[TimeComparison]) -> dict[str, tuple[float, float]]:
+    """Measured over predicted, between the 5th and the 95th of a hundred: what an interval is made of. With a
+    calibration, of workloads that it was not fitted to."""
+    unseen = [comparison for comparison in comparisons if not comparison.fitted] or comparisons
+    found = {}
+    for name, errors in (
+        ("calibrated", [c.error for c in unseen]),
+        ("specification", [c.specification_error for c in comparisons]),
+    ):
+        ratios = [1 / (1 + error) for error in errors]
+        low, high = min(1.0, quantile(ratios, 0.05)), max(1.0, quantile(ratios, 0.95))
+        found[name] = (round(low, 2), round(high, 2))
+    return found
