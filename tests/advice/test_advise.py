@@ -18,11 +18,15 @@ import torch
 import vramcast
 from tests.jobs.tiny import JOB as TINY
 from vramcast.advice.combination import Combination
-from vramcast.advice.knobs import KNOBS
+from vramcast.advice.knobs import KNOBS, options_for
 from vramcast.advice.option import Option
-from vramcast.advice.search import pareto, spread
+from vramcast.advice.runs import Runs, Traced, Wish
+from vramcast.advice.search import Search, pareto, spread
 from vramcast.cli.job_options import load
 from vramcast.cli.main import main, make_parser
+from vramcast.gpus import find_gpu
+from vramcast.jobs.load import with_overrides
+from vramcast.jobs.validation import make_job
 from vramcast.memory.cards import with_margin
 
 same_torch = pytest.mark.skipif(not torch.__version__.startswith("2.11"), reason="the golden output is of torch 2.11")
@@ -67,11 +71,18 @@ def test_what_is_advised_fits_and_keeps_the_batch_of_a_step(found: Any) -> None:
 
 def test_what_is_replayed_under_another_setting_is_what_a_trace_says() -> None:
     """Expandable segments are replayed from the trace of the others."""
-    keep = [knob for knob in KNOBS if knob != "allocator"]
-    (best,) = vramcast.advise({**LARGE, "accumulation": 2}, memory="24GiB", keep=keep, objective="memory").best
-    assert best.overrides == {"allocator_conf": "expandable_segments:True"}
-    read = vramcast.check({**LARGE, "accumulation": 2, **best.overrides}, memory="24GiB")
-    assert read.verdict.needed_bytes == best.prediction.device_bytes
+    job, gpu = make_job({**LARGE, "accumulation": 2}, "job"), find_gpu("rtx-4090")
+    options = options_for(job, gpu, [knob for knob in KNOBS if knob != "allocator"])
+    with Runs(gpu, steps=3, workers=1, progress=lambda text: None) as runs:
+        (asked,) = runs.trace([Wish(job, "")])
+        assert isinstance(asked, Traced)
+        search = Search(job=job, runs=runs, options=options, objective="memory", asked=asked)
+        ones = [Combination((option,)) for option in options["allocator"]]
+        search._trace(ones)
+        assert runs.n_traced == 1
+    for one in ones:
+        read = vramcast.check(with_overrides(job, one.changes), "rtx-4090")
+        assert read.verdict.needed_bytes == search.prediction(one).device_bytes
 
 
 def test_only_as_many_blocks_are_checkpointed_as_it_takes() -> None:

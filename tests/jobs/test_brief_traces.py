@@ -73,7 +73,7 @@ def check(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
         assert getattr(brief, column) == getattr(full, column), column
     assert [brief.ops[i] for i in brief.op] == [full.ops[i] for i in full.op]
     assert [brief.modules[i] for i in brief.module] == [full.modules[i] for i in full.module]
-    assert brief.labels == full.labels
+    assert brief.labels == full.labels and brief.host == full.host
     assert brief.calls is not None and full.calls is not None
     for calls in (brief.calls, full.calls):
         assert len(calls) > 10
@@ -99,9 +99,19 @@ def test_models(folder: str, changes: dict[str, Any], monkeypatch: pytest.Monkey
     check(with_overrides(load_job(str(FOLDERS / folder)).job, {**SMALL, **changes}), monkeypatch)
 
 
-@pytest.mark.parametrize("change", [{"task": "inference"}, {"gpus": 2}, {"evaluation": {"when": "between"}}], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [{"task": "inference"}, {"gpus": 2}, {"offload": {"activations": True}}, {"evaluation": {"when": "between"}}],
+    ids=str,
+)
 def test_what_is_run_in_full(change: dict[str, Any]) -> None:
     assert not tracing.repeats_itself(make_job({**JOB, **change}, "job"))
+
+
+def test_paged_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("bitsandbytes")
+    job = {**JOB, "optimizer": "paged-adamw8bit", "accumulation": 3}
+    check(make_job(job, "job"), monkeypatch)
 
 
 def test_data_that_decides_is_looked_at_in_every_step(monkeypatch: pytest.MonkeyPatch) -> None:

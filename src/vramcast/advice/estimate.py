@@ -44,7 +44,7 @@ class Estimates:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._runs: dict[tuple[str, ...], list[_Run]] = {}
-        self._expandable_share = 0.5
+        self._expandable_share = 0.0
         self.refused: dict[frozenset[str], str] = {}
         """Texts of options that the model cannot do together → why."""
 

@@ -25,11 +25,14 @@ from vramcast.memory.replay import convolves
 
 OBJECTIVES = ("throughput", "memory", "closest")
 
+_LEVELS = (USUAL, CHANGES_TRAINING, LAST_RESORT)
+_SLOW = 1.5
+"""What takes longer than this is left until nothing else does."""
 _SHOWN = 3
 _FRONT = 6
 """Points of the front that are looked for."""
-_FRONT_TRACES = 4
-"""Runs that are traced for it."""
+_FRONT_TRACES, _MANY_EVENTS = 4, 15_000
+"""Runs that are traced for it; half of them where a trace is longer than that."""
 _NEAR = 0.08
 """Points of the front whose memory differs by less than this share are one."""
 _FASTER = 0.99
@@ -47,6 +50,8 @@ class Search:
     asked: Traced
     """The job as it is."""
     combinations: int = 0
+    _reach: tuple[int, bool] = (USUAL, False)
+    """The risk that is taken, and whether what takes much longer is looked at."""
     estimates: Estimates = field(init=False)
     found: dict[Combination, Traced] = field(default_factory=dict)
     """All that were traced, fitting or not."""
@@ -69,12 +74,14 @@ class Search:
         self.estimates.learn(one, traced.prediction)
 
     def best(self) -> list[Combination]:
-        """The best few. What risks more is looked at only where less does not do, but for the least memory."""
-        levels = (USUAL, CHANGES_TRAINING, LAST_RESORT)
-        for risk in levels[1:] if self.objective == "memory" else levels:
-            chosen = self._choose(self._estimated(risk))
-            if chosen:
-                return chosen
+        """The best few. What risks more, or takes much longer, is looked at only where less does not do, but for the
+        least memory."""
+        for risk in _LEVELS[1:] if self.objective == "memory" else _LEVELS:
+            for slow in (True,) if self.objective == "memory" else (False, True):
+                self._reach = (risk, slow)
+                chosen = self._choose(self._estimated())
+                if chosen:
+                    return chosen
         return []
 
     def refine(self, chosen: list[Combination]) -> list[Combination]:
@@ -111,13 +118,14 @@ class Search:
         )  # fmt: skip
         if subset is None or len(subset.names) == subset.of:
             return None
-        slower = f"{subset.time - 1:.0%}".replace("%", " %")
+        time = min(subset.time, every.time)
+        slower = f"{time - 1:.0%}".replace("%", " %")
         option = Option(
             knob=every.knob,
             text=f"checkpoint {len(subset.names)} of {subset.of} blocks",
             changes=subset.changes,
             cost=f"a step takes about {slower} longer, by what these blocks compute; the result is the same",
-            time=min(subset.time, every.time),
+            time=time,
             traced=True,
         )
         better = Combination(tuple(option if before is every else before for before in one.options))
@@ -141,8 +149,10 @@ class Search:
 
     def fill_front(self) -> None:
         """Trace what the front lacks: where the step from one point to the next is the largest."""
-        for _ in range(-(-_FRONT_TRACES // self.runs.workers)):
-            fitting = [one for one in self._estimated(self._risk_so_far()) if self._may_fit(one)]
+        trace = self.asked.prediction.trace
+        few = trace is not None and trace.n_events > _MANY_EVENTS
+        for _ in range(-(-_FRONT_TRACES // self.runs.workers) // (2 if few else 1)):
+            fitting = [one for one in self._estimated() if self._may_fit(one)]
             front = spread(pareto(fitting, self._size), self._size, _FRONT)
             wanted = [one for one in front if one not in self.found]
             if not wanted:
@@ -157,7 +167,8 @@ class Search:
 
     def smallest(self) -> Combination:
         """What needs the least, traced: the least by estimate, until its real figures are the least."""
-        estimated = self._estimated(LAST_RESORT)
+        self._reach = (_LEVELS[-1], True)
+        estimated = self._estimated()
         for _ in range(_TRIES):
             possible = [one for one in estimated if one in self.found or not self.estimates.is_refused(one)]
             ordered = sorted(possible, key=lambda one: (self._size(one), len(one.options)))
@@ -166,15 +177,21 @@ class Search:
             self._trace([one for one in ordered[: self.runs.workers] if one not in self.found])
         return min(self.found, key=lambda one: (self._size(one), len(one.options)))
 
-    def _risk_so_far(self) -> int:
-        return max(USUAL, *(one.risk for one in self.found))
-
-    def _estimated(self, risk: int) -> list[Combination]:
-        """Those of which something is known, after what is needed for that was traced."""
-        every = list(combinations(self.options, risk))
+    def _estimated(self) -> list[Combination]:
+        """Those within reach of which something is known, after what is needed for that was traced."""
+        risk, slow = self._reach
+        options = {
+            knob: [option for option in of_knob if slow or option.time <= _SLOW]
+            for knob, of_knob in self.options.items()
+        }
+        every = list(combinations(options, risk))
         self.combinations = max(self.combinations, len(every))
-        alone = [Combination((option,)) for of_knob in self.options.values() for option in of_knob
-                 if option.traced and option.risk <= risk]  # fmt: skip
+        alone = [
+            Combination((option,))
+            for of_knob in options.values()
+            for option in of_knob
+            if option.traced and option.risk <= risk
+        ]
         self._trace([self._likely(one) for one in alone if not self.estimates.knows(one)])
         return [one for one in every if not self.estimates.is_refused(one)]
 

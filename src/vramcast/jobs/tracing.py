@@ -95,7 +95,7 @@ def trace_job(
     if steps == _STEPS_IN_FULL and repeats_itself(job):
         card, session, _ = _run(job, gpu, 2, allocator_conf, _NO_LIMIT, progress, briefly=True)
         brief = card.trace()
-        if brief.host is None and not any(note.topic == "unknown value" for note in brief.notes):
+        if not any(note.topic == "unknown value" for note in brief.notes):
             full = full_length(brief, min(job.accumulation, MOST_ACCUMULATED))
     if full is None:
         card, session, _ = _run(job, gpu, steps, allocator_conf, _NO_LIMIT, progress)
@@ -134,13 +134,15 @@ def trace_under_limit(
 def repeats_itself(job: Job) -> bool:
     """Every step after the first does the same, and so does every pass after the first of a step.
 
-    Not so between cards, which exchange gradients after the last pass only; nor for code that is not ours.
+    Not so between cards, which exchange gradients after the last pass only; nor in the computer's memory, where pinned
+    blocks are kept for the next; nor for code that is not ours.
     """
     return (
         job.step is None
         and job.script is None
         and job.task == "training"
         and job.gpus.effective_strategy == "none"
+        and not job.offload.changed_fields
         and (job.evaluation is None or job.evaluation.when == "before")
     )
 
