@@ -25,7 +25,7 @@ from corpus.external import rows as external_rows
 from corpus.job_accuracy import compare_jobs, reasons, workloads_with_jobs
 from corpus.job_accuracy import line as job_line
 from corpus.predictions import Comparison, Recording, compare_each, missing_by_name, recordings
-from corpus.time_accuracy import print_summary, time_comparisons
+from corpus.time_accuracy import print_summary, time_comparisons, with_others
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "accuracy.md"
@@ -134,6 +134,8 @@ def main(arguments: list[str] | None = None) -> int:
         results.append(page.Result(recording, tuple(comparisons), left_out))
     job_files = job_section(results, options.jobs)
     times = time_comparisons([c for result in results for c in result.comparisons])
+    if not options.only:
+        times = with_others(times, options.jobs)
     print_summary(times)
     external = None if options.no_external or options.only else evaluate_external(options.jobs)
     print()

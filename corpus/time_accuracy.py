@@ -23,13 +23,14 @@ from corpus.children import run_each
 from corpus.markdown import rewritten
 from corpus.measure_corpus import Workload, load_corpus, load_everything
 from corpus.predictions import TIMEOUT_SECONDS, Comparison, Measured, import_heavy, run_virtually
-from corpus.time_errors import TimeComparison, blind, is_variant, order_of_pairs, spread, summary
+from corpus.time_errors import TimeComparison, groups, pairs_of_variants, spread, summary
 from corpus.times import PHASES, MeasuredTimes, combined, measured_times, time_figures
 from vramcast.trace import StepTrace
 
 GPU = "h200"
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 ERRORS = Path(__file__).resolve().parents[1] / "src" / "vramcast" / "timing" / "errors.json"
+README = PAGE.parents[1] / "README.md"
 VARIANTS = Path(__file__).resolve().parent / "what-if.yaml"
 
 
@@ -71,6 +72,15 @@ def time_comparisons(comparisons: Iterable[Comparison]) -> list[TimeComparison]:
     ]
 
 
+def with_others(comparisons: list[TimeComparison], jobs: int) -> list[TimeComparison]:
+    """And the recorded workloads that are not among them."""
+    known = {comparison.measured.name for comparison in comparisons}
+    others = [one for one in recorded() if one.name not in known]
+    with tempfile.TemporaryDirectory() as scratch:
+        trace_all([as_measured(one) for one in others], Path(scratch), jobs)
+        return [*comparisons, *compare(others, Path(scratch))]
+
+
 def as_measured(workload: Workload | MeasuredTimes) -> Measured:
     seed = workload.seed if isinstance(workload, MeasuredTimes) else 0
     return Measured(
@@ -104,29 +114,12 @@ def predict_unmeasured(corpus: Path, out: Path, folder: Path, jobs: int) -> int:
     return 0
 
 
-def groups(comparisons: list[TimeComparison]) -> list[tuple[str, list[TimeComparison]]]:
-    """What is told apart: seen by the fit or not, and what was predicted before there was a measurement."""
-    before = blind(comparisons)
-    return [
-        ("predicted before they were measured, drawn at random", [c for c in before if not is_variant(c)]),
-        ("predicted before they were measured, variants of five models", [c for c in before if is_variant(c)]),
-        ("now, those whose ops the fit has seen", [c for c in comparisons if c.fitted]),
-        ("now, the others", [c for c in comparisons if not c.fitted]),
-        ("now, all", comparisons),
-    ]
-
-
 def print_summary(comparisons: list[TimeComparison]) -> None:
     for title, group in groups(comparisons):
         print(f"{title}: {len(group)}")
         for name, count, middle, most, within in summary(group):
             print(f"  {name:<26} {count:4d}  median {middle:6.1%}  nine of ten {most:6.1%}  within 20 % {within:5.0%}")
-    before = blind(comparisons)
-    for title, pairs in (
-        ("variants, as predicted before", order_of_pairs(filter(is_variant, before))),
-        ("variants, now", order_of_pairs(filter(is_variant, comparisons))),
-        ("all, now", order_of_pairs(comparisons)),
-    ):
+    for title, pairs in pairs_of_variants(comparisons):
         print(f"pairs in the right order ({title}): {pairs.right} of {pairs.total} ({pairs.share:.1%})")
         for one, other in pairs.wrong[:12]:
             print(f"  wrong: {one}, {other}")
@@ -178,6 +171,11 @@ def main(arguments: list[str] | None = None) -> int:
         PAGE.write_text(
             rewritten(text, time_page.section(comparisons), time_page.BEGIN, time_page.END), encoding="utf-8"
         )
+        readme = README.read_text(encoding="utf-8")
+        before, line_begin, rest = readme.partition("\nThe time of a step, ")
+        if line_begin:
+            text = "\n".join(["", *time_page.readme_summary(comparisons), "", rest.partition("\n\n")[2]])
+            README.write_text(before + text, encoding="utf-8")
         ERRORS.write_text(json.dumps({"measured_over_predicted": found}, indent=1) + "\n", encoding="utf-8")
     return 0
 

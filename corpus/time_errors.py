@@ -133,8 +133,10 @@ def summary(comparisons: list[TimeComparison]) -> list[tuple[str, int, float, fl
 
 def spread(comparisons: list[TimeComparison]) -> dict[str, tuple[float, float]]:
     """Measured over predicted, between the 5th and the 95th of a hundred: what an interval is made of. With a
-    calibration, of workloads that it was not fitted to."""
-    unseen = [comparison for comparison in comparisons if not comparison.fitted] or comparisons
+    calibration, of workloads that it was not fitted to, as they were predicted before they were measured."""
+    before = predicted_before()
+    unseen = [c for c in comparisons if not c.fitted and c.measured.name not in before]
+    unseen = [*unseen, *blind(comparisons)] or comparisons
     found = {}
     for name, errors in (
         ("calibrated", [c.error for c in unseen]),
@@ -144,3 +146,26 @@ def spread(comparisons: list[TimeComparison]) -> dict[str, tuple[float, float]]:
         low, high = min(1.0, quantile(ratios, 0.05)), max(1.0, quantile(ratios, 0.95))
         found[name] = (round(low, 2), round(high, 2))
     return found
+
+
+def groups(comparisons: list[TimeComparison]) -> list[tuple[str, list[TimeComparison]]]:
+    """What is told apart: what was predicted before there was a measurement, and what the fit has seen or not."""
+    before = blind(comparisons)
+    now = [comparison for comparison in comparisons if comparison.measured.name in predicted_before()]
+    return [
+        ("drawn at random, predicted before they were measured", [c for c in before if not is_variant(c)]),
+        ("variants of five models, predicted before they were measured", [c for c in before if is_variant(c)]),
+        ("the same drawn at random, now", [c for c in now if not is_variant(c)]),
+        ("the same variants, now", [c for c in now if is_variant(c)]),
+        ("those whose ops the fit has seen, now", [c for c in comparisons if c.fitted]),
+        ("all that it has not seen, now", [c for c in comparisons if not c.fitted]),
+        ("all, now", comparisons),
+    ]
+
+
+def pairs_of_variants(comparisons: list[TimeComparison]) -> list[tuple[str, Pairs]]:
+    return [
+        ("variants, predicted before they were measured", order_of_pairs(filter(is_variant, blind(comparisons)))),
+        ("variants, now", order_of_pairs(filter(is_variant, comparisons))),
+        ("all, now", order_of_pairs(comparisons)),
+    ]
