@@ -31,6 +31,7 @@ from vramcast.virtual_gpu import (
 )
 from vramcast.virtual_gpu.autocast import AutocastKernels
 from vramcast.virtual_gpu.autograd_thread import AutogradThread
+from vramcast.virtual_gpu.cached_tensors import forget_cached_tensors
 from vramcast.virtual_gpu.composites import Composites
 from vramcast.virtual_gpu.device_memory import context_bytes
 from vramcast.virtual_gpu.functions import device_context_function
@@ -158,6 +159,7 @@ class VirtualGpu:
             self._trace = self._build_trace()
         finally:
             _active = None
+            forget_cached_tensors()
 
     def _install(self) -> None:
         put = self._patches.set
