@@ -69,20 +69,21 @@ class Pair:
 
 
 def predict(names: Iterable[str], path: Path, jobs: int) -> int:
+    """What is predicted takes the place of what the file has of the same workloads."""
     workloads = {workload.name: workload for workload in load_corpus()}
     chosen = [workloads[name] for name in names if not workloads[name].missing]
     preload(chosen)
     for module in ("torch._dynamo", "vramcast.jobs.tracing", "vramcast.jobs.scaling", "vramcast.jobs.validation"):
         __import__(module)
-    pairs: list[Pair] = []
-    for workload, outcome in run_each(_predict_one, chosen, jobs=jobs, timeout_seconds=1200):
-        print(f"{workload.name:<28}", outcome.error or _said(outcome.value), f"({outcome.seconds:.0f} s)", flush=True)
-        pairs += outcome.value or []
-    order = [workload.name for workload in chosen]
-    pairs.sort(key=lambda pair: (order.index(pair.name), pair.limit_gb))
+    pairs = load_pairs(path) if path.exists() else []
     path.parent.mkdir(parents=True, exist_ok=True)
-    document = {"gpu": GPU, "steps": STEPS, "pairs": [asdict(pair) for pair in pairs]}
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    for workload, outcome in run_each(_predict_one, chosen, jobs=jobs, timeout_seconds=3600):
+        print(f"{workload.name:<28}", outcome.error or _said(outcome.value), f"({outcome.seconds:.0f} s)", flush=True)
+        if not outcome.error:
+            pairs = [pair for pair in pairs if pair.name != workload.name] + outcome.value
+            pairs.sort(key=lambda pair: (NAMES.index(pair.name), pair.limit_gb))
+            document = {"gpu": GPU, "steps": STEPS, "pairs": [asdict(pair) for pair in pairs]}
+            path.write_text(json.dumps(document, indent=1) + "\n")
     print(f"{len(pairs)} pairs of {len({pair.name for pair in pairs})} workloads in {path}")
     return 0
 

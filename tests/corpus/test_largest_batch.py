@@ -42,7 +42,7 @@ def test_the_beginning_is_spread_over_workloads_and_limits() -> None:
     first = in_order(pairs)[:40]
     assert len({one.name for one in first}) >= 20 and len({one.limit_gb for one in first}) >= 4
     assert sorted(map(repr, in_order(pairs))) == sorted(map(repr, pairs))
-    assert all(0.975 * one.largest <= one.advised <= one.largest for one in pairs)
+    assert all(0.85 * one.largest <= one.advised <= one.largest for one in pairs)
 
 
 def test_the_workloads_are_of_the_corpus() -> None:

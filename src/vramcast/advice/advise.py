@@ -171,7 +171,9 @@ class _Sizes:
         job = with_overrides(search.job, one.changes)
         if asked and not fits and self._accumulates(job):
             # A smaller batch accumulates gradients, which then lie there during the forward pass.
-            job = with_overrides(job, {"accumulation": max(MOST_ACCUMULATED, job.accumulation)})
+            together = job.effective_sizes["batch"] * job.accumulation
+            batch = search.largest_batch(one, with_overrides(job, {"accumulation": MOST_ACCUMULATED})) or 1
+            job = with_overrides(job, {"accumulation": min(MOST_ACCUMULATED, max(2, round(together / batch)))})
         for axis in which(job, self._keep, all_of_them=self._every_size and (not asked or fits)):
             known, near = [(asked_number(job, axis), search.found[one])], None
             if axis == "batch":
@@ -216,7 +218,7 @@ def _accumulated(size: LargestSize, job: Job, looked_for: int) -> LargestSize:
     together = job.effective_sizes["batch"] * job.accumulation
     accumulation = min(MOST_STEPS, max(1, round(together / batch)))
     if min(accumulation, MOST_ACCUMULATED) != min(looked_for, MOST_ACCUMULATED):
-        accumulation = min(looked_for, MOST_ACCUMULATED)
+        return size  # with as many passes it was not traced
     samples = batch * accumulation * job.gpus.count
     return dataclasses.replace(size, accumulation=accumulation, samples_per_step=samples)
 
