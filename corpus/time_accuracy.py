@@ -171,11 +171,9 @@ def main(arguments: list[str] | None = None) -> int:
         PAGE.write_text(
             rewritten(text, time_page.section(comparisons), time_page.BEGIN, time_page.END), encoding="utf-8"
         )
-        readme = README.read_text(encoding="utf-8")
-        before, line_begin, rest = readme.partition("\nThe time of a step, ")
-        if line_begin:
-            text = "\n".join(["", *time_page.readme_summary(comparisons), "", rest.partition("\n\n")[2]])
-            README.write_text(before + text, encoding="utf-8")
+        summarised = "\n".join(time_page.readme_summary(comparisons))
+        readme = re.sub(r"(?ms)^The time of a step, .*?(?=\n\n|\n<!--)", summarised, README.read_text(encoding="utf-8"))
+        README.write_text(readme, encoding="utf-8")
         ERRORS.write_text(json.dumps({"measured_over_predicted": found}, indent=1) + "\n", encoding="utf-8")
     return 0
 

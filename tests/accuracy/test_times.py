@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from corpus.predictions import Comparison, Measured
 from corpus.time_accuracy import time_comparisons
-from corpus.time_errors import order_of_pairs, quantile
-from corpus.times import PHASES
+from corpus.time_errors import TimeComparison, blind, is_variant, order_of_pairs, predicted_before, quantile
+from corpus.times import PHASES, combined, measured_times, robust_seconds
 
 from tests.accuracy.conftest import reason_to_skip, recorded
 
@@ -50,3 +50,18 @@ def test_steps_and_phases_are_near_the_recorded_ones(times: list) -> None:  # ty
 def test_variants_of_a_model_are_in_the_right_order(times: list) -> None:  # type: ignore[type-arg]
     pairs = order_of_pairs(times)
     assert pairs.right >= 0.8 * pairs.total, pairs.wrong
+
+
+def test_predictions_made_before_the_measurement_are_kept() -> None:
+    known, before = measured_times(), predicted_before()
+    compared = blind([TimeComparison(combined(known[name]), before[name]) for name in before if name in known])
+    assert len(compared) == 100
+    pairs = order_of_pairs(filter(is_variant, compared))
+    assert pairs.total > 100 and pairs.share >= 0.95
+    assert quantile([abs(one.error) for one in compared], 0.5) <= STEP_MEDIAN
+
+
+def test_two_figures_that_are_far_apart_are_not_averaged() -> None:
+    assert robust_seconds(2.0, None) == (2.0, False)
+    assert robust_seconds(2.0, 2.2) == (2.1, False)
+    assert robust_seconds(3.0, 2.0) == (2.0, True)

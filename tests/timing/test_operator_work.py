@@ -114,3 +114,40 @@ def test_what_limits_an_operator() -> None:
     assert cost("aten.mm.default", "bf16(8192,8192), bf16(8192,8192)").limited_by == "compute"
     assert cost("aten.mul.Tensor", "f32(8192,8192), f32(8192,8192)").limited_by == "memory"
     assert cost("aten.mul.Tensor", "f32(8), f32(8)").limited_by == "launch"
+
+
+def test_group_convolutions_by_how_they_run() -> None:
+    shape = "None, [1, 1], [1, 1], [1, 1], False, [0, 0]"
+
+    def kind(args: str) -> tuple[str, int]:
+        found = cost("aten.convolution.default", args)
+        return found.kind, found.kernels
+
+    assert kind(f"bf16(8,512,14,14), bf16(512,16,3,3), {shape}, 32") == ("grouped-fwd", 4)
+    assert kind(f"bf16(8,64,14,14), bf16(128,32,3,3), {shape}, 2") == ("looped-fwd", 8)
+    last = "f16(8,336,48,48){774144,1,16128,336}, f16(336,168,3,3){1512,1,504,168}"
+    assert kind(f"{last}, {shape}, 2")[0] == "widened"
+
+
+def test_weight_gradients_of_windows_spread_wide_have_no_tensor_cores() -> None:
+    def seconds(dilation: int) -> float:
+        args = f"bf16(8,256,32,32), bf16(8,2048,32,32), bf16(256,2048,3,3), [0], [1, 1], [{dilation}, {dilation}], "
+        args += f"[{dilation}, {dilation}], False, [0, 0], 1, [False, True, False]"
+        return cost("aten.convolution_backward.default", args).device_seconds
+
+    assert seconds(12) > 3 * seconds(2)
+
+
+def test_recurrent_networks_by_steps() -> None:
+    def call(width: int, backward: bool) -> tuple[str, str]:
+        weights = f"[f16({4 * width},{width}), f16({4 * width},{width}), f16({4 * width}), f16({4 * width})]"
+        state, out = f"f16(1,6,{width})", f"f16(50,6,{width})"
+        more = f", {out}, {out}, None, None" if backward else ""
+        args = (
+            f"f16(50,6,{width}), {weights}, 4, f16(9), {state}, {state}{more}, 2, {width}, 0, 1, False, 0, True, False"
+        )
+        return f"aten._cudnn_rnn{'_backward' if backward else ''}.default", args
+
+    for backward in (False, True):
+        assert cost(*call(512, backward)).kernels == 2 * 50
+        assert cost(*call(64, backward)).kernels < 10

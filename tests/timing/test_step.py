@@ -17,7 +17,7 @@ from vramcast.timing import StepTime, Sync, predict_step
 from vramcast.timing.costs import CostModel
 from vramcast.timing.step import costs_of
 from vramcast.trace import StepTrace
-from vramcast.trace.calls import MARKS, RECOMPUTED
+from vramcast.trace.calls import GRAD, MARKS, RECOMPUTED
 from vramcast.virtual_gpu import virtual_gpu
 
 
@@ -193,3 +193,16 @@ def test_noting_ops_keeps_no_memory_alive() -> None:
         torch._foreach_add([tensor, tensor], 1.0)
         del tensor, moved
         assert torch.cuda.memory_allocated() == before
+
+
+def test_autograd_records_only_what_leads_to_a_parameter() -> None:
+    with virtual_gpu("h200") as card:
+        card.log_ops(after_steps=None)
+        model = nn.Linear(8, 8).cuda()
+        with card.iteration():
+            mask = torch.ones(4, 8, device="cuda") * 2
+            (model(mask) * mask).sum().backward()
+    calls = card.trace().calls
+    assert calls is not None
+    recorded = [calls.flags[row] & GRAD for row in range(len(calls.call)) if "aten.mul" in calls.ops[calls.call[row]]]
+    assert recorded[:2] == [0, GRAD]

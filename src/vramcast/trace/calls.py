@@ -25,7 +25,7 @@ HOOK = "hook"
 MARKS = (HOOK, MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE)
 
 GRAD = 1
-"""Autograd records the op."""
+"""Autograd records the op: it is on, and one of the tensors leads to something that is trained."""
 ENGINE = 2
 """Inside a backward pass."""
 RECOMPUTED = 4
