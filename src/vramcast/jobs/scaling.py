@@ -82,6 +82,8 @@ class Sizes:
         self._settled_steps = settled_steps
         self._traces: dict[tuple[object, ...], dict[int, StepTrace]] = {}
         self._known: dict[tuple[int, str, int, int | None], tuple[bool, int]] = {}
+        self._squeezed: set[tuple[int, str, int, int | None]] = set()
+        """Those that fit only with smaller workspaces."""
         self.n_traced = 0
 
     def at(self, number: int) -> Job:
@@ -139,7 +141,9 @@ class Sizes:
         if not run.completed and convolves(trace) and highest_without_workspaces(trace) <= capacity_bytes:
             # Convolutions do with smaller workspaces when they must.
             limited = self._limited(batch, gpu, capacity_bytes)
-            run = limited if limited is not None else run
+            if limited is not None:
+                run = limited
+                self._squeezed.add((batch, gpu.id, gpu.total_memory_bytes, limit_bytes))
         fits = run.completed
         shown = run if fits else replay(trace, self._conf, None)
         return fits, shown.peak_reserved.reserved_bytes + context_on(trace, gpu)
@@ -214,9 +218,9 @@ class Sizes:
         """
         if not found.number:
             return 0
-        number = (
-            self._steady(found.number, gpu, limit_bytes) if convolves(self.trace(found.number, gpu)) else found.number
-        )
+        number = found.number
+        if (number, gpu.id, gpu.total_memory_bytes, limit_bytes) in self._squeezed:
+            number = self._steady(number, gpu, limit_bytes)
         least = -(-number * (1000 - _PRICE) // 1000)
         if least >= number:
             return number
