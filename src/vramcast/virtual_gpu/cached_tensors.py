@@ -1,12 +1,16 @@
 """Tensors of a card that has ended, in the caches of functions.
 
 A model that keeps masks in an `lru_cache` would find those of the last run in the next one, and not allocate its own.
+Caches are looked for among the functions and classes of modules; a module is looked through again when it has grown.
 """
 
 from __future__ import annotations
 
 import functools
 import gc
+import sys
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,14 +18,44 @@ import torch
 from vramcast.virtual_gpu.storages import is_virtual_gpu
 
 _DEPTH = 3
+_OURS = ("vramcast", "torch")
+"""Packages whose caches hold no tensor of a model."""
+
+_sizes: dict[str, int] = {}
+"""Names in each module when it was looked through."""
+_caches: dict[int, functools._lru_cache_wrapper[Any]] = {}
+_misses: dict[int, int] = {}
+"""Of each cache when it was looked at: no more since then means nothing new in it."""
 
 
 def forget_cached_tensors() -> None:
-    """Empty every `functools.lru_cache` that holds a tensor of a virtual card."""
-    for one in gc.get_objects():
-        # type(), because asking a proxy object for its class may run code of its own.
-        if type(one) is functools._lru_cache_wrapper and _holds_tensors(one):
-            one.cache_clear()
+    """Empty every `functools.lru_cache` of a module's function or method that holds a tensor of a virtual card."""
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and name.partition(".")[0] not in _OURS:
+            names = vars(module)
+            if _sizes.get(name) != len(names):
+                _sizes[name] = len(names)
+                _caches.update((id(cache), cache) for cache in _found(list(names.values())))
+    for key, cache in _caches.items():
+        misses = cache.cache_info().misses
+        if misses != _misses.get(key, 0):
+            _misses[key] = misses
+            if _holds_tensors(cache):
+                cache.cache_clear()
+                _misses[key] = 0
+
+
+def _found(values: list[Any]) -> Iterator[functools._lru_cache_wrapper[Any]]:
+    # type(), because asking a proxy object for its class may run code of its own.
+    for value in values:
+        if issubclass(type(value), type):
+            inside = [getattr(one, "__func__", one) for one in vars(value).values() if type(one) in _METHODS]
+            yield from (one for one in inside if type(one) is functools._lru_cache_wrapper)
+        elif type(value) is functools._lru_cache_wrapper:
+            yield value
+
+
+_METHODS = (functools._lru_cache_wrapper, staticmethod, classmethod)
 
 
 def _holds_tensors(cached: Any) -> bool:
