@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from corpus.predictions import Comparison, Measured
 from corpus.time_accuracy import time_comparisons
 from corpus.time_errors import TimeComparison, blind, is_variant, order_of_pairs, predicted_before, quantile
 from corpus.times import PHASES, combined, measured_times, robust_seconds
 
-from tests.accuracy.conftest import reason_to_skip, recorded
+from tests.accuracy.conftest import EVERY_VARIABLE, reason_to_skip, recorded
 
 pytestmark = pytest.mark.accuracy
 
 # Over all of them; hosts differ by 10 to 20 % from run to run, so that one workload alone says little.
-STEP_MEDIAN, PHASE_MEDIAN = 0.10, 0.15
+STEP_MEDIAN = 0.10
+PHASE_MEDIAN = 0.15 if os.environ.get(EVERY_VARIABLE) else 0.20
+"""Of every workload; some thirty of them, as are predicted here otherwise, scatter more."""
 WITHIN_20_PERCENT = 0.85
 WORST = 0.6
 FEWEST = 15
