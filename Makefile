@@ -31,7 +31,8 @@ test: $(TEST_READY) $(LATEST_READY) ## Lint, type-check, and run every test in b
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -q -n 2 -m "not accuracy"
 	$(BIN)/python -m pytest -q -m accuracy
-	$(LATEST)/bin/python -m pytest -q -n 2 -m "not accuracy and not slow" --ignore=tests/corpus
+	$(LATEST)/bin/python -m pytest -q -n 2 -m "not accuracy and not slow" \
+		$(addprefix --ignore=tests/,corpus diagnosis gpus watch) # what does not depend on torch
 
 .PHONY: lint
 lint: $(TEST_READY) ## ruff and mypy, no changes
