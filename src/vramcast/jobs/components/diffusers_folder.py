@@ -9,7 +9,7 @@ import torch
 from vramcast.errors import UsageError
 from vramcast.jobs.components import transformers_folder
 from vramcast.jobs.components.built import Built, in_dtype
-from vramcast.jobs.components.libraries import library
+from vramcast.jobs.components.libraries import library, loading
 from vramcast.jobs.folders import CONFIG, PIPELINE, check_sizes, merged, pipeline_parts, read_json, why_no_model
 from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Component
@@ -23,7 +23,8 @@ def build(component: Component, dtype: torch.dtype) -> Built:
     if name is None:  # text encoders in a pipeline are transformers models
         return transformers_folder.build(component, dtype)
     diffusers = library("diffusers", folder)
-    model_class = getattr(diffusers, name, None) if isinstance(name, str) else None
+    with loading():
+        model_class = getattr(diffusers, name, None) if isinstance(name, str) else None
     if model_class is None or not hasattr(model_class, "from_config"):
         raise UsageError(
             f"{folder / CONFIG}: _class_name: diffusers {diffusers.__version__} has no model {name!r}; a newer version "

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
+from contextlib import AbstractContextManager
 from typing import Any
+
+import torch
 
 from vramcast.errors import UsageError
 
@@ -17,8 +20,15 @@ def library(name: str, wanted_for: object) -> Any:
     for variable, value in _SETTINGS.items():
         os.environ.setdefault(variable, value)
     try:
-        return importlib.import_module(name)
+        with loading():
+            return importlib.import_module(name)
     except ImportError as error:
         if error.name is not None and error.name.partition(".")[0] != name:
             raise UsageError(f"{wanted_for}: {name} cannot be imported here: {error}") from None
         raise UsageError(f"{wanted_for} needs {name}, which is not installed: pip install {name}") from None
+
+
+def loading() -> AbstractContextManager[Any]:
+    """Around what loads a library's modules, which asking it for a class may do: the constants that a module makes then
+    stay off the card, also where a model is being built there."""
+    return torch.device("cpu")

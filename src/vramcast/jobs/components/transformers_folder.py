@@ -10,7 +10,7 @@ import torch
 from vramcast.access import check_code
 from vramcast.errors import UsageError
 from vramcast.jobs.components.built import Built
-from vramcast.jobs.components.libraries import library
+from vramcast.jobs.components.libraries import library, loading
 from vramcast.jobs.folders import CONFIG, check_sizes, merged, read_json, why_no_model
 from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Component
@@ -39,8 +39,9 @@ def build(component: Component, dtype: torch.dtype) -> Built:
         raise UsageError(why_no_model(folder) if folder.is_dir() else f"no such folder: {folder}")
     raw = merged(read_json(folder / CONFIG), component.config)
     check_sizes(raw, str(folder / CONFIG))
-    config = _config(folder, raw, component)
-    model_class = _model_class(folder, raw, config, component)
+    with loading():
+        config = _config(folder, raw, component)
+        model_class = _model_class(folder, raw, config, component)
     arguments = dict(component.arguments)
     if model_class.__name__.startswith("Auto"):
         module = model_class.from_config(
