@@ -12,6 +12,7 @@ from corpus.children import Outcome, run_each
 from corpus.errors import relative_error
 from corpus.import_measurements import FOLDER, load
 from corpus.measure_corpus import load_everything, preload
+from corpus.recorded import Recorded, identity
 from corpus.times import TimeFigures, time_figures
 
 STEPS = 3
@@ -23,15 +24,9 @@ Figures = tuple[int, int, int, "TimeFigures | None"]
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Recorded):
     """One measured workload."""
 
-    name: str
-    factory: str
-    args: dict[str, Any]
-    tags: tuple[str, ...]
-    seed: int
-    gpu: str
     allocator_conf: str
     allocated_bytes: int
     reserved_bytes: int
@@ -106,12 +101,7 @@ def _recording(path: Path) -> Recording:
         driver = record.get("driver", {})
         workloads.append(
             Measured(
-                name=record["name"],
-                factory=record["factory"],
-                args=record["args"],
-                tags=tuple(record["tags"]),
-                seed=record.get("seed", 0),
-                gpu=gpu,
+                **identity(record, gpu),
                 allocator_conf=environment.get("allocator_conf", ""),
                 allocated_bytes=record["peak_allocated_bytes"],
                 reserved_bytes=record["peak_reserved_bytes"],

@@ -7,12 +7,13 @@ import gzip
 import json
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from corpus.recorded import Recorded, identity
 from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.timing import predict_step
 from vramcast.timing.costs import CostModel
@@ -32,15 +33,9 @@ _MAY_DIFFER = {
 
 
 @dataclass(frozen=True)
-class MeasuredTimes:
+class MeasuredTimes(Recorded):
     """The medians over the steps of one run, after warm-up."""
 
-    name: str
-    factory: str
-    args: Mapping[str, Any]
-    tags: tuple[str, ...]
-    seed: int
-    gpu: str
     seconds: float
     """What is compared with predictions: see `robust_seconds`."""
     step_seconds: float
@@ -80,12 +75,7 @@ def _times(record: dict[str, Any], gpu: str) -> MeasuredTimes:
     step_seconds = median(step["device_seconds"] for step in steps)
     seconds, noisy = robust_seconds(step_seconds, record.get("free_running_step_seconds"))
     return MeasuredTimes(
-        name=record["name"],
-        factory=record["factory"],
-        args=record["args"],
-        tags=tuple(record["tags"]),
-        seed=record.get("seed", 0),
-        gpu=gpu,
+        **identity(record, gpu),
         seconds=seconds,
         step_seconds=step_seconds,
         phases={name: median(step["phase_seconds"].get(name, 0.0) for step in steps) for name in PHASES},
@@ -96,18 +86,11 @@ def _times(record: dict[str, Any], gpu: str) -> MeasuredTimes:
 
 def combined(runs: Sequence[MeasuredTimes]) -> MeasuredTimes:
     """One figure of several runs: hosts differ from run to run, so the mean is nearer to what to expect."""
-    first = runs[-1]
-    return MeasuredTimes(
-        name=first.name,
-        factory=first.factory,
-        args=first.args,
-        tags=first.tags,
-        seed=first.seed,
-        gpu=first.gpu,
+    return replace(
+        runs[-1],
         seconds=sum(run.seconds for run in runs) / len(runs),
         step_seconds=sum(run.step_seconds for run in runs) / len(runs),
         phases={name: sum(run.phases[name] for run in runs) / len(runs) for name in PHASES},
-        issue_seconds=first.issue_seconds,
         noisy=any(run.noisy for run in runs),
     )
 

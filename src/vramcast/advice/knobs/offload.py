@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 from typing import Any
 
 from vramcast.advice.option import SAFE, Option
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.offload import optimizer_problem
+from vramcast.jobs.optimizer_names import plain
 from vramcast.jobs.schema import Job
 
 NAME = "offload"
@@ -91,6 +91,6 @@ def _optimizer(job: Job) -> bool:
     if job.offload.offloads_optimizer or len(job.optimizer) != 1 or optimizer_problem(job) is not None:
         return False
     wish = job.optimizer[0]
-    name = re.sub(r"[^a-z0-9]", "", wish.name.lower())
+    name = plain(wish.name)
     known = wish.factory is None and name in _TORCH_OPTIMIZERS
     return known and importlib.util.find_spec("torchao") is not None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 from typing import Any
 
 from vramcast.advice.option import CHANGES_TRAINING, SAFE, USUAL, Option
 from vramcast.gpus import GpuSpec
+from vramcast.jobs.optimizer_names import plain
 from vramcast.jobs.schema import Job, Optimizer
 
 NAME = "optimizer"
@@ -22,7 +22,7 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     if job.task != "training" or not job.components or len(job.optimizer) != 1:
         return []
     wish = job.optimizer[0]
-    name = re.sub(r"[^a-z0-9]", "", wish.name.lower())
+    name = plain(wish.name)
     if wish.factory is not None or name not in _EIGHT_BIT:
         return []
     found = []

@@ -12,6 +12,7 @@ from torch import nn
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.factories import load_factory
 from vramcast.jobs.components.libraries import library
+from vramcast.jobs.optimizer_names import plain
 from vramcast.jobs.patterns import matches
 from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Offload, Optimizer
@@ -101,7 +102,7 @@ def _make(key: str, wish: Optimizer, parameters: list[Any], offload: Offload) ->
 def _class(key: str, wish: Optimizer) -> tuple[Any, dict[str, Any]]:
     if wish.factory is not None:
         return load_factory(wish.factory), {}
-    name = re.sub(r"[^a-z0-9]", "", wish.name.lower())
+    name = plain(wish.name)
     if name == "lbfgs":
         raise CannotPredict(f"{key}.name: L-BFGS calls the model itself; write the step in Python (`step: ...`)")
     if name in _TORCH:
