@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vramcast.errors import VramcastError
+from vramcast.jobs.fields import Section
 from vramcast.jobs.load import with_overrides
 from vramcast.jobs.run import predict
-from vramcast.jobs.schema import Component, Job, Section
+from vramcast.jobs.schema import Component, Job
 from vramcast.jobs.validation import make_job
 from vramcast.jobs.yaml_file import parse_yaml
 from vramcast.trace.schema import KINDS

@@ -13,7 +13,7 @@ from pydantic_core import PydanticUndefined
 from vramcast.jobs import schema
 from vramcast.jobs.schema import Job
 
-BEGIN = "<!-- fields: made from src/vramcast/jobs/schema.py by `make job-docs` -->"
+BEGIN = "<!-- fields: made from src/vramcast/jobs/schema by `make job-docs` -->"
 END = "<!-- end of fields -->"
 
 _ORDER = (
