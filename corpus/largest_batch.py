@@ -73,7 +73,7 @@ def predict(names: Iterable[str], path: Path, jobs: int) -> int:
     workloads = {workload.name: workload for workload in load_corpus()}
     chosen = [workloads[name] for name in names if not workloads[name].missing]
     preload(chosen)
-    for module in ("torch._dynamo", "vramcast.jobs.tracing", "vramcast.jobs.scaling", "vramcast.jobs.validation"):
+    for module in ("torch._dynamo", "vramcast.jobs.tracing", "vramcast.jobs.prudence", "vramcast.jobs.validation"):
         __import__(module)
     pairs = load_pairs(path) if path.exists() else []
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,6 +90,7 @@ def predict(names: Iterable[str], path: Path, jobs: int) -> int:
 
 def _predict_one(workload: Workload) -> list[Pair]:
     from vramcast.gpus import find_gpu
+    from vramcast.jobs.prudence import advised
     from vramcast.jobs.scaling import Batches
     from vramcast.jobs.validation import make_job
 
@@ -106,8 +107,8 @@ def _predict_one(workload: Workload) -> list[Pair]:
         one = batches.largest(gpu, MOST, limit_gb * GB)
         if not 0 < one.batch < MOST or seconds * one.batch > LONGEST_STEP_SECONDS:
             continue
-        advised = batches.advised(one, gpu, limit_gb * GB)
-        found.append(Pair(workload.name, limit_gb, one.batch, advised, batches.n_traced, round(seconds * one.batch, 3)))
+        batch = advised(batches, one, gpu, limit_gb * GB)
+        found.append(Pair(workload.name, limit_gb, one.batch, batch, batches.n_traced, round(seconds * one.batch, 3)))
     return found
 
 

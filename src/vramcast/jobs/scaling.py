@@ -32,12 +32,10 @@ _SMALL = 4
 """Up to here it is quicker to trace the next one than to work it out."""
 _NEAREST = 5
 """Traces near the answer that a fit is made of."""
-_SPARED = 10
-"""Thousandths of the memory that an advised batch leaves free."""
-_LUCK = 12
-"""How far below the largest one is looked for that fits without luck."""
-_PRICE = 20
-"""Thousandths of the largest batch that this may cost at most."""
+_BEYOND = 8
+"""Percent: how far above a batch that fits one is looked for that fits though the next does not."""
+_PROBES = 8
+"""At most so many are tried there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +106,8 @@ class Sizes:
         return lengthened(traced.trace, self._settled_steps)
 
     def _limited(self, number: int, gpu: GpuSpec, capacity_bytes: int) -> Replay | None:
-        """The run that may take no more, every step of it; None where it runs out of memory."""
+        """The run that may take no more, every step of it; None where it runs out of memory. Each step finds other room
+        and convolutions choose anew."""
         from vramcast.jobs.tracing import trace_under_limit
 
         self._count(number, gpu)
@@ -147,6 +146,16 @@ class Sizes:
         fits = run.completed
         shown = run if fits else replay(trace, self._conf, None)
         return fits, shown.peak_reserved.reserved_bytes + context_on(trace, gpu)
+
+    def is_squeezed(self, number: int, gpu: GpuSpec, limit_bytes: int | None = None) -> bool:
+        """It fits, but only with smaller workspaces than it would like."""
+        return self.needs(number, gpu, limit_bytes)[0] and (
+            (number, gpu.id, gpu.total_memory_bytes, limit_bytes) in self._squeezed
+        )
+
+    def capacity(self, number: int, gpu: GpuSpec) -> int:
+        """What PyTorch may reserve on the card."""
+        return _capacity(self.trace(number, gpu), gpu, None)
 
     def largest(
         self,
@@ -196,6 +205,9 @@ class Sizes:
                 else:
                     worked_out = True
                     below = below if traced_beyond else guess + 1
+        if fitting:
+            beyond = self._beyond(fitting, gpu, limit_bytes, most)
+            fitting, worked_out = beyond, worked_out and beyond == fitting
         _, device_bytes = self.needs(max(1, fitting), gpu, limit_bytes)
         return Largest(
             number=fitting,
@@ -205,35 +217,28 @@ class Sizes:
             worked_out=worked_out,
         )
 
+    def _beyond(self, fitting: int, gpu: GpuSpec, limit_bytes: int | None, most: int) -> int:
+        """How blocks come to lie is another matter in each batch, so one may fit though a smaller one does not."""
+        reach = fitting * _BEYOND // 100
+        stride = -(-reach // _PROBES)
+        scaled = self._fit(gpu, fitting) if reach > 1 else None
+        number = fitting + stride
+        while scaled is not None and number <= min(fitting + reach, most):
+            if self._may_fit(scaled, number, gpu, limit_bytes) and self.needs(number, gpu, limit_bytes)[0]:
+                fitting = number
+            number += stride
+        return fitting
+
+    def _may_fit(self, scaled: ScaledTrace, number: int, gpu: GpuSpec, limit_bytes: int | None) -> bool:
+        trace = scaled.at(self.axis.measure(number))
+        if convolves(trace):
+            return highest_without_workspaces(trace) <= _capacity(trace, gpu, limit_bytes)
+        return self._fits(trace, gpu, limit_bytes)
+
     def _close_to(self, near: int) -> tuple[int, ...]:
         """Two numbers to begin with: neighbours, or as far apart as a good guess is off."""
         near = min(max(1, near), self.axis.most)
         return (near, near + 1, near - 1) if near <= _SMALL else (near, near - near // 8)
-
-    def advised(self, found: Largest, gpu: GpuSpec, limit_bytes: int | None = None) -> int:
-        """The largest number that leaves a little free, where that costs next to nothing; else the largest itself.
-
-        A prediction may be off by a fraction of a percent. Of a thousand samples ten are a price for not running out
-        of memory; of three samples one is not.
-        """
-        if not found.number:
-            return 0
-        number = found.number
-        if (number, gpu.id, gpu.total_memory_bytes, limit_bytes) in self._squeezed:
-            number = self._steady(number, gpu, limit_bytes)
-        least = -(-number * (1000 - _PRICE) // 1000)
-        if least >= number:
-            return number
-        capacity_bytes = _capacity(self.trace(found.number, gpu), gpu, limit_bytes)
-        spared = self.largest(gpu, number, capacity_bytes * (1000 - _SPARED) // 1000, near=least).number
-        return max(least, spared) if self.needs(max(least, spared), gpu, limit_bytes)[0] else number
-
-    def _steady(self, number: int, gpu: GpuSpec, limit_bytes: int | None) -> int:
-        """What fits by the luck of how blocks come to lie is left: the next smaller one must fit too."""
-        for one in range(number, max(1, number - _LUCK), -1):
-            if all(self.needs(other, gpu, limit_bytes)[0] for other in (one, one - 1)):
-                return one
-        return number
 
     def _fit(self, gpu: GpuSpec, fitting: int) -> ScaledTrace | None:
         """Through the traced numbers that are nearest to the answer: of this card, or, before there are enough, of

@@ -16,6 +16,7 @@ from vramcast.virtual_gpu.storages import block_of
 from vramcast.virtual_gpu.unknown import UnknownKernel, caller
 from vramcast.virtual_gpu.workspace_rules import WorkspaceRules
 from vramcast.virtual_gpu.workspaces.cudnn_query import open_cudnn
+from vramcast.virtual_gpu.workspaces.problem import ConvolutionProblem
 
 FITTED_CONVOLUTIONS = (
     'workspaces fitted to cuDNN\'s choices; `pip install "vramcast[cudnn]"` lets vramcast ask cuDNN itself'
@@ -49,7 +50,8 @@ class Machine:
         position.on_log = self.op_log.start
         self.workspaces = WorkspaceRules(gpu)
         self._cublas_handles: set[tuple[bool, int, bool]] = set()
-        self._convolutions: set[Any] = set()
+        self._plans: dict[tuple[bool, ConvolutionProblem], int] = {}
+        """The workspace of the plan that cuDNN keeps for a convolution."""
         self._told_of_fit = False
         self._dropout_state: torch.Tensor | None = None
         self.libraries = Libraries()
@@ -85,12 +87,28 @@ class Machine:
         """
         return self.position.backward_depth > 0 and torch._C._len_torch_function_stack() > 0
 
-    def is_new_convolution(self, key: Any) -> bool:
-        """Whether cuDNN meets this convolution for the first time (its benchmark mode then tries algorithms)."""
-        key = (self.position.backward_depth > 0, key)
-        if key in self._convolutions:
+    def run_convolution(self, problem: ConvolutionProblem, benchmark: bool) -> None:
+        """cuDNN's workspace, for the length of a call: of the plan that ran before, else of the first that there is
+        memory for. That plan is then kept, thread by thread (run_single_conv in Conv_v8.cpp)."""
+        key = (self.position.backward_depth > 0, problem)
+        kept = self._plans.get(key)
+        if kept is not None and self._has_memory(kept):
+            return
+        if kept is None and benchmark:
+            # Trying the algorithms: the largest workspace, then the cache is emptied.
+            self._has_memory(next(self.workspaces.convolution(problem)))
+            self.empty_cache()
+        for workspace_bytes in self.workspaces.convolution(problem):
+            if self._has_memory(workspace_bytes):
+                self._plans[key] = workspace_bytes
+                return
+        raise torch.OutOfMemoryError("CUDA out of memory: no plan for a convolution")
+
+    def _has_memory(self, workspace_bytes: int) -> bool:
+        try:
+            self.ledger.transient([workspace_bytes])
+        except torch.OutOfMemoryError:
             return False
-        self._convolutions.add(key)
         return True
 
     def empty_cache(self) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vramcast.virtual_gpu.workspaces.batch_norm import batch_norm_workspace_bytes
-from vramcast.virtual_gpu.workspaces.convolution import convolution_workspace_bytes
-from vramcast.virtual_gpu.workspaces.problem import L2_BYTES_UNKNOWN, SM_COUNT_UNKNOWN, Card
+from vramcast.virtual_gpu.workspaces.convolution import cudnn_workspace_bytes, smaller_workspaces
+from vramcast.virtual_gpu.workspaces.problem import (
+    L2_BYTES_UNKNOWN,
+    SM_COUNT_UNKNOWN,
+    Card,
+    ConvolutionProblem,
+)
 from vramcast.virtual_gpu.workspaces.recurrent import (
     RecurrentShape,
     dropout_state_bytes,
@@ -38,26 +44,10 @@ class WorkspaceRules:
         """CUBLASLT_WORKSPACE_SIZE's default."""
         return MIB
 
-    def convolution(
-        self,
-        direction: str,
-        x: Any,
-        w: Any,
-        y: Any,
-        stride: Any,
-        padding: Any,
-        dilation: Any,
-        groups: int,
-        transposed: bool,
-        channels_last: bool,
-    ) -> list[int]:
-        """Transient allocations, one after the other."""
-        return convolution_workspace_bytes(
-            direction, x.size(), w.size(), y.size(), dtype=str(x.dtype).removeprefix("torch."),
-            channels_last=channels_last, stride=stride, padding=padding, dilation=dilation, groups=groups,
-            transposed=transposed, card=self._card, tf32=torch.backends.cudnn.allow_tf32,
-            benchmark=torch.backends.cudnn.benchmark,
-        )  # fmt: skip
+    def convolution(self, problem: ConvolutionProblem) -> Iterator[int]:
+        """Of cuDNN's plans, best first; what comes after the first is only asked for when that is refused."""
+        yield cudnn_workspace_bytes(problem, self._card)
+        yield from smaller_workspaces(problem, self._card)
 
     def rnn(
         self,

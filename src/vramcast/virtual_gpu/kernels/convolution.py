@@ -6,7 +6,6 @@ aten/src/ATen/native/cudnn/ConvShared.cpp.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,8 @@ import torch
 from vramcast.virtual_gpu.kernels.layout import suggested_format
 from vramcast.virtual_gpu.kernels.reductions import reduction_scratch
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
-from vramcast.virtual_gpu.workspaces.convolution import convolution_backend
+from vramcast.virtual_gpu.storages import GPU
+from vramcast.virtual_gpu.workspaces.convolution import convolution_backend, cudnn_problem
 
 CONTIGUOUS = torch.contiguous_format
 
@@ -99,22 +99,14 @@ def _workspace(
     call: Call, direction: str, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, geometry: _Geometry,
     memory_format: torch.memory_format,
 ) -> None:  # fmt: skip
-    machine = call.mode.machine
-    sizes = machine.workspaces.convolution(
-        direction, x, w, y, geometry.stride, geometry.padding, geometry.dilation, geometry.groups,
-        geometry.transposed, memory_format is not CONTIGUOUS,
+    problem = cudnn_problem(
+        direction, x.size(), w.size(), y.size(), dtype=str(x.dtype).removeprefix("torch."),
+        channels_last=memory_format is not CONTIGUOUS, stride=geometry.stride, padding=geometry.padding,
+        dilation=geometry.dilation, groups=geometry.groups, transposed=geometry.transposed,
+        tf32=torch.backends.cudnn.allow_tf32,
     )  # fmt: skip
-    if torch.backends.cudnn.benchmark and machine.is_new_convolution(
-        (direction, x.size(), w.size(), x.dtype, str(geometry), memory_format)
-    ):
-        # Trying the algorithms: the largest workspace, then the cache is emptied (run_single_conv in Conv_v8.cpp).
-        with contextlib.suppress(torch.OutOfMemoryError):
-            call.scratch(max(sizes, default=0))
-        machine.empty_cache()
-    for size in sizes:
-        # An algorithm whose workspace is refused is passed over for one that needs less (try_plans in Conv_v8.cpp).
-        with contextlib.suppress(torch.OutOfMemoryError):
-            call.scratch(size)
+    if problem is not None and call.device == GPU:
+        call.mode.machine.run_convolution(problem, torch.backends.cudnn.benchmark)
 
 
 def output_size(x: Any, w: Any, geometry: _Geometry) -> list[int]:

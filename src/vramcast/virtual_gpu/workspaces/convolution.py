@@ -6,20 +6,23 @@ booked by the kernel rule, which knows the strides), and cuDNN takes a workspace
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 from vramcast.virtual_gpu.workspaces.cudnn_device_only import device_only_workspace
 from vramcast.virtual_gpu.workspaces.cudnn_fit import fitted_workspace
-from vramcast.virtual_gpu.workspaces.cudnn_query import CudnnDevice, CudnnError, CudnnLibrary, open_cudnn
+from vramcast.virtual_gpu.workspaces.cudnn_query import Choice, CudnnDevice, CudnnError, CudnnLibrary, open_cudnn
 from vramcast.virtual_gpu.workspaces.problem import Card, ConvolutionProblem, as_cudnn
 from vramcast.virtual_gpu.workspaces.stream_k import ASKED_MULTIPROCESSORS, CLUSTER_M, CLUSTER_N, partial_sums
 
 DIRECTIONS = ("forward", "backward_data", "backward_weight")
 STREAM_K_ARCHITECTURE = 9
 
+_Answer = TypeVar("_Answer")
 
-def convolution_workspace_bytes(
+
+def cudnn_problem(
     direction: str,
     x_shape: Sequence[int],
     w_shape: Sequence[int],
@@ -32,52 +35,65 @@ def convolution_workspace_bytes(
     dilation: Sequence[int],
     groups: int,
     transposed: bool,
-    card: Card,
     tf32: bool = True,
-    benchmark: bool = False,
-) -> list[int]:
-    """The transient allocations inside one direction of a convolution, each freed before the next is made.
+) -> ConvolutionProblem | None:
+    """What cuDNN is asked for in one direction of a convolution; None where it is not asked.
 
-    Shapes are the module's: x its input, y its output. `dtype` is PyTorch's name for it ("bfloat16"). With
-    `benchmark`, cuDNN would try several plans on first sight of a shape; what the fastest takes is not known, the
-    first one's workspace is returned.
+    Shapes are the module's: x its input, y its output. `dtype` is PyTorch's name for it ("bfloat16").
     """
     if convolution_backend(x_shape, w_shape, stride, dilation, groups, transposed, dtype, channels_last) != "cudnn":
-        return []
+        return None
     problem = as_cudnn(
         direction, x_shape, w_shape, y_shape, stride=stride, padding=padding, dilation=dilation,
         transposed=transposed, dtype=dtype, channels_last=channels_last, tf32=tf32,
     )  # fmt: skip
-    if min((*problem.x, *problem.w, *problem.y)) == 0:
-        return []
-    workspace = cudnn_workspace_bytes(problem, card)
-    return [workspace] if workspace else []
+    return None if min((*problem.x, *problem.w, *problem.y)) == 0 else problem
 
 
 @lru_cache(maxsize=50_000)
 def cudnn_workspace_bytes(problem: ConvolutionProblem, card: Card) -> int:
-    """The workspace of the plan that PyTorch takes: cuDNN's own answer where there is one, else the fitted one."""
+    """The workspace of the plan that PyTorch takes: cuDNN's own answer where there is one, else the fitted one.
+
+    With cudnn.benchmark, cuDNN would try several plans on first sight of a shape; what the fastest takes is not known.
+    """
     library = open_cudnn()
-    answer = None if library is None else _asked_workspace(library, problem, card)
-    if answer is not None:
-        return answer
+    choice = None if library is None else _asked(library.choice, problem, card)
+    if library is not None and choice is not None:
+        return _workspaces(library, choice, problem, card)[0]
     fitted = fitted_workspace(problem, card.compute_capability, card.sm_count)
     return fitted.copies_bytes + fitted.partials_bytes
 
 
-def _asked_workspace(library: CudnnLibrary, problem: ConvolutionProblem, card: Card) -> int | None:
-    device = CudnnDevice(card.compute_capability, card.sm_count, card.l2_bytes, card.memory_bytes)
+@lru_cache(maxsize=5_000)
+def smaller_workspaces(problem: ConvolutionProblem, card: Card) -> tuple[int, ...]:
+    """Those of the plans after the first, in the order in which PyTorch tries them while memory is refused."""
+    library = open_cudnn()
+    ranked = None if library is None else _asked(library.ranking, problem, card)
+    if library is None or not ranked:
+        return (0,)
+    return tuple(size for choice in ranked for size in _workspaces(library, choice, problem, card))[1:]
+
+
+def _asked(ask: Callable[[ConvolutionProblem, CudnnDevice], _Answer], problem: ConvolutionProblem, card: Card) -> _Answer | None:
     try:
-        choice = library.choice(problem, device)
+        return ask(problem, _device(card))
     except CudnnError:
         return None
-    if choice is None:
-        return None
+
+
+def _device(card: Card) -> CudnnDevice:
+    return CudnnDevice(card.compute_capability, card.sm_count, card.l2_bytes, card.memory_bytes)
+
+
+def _workspaces(library: CudnnLibrary, choice: Choice, problem: ConvolutionProblem, card: Card) -> list[int]:
+    """Of the plans that only the card itself has before this one, and of this one."""
+    found = []
     if problem.dtype != "float32" or problem.tf32:
-        for refusal in choice.refused:
-            workspace = device_only_workspace(problem, refusal, card)
-            if workspace is not None:
-                return workspace
+        found = [device_only_workspace(problem, refusal, card) for refusal in choice.refused]
+    return [size for size in found if size is not None] + [_own_workspace(library, choice, problem, card)]
+
+
+def _own_workspace(library: CudnnLibrary, choice: Choice, problem: ConvolutionProblem, card: Card) -> int:
     if card.compute_capability[0] != STREAM_K_ARCHITECTURE:
         return choice.workspace_bytes
     knobs = dict(choice.knobs)
@@ -85,7 +101,7 @@ def _asked_workspace(library: CudnnLibrary, problem: ConvolutionProblem, card: C
 
     def ask(like: ConvolutionProblem, sm_count: int) -> int | None:
         limit = sm_count if sm_count < ASKED_MULTIPROCESSORS else 0
-        return library.forced_workspace(like, device, choice.engine, alone, limit)
+        return library.forced_workspace(like, _device(card), choice.engine, alone, limit)
 
     more = partial_sums(problem, knobs, card.sm_count, ask)
     return max(0, choice.workspace_bytes + (more or 0))

@@ -145,6 +145,41 @@ class CudnnLibrary:
                         return Choice(engine, self._knobs(config, make), workspace, tuple(dict.fromkeys(refused)))
         return None
 
+    @lru_cache(maxsize=5_000)  # noqa: B019  (one library for the life of the process)
+    def ranking(self, problem: ConvolutionProblem, device: CudnnDevice) -> tuple[Choice, ...]:
+        """Every plan in the order PyTorch tries them, each with the engines that were dropped right before it."""
+        described = self._device(device)
+        ranked = []
+        with self._descriptors() as make:
+            graph = self._graph(problem, make)
+            for mode in _HEURISTIC_MODES:
+                for config, refused in self._ranked(graph, described, mode, make):
+                    workspace = self._plan_workspace(config, described, make)
+                    if workspace is not None and not self._is_filtered(config, problem, make):
+                        knobs = self._knobs(config, make)
+                        ranked.append(Choice(self._engine(config, make), knobs, workspace, refused))
+        return tuple(ranked)
+
+    def _ranked(
+        self, graph: ctypes.c_void_p, device: ctypes.c_void_p, mode: int, make: _Maker
+    ) -> list[tuple[ctypes.c_void_p, tuple[Refusal, ...]]]:
+        refused: list[Refusal] = []
+        with self._refusals(refused):
+            configs = self._configs(graph, device, mode, make)
+        if not refused:
+            return [(config, ()) for config in configs]
+        # The log does not say where it dropped an engine, but an answer of fewer plans logs only what came before.
+        ranked, before = [], 0
+        for count, config in enumerate(configs, 1):
+            heuristics = self._heuristics(graph, device, mode, make)
+            assert heuristics is not None
+            refused = []
+            with self._refusals(refused):
+                self._results(heuristics, count, make)
+            ranked.append((config, tuple(refused[before:])))
+            before = len(refused)
+        return ranked
+
     def forced_workspace(
         self, problem: ConvolutionProblem, device: CudnnDevice, engine: int, knobs: Mapping[int, int], sm_count: int
     ) -> int | None:
