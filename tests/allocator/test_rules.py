@@ -1,9 +1,12 @@
 """One test for each rule of c10/cuda/CUDACachingAllocator.cpp."""
 
+from pathlib import Path
+
 import pytest
 
 from vramcast.allocator import AddressSpace, AllocatorConf, CachingAllocator, OutOfMemory, SegmentEvent
 from vramcast.allocator.constants import MIB
+from vramcast.allocator.history import load_history
 from vramcast.errors import UsageError
 
 
@@ -440,6 +443,36 @@ def test_a_hole_is_used_again_from_its_high_end_if_it_is_larger() -> None:
     space.release(first, 96 * MIB)
     assert space.reserve(64 * MIB) == first + 32 * MIB
     assert space.reserve(32 * MIB) < first  # a hole of just that size is passed over
+
+
+def test_a_free_part_of_the_newest_range_is_used_and_of_these_the_smallest() -> None:
+    space = full_context()
+    parts = [space.reserve(size * MIB) for size in (40, 24, 40, 24)]  # two ranges of 64 MiB, each full
+    assert parts[1] == parts[0] + 40 * MIB and parts[3] == parts[2] + 40 * MIB
+    low = space.reserve(20 * MIB)
+    for part, size in ((parts[0], 40), (parts[3], 24)):
+        space.release(part, size * MIB)
+    assert space.reserve(12 * MIB) == low + 20 * MIB
+    assert space.reserve(24 * MIB) == parts[3]
+    assert space.reserve(24 * MIB) == parts[0]
+
+
+@pytest.mark.parametrize("name", ["stress", "stress_max_split_gc"])
+def test_segments_lie_as_recorded(name: str) -> None:
+    """Hundreds of segments taken and given back at random, with a constant between the recorded addresses and ours."""
+    history = load_history(Path(__file__).parent / "histories" / f"{name}.json.gz")
+    space = AddressSpace()
+    space.settle()
+    places: dict[int, int] = {}
+    differences = []
+    for event in history.events:
+        if event.action == "segment_alloc":
+            places[event.address] = space.reserve(event.size)
+            differences.append(places[event.address] - event.address)
+        elif event.action == "segment_free":
+            space.release(places.pop(event.address), event.size)
+    context = 3  # the first ones lie in the context's ranges, which the recorded process had others of
+    assert len(differences) > 200 and len(set(differences[context:])) == 1
 
 
 def _offsets_mib(space: AddressSpace, *sizes_mib: int) -> list[int]:

@@ -10,8 +10,9 @@ import pytest
 from vramcast.virtual_gpu.workspaces import convolution
 from vramcast.virtual_gpu.workspaces.convolution import (
     convolution_backend,
-    convolution_workspace_bytes,
+    cudnn_problem,
     cudnn_workspace_bytes,
+    smaller_workspaces,
 )
 from vramcast.virtual_gpu.workspaces.cudnn_fit import Recipe, copies_bytes, fitted_workspace
 from vramcast.virtual_gpu.workspaces.cudnn_query import CudnnDevice, open_cudnn, strides
@@ -82,6 +83,36 @@ def test_cudnn_answers_for_cards_that_are_not_here() -> None:
         assert abs(choice.workspace_bytes - copies) < 1024
 
 
+@pytest.mark.skipif(open_cudnn() is None, reason="no cuDNN from 9.8 on is installed")
+def test_plans_after_the_first_need_less_in_the_end() -> None:
+    """A layer of VGG-16: in the order of cuDNN's ranking, which has engines before and after those it is asked for."""
+    library = open_cudnn()
+    assert library is not None
+    device = CudnnDevice((9, 0), 132, 62_914_560, 150_109_880_320)
+    for operation in ("forward", "backward_data", "backward_weight"):
+        shape = (73, 64, 224, 224)
+        problem = ConvolutionProblem(
+            operation, shape, (64, 64, 3, 3), shape, (1, 1), (1, 1), (1, 1), "float32", False, True
+        )
+        ranking, choice = library.ranking(problem, device), library.choice(problem, device)
+        assert choice is not None
+        assert (ranking[0].engine, ranking[0].knobs) == (choice.engine, choice.knobs)
+        assert any(plan.refused for plan in ranking)
+        first, others = cudnn_workspace_bytes(problem, H200), smaller_workspaces(problem, H200)
+        assert len(others) > 10
+        assert 0 in others and first > problem.tensor_bytes // 3
+
+
+def test_without_the_library_a_refused_plan_is_followed_by_one_that_needs_nothing(no_library: None) -> None:
+    smaller_workspaces.cache_clear()
+    problem = ConvolutionProblem(
+        "forward", (2, 64, 8, 8), (64, 64, 3, 3), (2, 64, 8, 8), (1, 1), (1, 1), (1, 1), "float32", False, True
+    )
+    assert smaller_workspaces(problem, H200) == (0,)
+    smaller_workspaces.cache_clear()
+    cudnn_workspace_bytes.cache_clear()
+
+
 def test_strides_are_those_of_a_dense_tensor() -> None:
     assert strides((2, 3, 4, 5), False) == [60, 20, 5, 1]
     assert strides((2, 3, 4, 5), True) == [60, 1, 15, 3]
@@ -140,13 +171,13 @@ def test_backend(
     assert convolution_backend(x, w, (1,) * dims, (1,) * dims, groups, False, dtype, channels_last) == expected
 
 
-def test_depthwise_kernels_and_empty_tensors_take_nothing() -> None:
+def test_cudnn_is_not_asked_for_depthwise_kernels_and_empty_tensors() -> None:
     options = {"channels_last": False, "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "transposed": False}
     for batch, groups, per_group in ((2, 64, 1), (0, 1, 64)):
         shape = (batch, 64, 8, 8)
-        assert convolution_workspace_bytes(
-            "forward", shape, (64, per_group, 3, 3), shape, dtype="float32", groups=groups, card=H200, **options
-        ) == []  # fmt: skip
+        assert cudnn_problem(
+            "forward", shape, (64, per_group, 3, 3), shape, dtype="float32", groups=groups, **options
+        ) is None  # fmt: skip
 
 
 def test_every_direction_layout_and_type_has_an_answer_on_every_card() -> None:

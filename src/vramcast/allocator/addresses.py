@@ -3,8 +3,9 @@
 Only the order of addresses matters: up to torch 2.11 the allocator tells equal free blocks apart by it, and a wrong
 guess can move the reserved peak by 3 %. Read off recordings of an H200 (driver 580): the driver takes address ranges
 in multiples of 32 MiB, each below the last (as mmap does), puts the allocation at the low end of its range, and serves
-later allocations from what is left at the high ends, lowest address first. A range that is wholly free goes back;
-a hole left behind is used again from its high end, if it is larger than what is asked.
+later allocations from what is free in ranges: in the newest range that has room, there from the smallest part that is
+large enough. A range that is wholly free goes back; a hole left behind is used again from its high end, if it is larger
+than what is asked. So it is in all 2,099 segments that two recordings take and give back at random.
 
 A process with PyTorch's kernels begins with two ranges of the context's own. In the first, 2 MiB are free at its end,
 in the second 24 MiB. Soon after (two dozen recordings: once kernels run, or some hundred MiB have been taken) the rest
@@ -37,6 +38,8 @@ class AddressSpace:
         self._ranges: dict[int, int] = {}  # range -> size
         self._used: dict[int, int] = {}  # range -> bytes in use
         self._rest: list[tuple[int, int, int]] = []  # free parts of ranges: (address, size, range), by address
+        self._born: dict[int, int] = {}  # range -> how many came before it
+        self._count = 0
         second = self._context_range(_SECOND_RANGE_BYTES, _SECOND_USED_BYTES)
         self._first: int | None = self._context_range(_FIRST_RANGE_BYTES, _FIRST_USED_BYTES)
         assert self._first < second
@@ -55,13 +58,14 @@ class AddressSpace:
 
     def reserve(self, size_bytes: int) -> int:
         size = _rounded(size_bytes, SEGMENT_ROUNDING_BYTES)
-        for i, (address, free, owner) in enumerate(self._rest):
-            if free >= size:
-                del self._rest[i]
-                if free > size:
-                    insort(self._rest, (address + size, free - size, owner))
-                self._used[owner] += size
-                return address
+        parts = [part for part in self._rest if part[1] >= size]
+        if parts:
+            part = address, free, owner = min(parts, key=lambda part: (-self._born[part[2]], part[1], part[0]))
+            self._rest.remove(part)
+            if free > size:
+                insort(self._rest, (address + size, free - size, owner))
+            self._used[owner] += size
+            return address
         extent = _rounded(size, RANGE_BYTES)
         start = self._new_range(extent)
         self._ranges[start], self._used[start] = extent, size
@@ -84,6 +88,12 @@ class AddressSpace:
             self._low += self._holes.pop(0)[1]
 
     def _new_range(self, extent: int) -> int:
+        start = self._place(extent)
+        self._count += 1
+        self._born[start] = self._count
+        return start
+
+    def _place(self, extent: int) -> int:
         for i in range(len(self._holes) - 1, -1, -1):
             address, free = self._holes[i]
             if free > extent:

@@ -15,10 +15,11 @@ _SPARED = 10
 _PRICE = 20
 """Thousandths of the largest batch that this may cost at most."""
 _SQUEEZED_PRICE = 30
-"""The same where the largest fits only with smaller workspaces: then one block that comes to lie elsewhere changes which
-workspaces there is room for, and so everything after it."""
+"""The same where the largest fits only with smaller workspaces: then one block that comes to lie elsewhere changes
+which workspaces there is room for, and so everything after it."""
 _LESS = (3, 6, 10)
-"""Thousandths of the memory without which a batch with convolutions has to run as well: each time others are refused."""
+"""Thousandths of the memory without which a batch with convolutions has to run as well: each time others are
+refused."""
 _TRIED = 6
 
 

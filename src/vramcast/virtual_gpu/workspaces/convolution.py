@@ -74,7 +74,9 @@ def smaller_workspaces(problem: ConvolutionProblem, card: Card) -> tuple[int, ..
     return tuple(size for choice in ranked for size in _workspaces(library, choice, problem, card))[1:]
 
 
-def _asked(ask: Callable[[ConvolutionProblem, CudnnDevice], _Answer], problem: ConvolutionProblem, card: Card) -> _Answer | None:
+def _asked(
+    ask: Callable[[ConvolutionProblem, CudnnDevice], _Answer], problem: ConvolutionProblem, card: Card
+) -> _Answer | None:
     try:
         return ask(problem, _device(card))
     except CudnnError:
