@@ -5,7 +5,7 @@ guess can move the reserved peak by 3 %. Read off recordings of an H200 (driver 
 in multiples of 32 MiB, each below the last (as mmap does), puts the allocation at the low end of its range, and serves
 later allocations from what is free in ranges: in the newest range that has room, there from the smallest part that is
 large enough. A range that is wholly free goes back; a hole left behind is used again from its high end, if it is larger
-than what is asked. So it is in all 2,099 segments that two recordings take and give back at random.
+than what is asked. So it is with all 1,070 segments that two recordings take and give back at random.
 
 A process with PyTorch's kernels begins with two ranges of the context's own. In the first, 2 MiB are free at its end,
 in the second 24 MiB. Soon after (two dozen recordings: once kernels run, or some hundred MiB have been taken) the rest
