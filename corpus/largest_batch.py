@@ -185,7 +185,7 @@ def _measure_pair(pair: Pair, workload: Workload, deadline: float, threads: int)
         if time.monotonic() > deadline:
             return None
         task = (workload, batch, pair.limit_bytes, steps)
-        ((_, outcome),) = run_each(_trial, [task], jobs=1, timeout_seconds=180, threads=threads)
+        ((_, outcome),) = run_each(trial, [task], jobs=1, timeout_seconds=180, threads=threads)
         result = outcome.value or {"outcome": "error", "error": outcome.error}
         trials.append({"batch": batch, "steps": steps, "seconds": round(outcome.seconds, 1), **result})
         return {"ran": True, "out of memory": False}.get(result["outcome"])
@@ -226,8 +226,8 @@ def true_largest(pair: Pair, advised_ran: bool, runs: Callable[[int], bool | Non
     return low, high
 
 
-def _trial(task: tuple[Workload, int, int, int]) -> dict[str, Any]:
-    """Runs in a process of its own."""
+def trial(task: tuple[Workload, int, int, int]) -> dict[str, Any]:
+    """(workload, batch, limit in bytes, steps). Runs in a process of its own."""
     import torch
 
     from vramcast.factories import load_factory

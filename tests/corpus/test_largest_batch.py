@@ -6,8 +6,22 @@ import json
 from pathlib import Path
 
 import pytest
-from corpus.largest_batch import BUDGET_GB, LIMITS_GB, NAMES, Pair, in_order, load_pairs, report, true_largest
+from corpus.largest_batch import (
+    BUDGET_GB,
+    GB,
+    LIMITS_GB,
+    NAMES,
+    Pair,
+    in_order,
+    load_pairs,
+    report,
+    trial,
+    true_largest,
+)
 from corpus.measure_corpus import load_corpus
+
+import vramcast
+from vramcast.virtual_gpu.workspaces.cudnn_query import open_cudnn
 
 
 def pair(largest: int, advised: int) -> Pair:
@@ -61,3 +75,27 @@ def test_the_report_says_what_ran(tmp_path: Path) -> None:
     text = report(path)
     assert "| b | 8 | 8 | **no** |" in text and "98.0%" in text
     assert "2 pairs of 2 workloads: the advised batch ran 20 steps in 1; it is at least 97 %" in text
+
+
+@pytest.mark.skipif(open_cudnn() is None, reason="no cuDNN from 9.8 on is installed")
+@pytest.mark.parametrize(
+    ("name", "batch", "steps_made", "retries", "reserved_bytes"),
+    [
+        ("vgg16-fp32", 72, 1, 48, 7_881_097_216),
+        ("vgg16-fp32", 73, 3, 133, 7_956_594_688),
+        ("r3d-18-fp32", 40, 1, 23, 7_925_137_408),
+        ("unet2d-fp32", 8, 0, 7, 7_828_668_416),
+    ],
+)
+def test_a_run_under_a_limit_ends_as_on_the_gpu(
+    name: str, batch: int, steps_made: int, retries: int, reserved_bytes: int
+) -> None:
+    """Measured on an H200 at 8 GB: convolutions try one plan after the other until there is room for its workspace."""
+    workload = next(one for one in load_corpus() if one.name == name)
+    if workload.missing:
+        pytest.skip(f"needs {workload.missing}")
+    with vramcast.virtual_gpu("h200"):
+        found = trial((workload, batch, 8 * GB, 20))
+    assert found["outcome"] == "out of memory"
+    assert (found["steps_made"], found["retries"]) == (steps_made, retries)
+    assert found["reserved_bytes"] == reserved_bytes
