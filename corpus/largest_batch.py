@@ -45,6 +45,12 @@ NAMES = (
     "convnext-base-bf16", "resnet50-fp32", "resnet50-cl-fp16", "efficientnet-b3-cl-bf16", "vgg16-fp32",
     "segformer-b2-bf16", "unet2d-fp32", "r3d-18-fp32", "ddpm-unet-small-bf16", "sd15-unet-bf16", "sd-vae-bf16",
     "dit-xl-bf16", "dcgan-128", "fno2d-256",
+    # Measured once only, after the predictor was done.
+    "densenet121-fp32", "mobilenet-v3-cl-fp16", "regnet-y-8gf-cl-fp16", "deeplabv3-r50-fp32", "unet3d-fp16",
+    "ddpm-unet-fp32", "r2plus1d-cl-fp16", "ho-edsr-fp32", "ho-hrnet-w32-cl-fp32", "ho-xception-fp32", "bert-fp32",
+    "mvit-v1-b-bf16", "stylegan-r1", "ho-attention-unet-fp16", "ho-vq-autoencoder-fp32", "deepspeech2",
+    "transformer-encoder-fp32", "ho-convnextv2-tiny-cl-bf16", "llama-lora", "ho-dinov2-base-fp16", "detr-like",
+    "conformer-ctc",
 )  # fmt: skip
 
 
