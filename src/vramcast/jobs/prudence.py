@@ -14,7 +14,7 @@ _SPARED = 10
 """Thousandths of the memory that an advised batch leaves free."""
 _PRICE = 20
 """Thousandths of the largest batch that this may cost at most."""
-_SQUEEZED_PRICE = 30
+_SQUEEZED_PRICE = 25
 """The same where the largest fits only with smaller workspaces: then one block that comes to lie elsewhere changes
 which workspaces there is room for, and so everything after it."""
 _LESS = (3, 6, 10)
