@@ -70,7 +70,7 @@ class Sizes:
         where: str = "the options",
         settled_steps: int = SETTLED_STEPS,
     ) -> None:
-        """`settled_steps`: how many optimizer steps must fit, the last traced one repeated."""
+        """`settled_steps`: how many steps must fit, the last traced one repeated."""
         self.job = job
         self.axis = axis
         self._steps = steps
@@ -96,14 +96,18 @@ class Sizes:
 
     def add(self, number: int, gpu: GpuSpec, trace: StepTrace) -> None:
         """A trace that is there already."""
-        self._traces.setdefault(_kernels_of(gpu), {})[number] = lengthened(trace, self._settled_steps)
+        self._traces.setdefault(_kernels_of(gpu), {})[number] = self._lengthened(trace)
 
     def _run(self, number: int, gpu: GpuSpec) -> StepTrace:
         from vramcast.jobs.tracing import trace_job
 
         self._count(number, gpu)
         traced = trace_job(self.at(number), gpu, steps=self._steps, allocator_conf=self._conf, limit_bytes=NO_LIMIT)
-        return lengthened(traced.trace, self._settled_steps)
+        return self._lengthened(traced.trace)
+
+    def _lengthened(self, trace: StepTrace) -> StepTrace:
+        """A step may make several of optimizers, a GAN's two."""
+        return lengthened(trace, self._settled_steps * max(1, trace.steps // self._steps))
 
     def _limited(self, number: int, gpu: GpuSpec, capacity_bytes: int) -> Replay | None:
         """The run that may take no more, every step of it; None where it runs out of memory. Each step finds other room
