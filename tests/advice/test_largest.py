@@ -14,8 +14,9 @@ from vramcast.cli.main import main
 from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.jobs.axes import axes
 from vramcast.jobs.load import load_job, with_overrides
-from vramcast.jobs.scaling import NO_LIMIT, Sizes
+from vramcast.jobs.scaling import Sizes
 from vramcast.jobs.schema import Job
+from vramcast.jobs.traced_sizes import NO_LIMIT
 from vramcast.jobs.tracing import trace_job
 from vramcast.jobs.validation import make_job
 from vramcast.memory.scaling import ScaledTrace, same_sizes

@@ -17,7 +17,8 @@ from tests.samples import random_trace, transformer
 from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.jobs.load import load_job, with_overrides
 from vramcast.jobs.run import predict
-from vramcast.jobs.scaling import NO_LIMIT, Batches
+from vramcast.jobs.scaling import Batches
+from vramcast.jobs.traced_sizes import NO_LIMIT
 from vramcast.jobs.tracing import trace_job
 from vramcast.jobs.validation import make_job
 from vramcast.memory.longer import lengthened

@@ -8,24 +8,19 @@ on; where sizes run differently from each other, real traces are bisected.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from vramcast.errors import UsageError
 from vramcast.gpus import GpuSpec
-from vramcast.jobs.axes import Axis, batch_axis
-from vramcast.jobs.load import with_overrides
+from vramcast.jobs.axes import batch_axis
 from vramcast.jobs.schema import Job
-from vramcast.memory.longer import SETTLED_STEPS, lengthened
-from vramcast.memory.prediction import context_on
-from vramcast.memory.replay import Replay, convolves, highest_without_workspaces, replay
+from vramcast.jobs.traced_sizes import TracedSizes, capacity_of, kernels_of
+from vramcast.memory.replay import convolves, highest_without_workspaces, replay
 from vramcast.memory.scaling import DifferentRuns, ScaledTrace, last_true, same_sizes
 from vramcast.trace import StepTrace
 
-Progress = Callable[[str], None]
-
-NO_LIMIT = 2**60
 _TRIES = 4
 """Guesses that may be wrong by a little before real traces are bisected: workspaces do not lie on a line."""
 _SMALL = 4
@@ -56,110 +51,8 @@ class Largest:
         return self.number
 
 
-class Sizes:
-    """Traces of one job at different sizes, kept, and what follows for all the others."""
-
-    def __init__(
-        self,
-        job: Job,
-        axis: Axis,
-        *,
-        steps: int = 3,
-        allocator_conf: str | None = None,
-        progress: Progress = lambda text: None,
-        where: str = "the options",
-        settled_steps: int = SETTLED_STEPS,
-    ) -> None:
-        """`settled_steps`: how many steps must fit, the last traced one repeated."""
-        self.job = job
-        self.axis = axis
-        self._steps = steps
-        self._conf = allocator_conf if allocator_conf is not None else job.allocator_conf
-        self._progress = progress
-        self._where = where
-        self._settled_steps = settled_steps
-        self._traces: dict[tuple[object, ...], dict[int, StepTrace]] = {}
-        self._known: dict[tuple[int, str, int, int | None], tuple[bool, int]] = {}
-        self._squeezed: set[tuple[int, str, int, int | None]] = set()
-        """Those that fit only with smaller workspaces."""
-        self.n_traced = 0
-
-    def at(self, number: int) -> Job:
-        return with_overrides(self.job, self.axis.changes(self.job, number), self._where)
-
-    def trace(self, number: int, gpu: GpuSpec) -> StepTrace:
-        """Of this number, without a limit, and as long as the verdict needs it."""
-        known = self._traces.setdefault(_kernels_of(gpu), {})
-        if number not in known:
-            known[number] = self._run(number, gpu)
-        return known[number]
-
-    def add(self, number: int, gpu: GpuSpec, trace: StepTrace) -> None:
-        """A trace that is there already."""
-        self._traces.setdefault(_kernels_of(gpu), {})[number] = self._lengthened(trace)
-
-    def _run(self, number: int, gpu: GpuSpec) -> StepTrace:
-        from vramcast.jobs.tracing import trace_job
-
-        self._count(number, gpu)
-        traced = trace_job(self.at(number), gpu, steps=self._steps, allocator_conf=self._conf, limit_bytes=NO_LIMIT)
-        return self._lengthened(traced.trace)
-
-    def _lengthened(self, trace: StepTrace) -> StepTrace:
-        """A step may make several of optimizers, a GAN's two."""
-        return lengthened(trace, self._settled_steps * max(1, trace.steps // self._steps))
-
-    def _limited(self, number: int, gpu: GpuSpec, capacity_bytes: int) -> Replay | None:
-        """The run that may take no more, every step of it; None where it runs out of memory. Each step finds other room
-        and convolutions choose anew."""
-        from vramcast.jobs.tracing import trace_under_limit
-
-        self._count(number, gpu)
-        steps = max(self._steps, self._settled_steps)
-        trace = trace_under_limit(
-            self.at(number), gpu, steps=steps, allocator_conf=self._conf, limit_bytes=capacity_bytes
-        )
-        found = None if trace is None else replay(trace, self._conf, capacity_bytes)
-        return found if found is not None and found.completed else None
-
-    def _count(self, number: int, gpu: GpuSpec) -> None:
-        sizes = ", ".join(f"{name} {size:,}" for name, size in self.axis.sizes(number).items())
-        self._progress(f"{sizes} on {gpu.short_name}")
-        self.n_traced += 1
-
-    def needs(self, batch: int, gpu: GpuSpec, limit_bytes: int | None = None) -> tuple[bool, int]:
-        """Whether it fits, and the bytes it takes on the card, or would take.
-
-        `limit_bytes` is what PyTorch may reserve at most, instead of what the card has beside the context.
-        """
-        key = (batch, gpu.id, gpu.total_memory_bytes, limit_bytes)
-        if key not in self._known:
-            self._known[key] = self._work_out(batch, gpu, limit_bytes)
-        return self._known[key]
-
-    def _work_out(self, batch: int, gpu: GpuSpec, limit_bytes: int | None) -> tuple[bool, int]:
-        trace = self.trace(batch, gpu)
-        capacity_bytes = _capacity(trace, gpu, limit_bytes)
-        run = replay(trace, self._conf, capacity_bytes)
-        if not run.completed and convolves(trace) and highest_without_workspaces(trace) <= capacity_bytes:
-            # Convolutions do with smaller workspaces when they must.
-            limited = self._limited(batch, gpu, capacity_bytes)
-            if limited is not None:
-                run = limited
-                self._squeezed.add((batch, gpu.id, gpu.total_memory_bytes, limit_bytes))
-        fits = run.completed
-        shown = run if fits else replay(trace, self._conf, None)
-        return fits, shown.peak_reserved.reserved_bytes + context_on(trace, gpu)
-
-    def is_squeezed(self, number: int, gpu: GpuSpec, limit_bytes: int | None = None) -> bool:
-        """It fits, but only with smaller workspaces than it would like."""
-        return self.needs(number, gpu, limit_bytes)[0] and (
-            (number, gpu.id, gpu.total_memory_bytes, limit_bytes) in self._squeezed
-        )
-
-    def capacity(self, number: int, gpu: GpuSpec) -> int:
-        """What PyTorch may reserve on the card."""
-        return _capacity(self.trace(number, gpu), gpu, None)
+class Sizes(TracedSizes):
+    """Traces of one job at different sizes, and what follows for all the others."""
 
     def largest(
         self,
@@ -228,16 +121,16 @@ class Sizes:
         scaled = self._fit(gpu, fitting) if reach > 1 else None
         number = fitting + stride
         while scaled is not None and number <= min(fitting + reach, most):
-            if self._may_fit(scaled, number, gpu, limit_bytes) and self.needs(number, gpu, limit_bytes)[0]:
+            if self._fits_again(scaled.at(self.axis.measure(number)), number, gpu, limit_bytes):
                 fitting = number
             number += stride
         return fitting
 
-    def _may_fit(self, scaled: ScaledTrace, number: int, gpu: GpuSpec, limit_bytes: int | None) -> bool:
-        trace = scaled.at(self.axis.measure(number))
-        if convolves(trace):
-            return highest_without_workspaces(trace) <= _capacity(trace, gpu, limit_bytes)
-        return self._fits(trace, gpu, limit_bytes)
+    def _fits_again(self, trace: StepTrace, number: int, gpu: GpuSpec, limit_bytes: int | None) -> bool:
+        """`trace`: what is worked out for it."""
+        if not convolves(trace):
+            return self._fits(trace, gpu, limit_bytes) and self.needs(number, gpu, limit_bytes)[0]
+        return self.fits_squeezed(number, gpu, limit_bytes, trace)
 
     def _close_to(self, near: int) -> tuple[int, ...]:
         """Two numbers to begin with: neighbours, or as far apart as a good guess is off."""
@@ -248,13 +141,13 @@ class Sizes:
         """Through the traced numbers that are nearest to the answer: of this card, or, before there are enough, of
         another."""
         enough = self.axis.degree + 1
-        known = self._traces.get(_kernels_of(gpu), {})
+        known = self._traces.get(kernels_of(gpu), {})
         if len(_usable(known)) < enough:
             others = [traces for traces in self._traces.values() if len(_usable(traces)) >= enough]
             if others:
                 known = others[0]
             else:
-                known = self._traces.setdefault(_kernels_of(gpu), known)
+                known = self._traces.setdefault(kernels_of(gpu), known)
                 for number in self.axis.first:
                     if len(_usable(known)) < enough:
                         self.trace(min(number, self.axis.most), gpu)
@@ -271,7 +164,7 @@ class Sizes:
 
     def _guess(self, scaled: ScaledTrace, gpu: GpuSpec, limit_bytes: int | None, fitting: int, below: int) -> int:
         """The next number to trace: strictly between the one that fits and the one that does not."""
-        capacity_bytes = _capacity(scaled.traces[scaled.lowest], gpu, limit_bytes)
+        capacity_bytes = capacity_of(scaled.traces[scaled.lowest], gpu, limit_bytes)
         guess = scaled.largest(
             lambda trace: self._fits(trace, gpu, limit_bytes), capacity_bytes, below, self.axis.measure
         )
@@ -284,7 +177,7 @@ class Sizes:
 
         def fits(number: int) -> bool:
             trace = scaled.at(self.axis.measure(number))
-            return highest_without_workspaces(trace) <= _capacity(trace, gpu, limit_bytes)
+            return highest_without_workspaces(trace) <= capacity_of(trace, gpu, limit_bytes)
 
         return last_true(fits, fitting, below)
 
@@ -294,11 +187,7 @@ class Sizes:
         return same_sizes(expected, traced) or _peak(expected, self._conf) == _peak(traced, self._conf)
 
     def _fits(self, trace: StepTrace, gpu: GpuSpec, limit_bytes: int | None) -> bool:
-        return replay(trace, self._conf, _capacity(trace, gpu, limit_bytes)).completed
-
-
-def _capacity(trace: StepTrace, gpu: GpuSpec, limit_bytes: int | None) -> int:
-    return gpu.total_memory_bytes - context_on(trace, gpu) if limit_bytes is None else limit_bytes
+        return replay(trace, self._conf, capacity_of(trace, gpu, limit_bytes)).completed
 
 
 def _usable(known: Mapping[int, StepTrace]) -> list[int]:
@@ -307,11 +196,6 @@ def _usable(known: Mapping[int, StepTrace]) -> list[int]:
 
 def _peak(trace: StepTrace, conf: str | None) -> int:
     return replay(trace, conf, None).peak_reserved.reserved_bytes
-
-
-def _kernels_of(gpu: GpuSpec) -> tuple[object, ...]:
-    """What the choice of kernels and workspaces depends on: cards that agree in it share their traces."""
-    return gpu.compute_capability, gpu.sm_count, gpu.l2_bytes
 
 
 class Batches(Sizes):
