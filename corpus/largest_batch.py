@@ -212,7 +212,7 @@ def true_largest(pair: Pair, advised_ran: bool, runs: Callable[[int], bool | Non
     Batches of many hundreds are told apart to a quarter of a percent. (n, None): there was no time to see the end.
     """
     low, high = (pair.advised, None) if advised_ran else (0, pair.advised)
-    stride = step = max(1, pair.largest // 400)
+    stride = step = resolution(pair.largest)
     guess: int | None = pair.largest + step if advised_ran else pair.advised - step
     while high is None or high - low > step:
         if guess is None or not low < guess < (high if high is not None else guess + 1):
@@ -230,6 +230,11 @@ def true_largest(pair: Pair, advised_ran: bool, runs: Callable[[int], bool | Non
         else:
             guess = None
     return low, high
+
+
+def resolution(largest: int) -> int:
+    """How far apart are batches that are told apart."""
+    return max(1, largest // 400)
 
 
 def trial(task: tuple[Workload, int, int, int]) -> dict[str, Any]:
@@ -283,10 +288,12 @@ def line_for(record: dict[str, Any]) -> str:
 
 
 def rows(path: Path = MEASURED) -> Iterator[dict[str, Any]]:
-    """What was measured and finished."""
+    """What was measured and finished: nothing is left to try between what ran and what did not."""
     for line in path.read_text().splitlines():
         record = json.loads(line)
-        if record.get("advised_ran") is not None and record["refused"] is not None:
+        if record.get("advised_ran") is None or record["refused"] is None:
+            continue
+        if record["refused"] - record["fits"] <= resolution(record["largest"]):
             yield record
 
 
@@ -323,6 +330,7 @@ def main(arguments: list[str] | None = None) -> int:
     what.add_argument("--measure", action="store_true")
     what.add_argument("--report", action="store_true")
     parser.add_argument("--only", default="", help="names of workloads, with commas")
+    parser.add_argument("--limits", default="", help="for --measure: GB, with commas")
     parser.add_argument("--predicted", type=Path, default=PREDICTED)
     parser.add_argument("--measured", type=Path, default=MEASURED, help="for --report")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder for what --measure finds")
@@ -335,7 +343,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.predict:
         return predict(only or NAMES, options.predicted, options.jobs or 2)
     if options.measure:
+        limits = tuple(map(int, filter(None, options.limits.split(",")))) or LIMITS_GB
         pairs = [pair for pair in load_pairs(options.predicted) if not only or pair.name in only]
+        pairs = [pair for pair in pairs if pair.limit_gb in limits]
         return measure(pairs, options.out, options.deadline_seconds, options.jobs or 8, options.budget_gb)
     print(report(options.measured))
     return 0

@@ -69,6 +69,7 @@ def test_the_report_says_what_ran(tmp_path: Path) -> None:
         {"name": "a", "limit_gb": 8, "advised": 98, "largest": 100, "advised_ran": True, "fits": 100, "refused": 101},
         {"name": "b", "limit_gb": 8, "advised": 8, "largest": 8, "advised_ran": False, "fits": 7, "refused": 8},
         {"name": "c", "limit_gb": 8, "advised": 8, "largest": 8, "advised_ran": None, "error": "x"},
+        {"name": "d", "limit_gb": 8, "advised": 8, "largest": 9, "advised_ran": True, "fits": 8, "refused": 10},
     ]
     path = tmp_path / "measured.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows))
