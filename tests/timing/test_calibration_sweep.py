@@ -39,8 +39,9 @@ def test_the_cases_run() -> None:
 def test_the_cases_are_the_same_everywhere() -> None:
     pytest.importorskip("torch")
     from vramcast.measure.calibration import dense_cases
+    from vramcast.measure.calibration.draws import Draw
 
-    names = [[case.name for case in dense_cases.products(1 << 28, 20)] for _ in range(2)]
+    names = [[case.name for case in dense_cases.products(Draw("products", 1 << 28), 20)] for _ in range(2)]
     assert names[0] == names[1]
     assert len(set(names[0])) == 20
 

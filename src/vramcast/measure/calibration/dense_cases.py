@@ -1,4 +1,4 @@
-"""Matrix products, convolutions and attention."""
+"""Matrix products and attention."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from torch.nn import functional
 
 from vramcast.measure.calibration.draws import Case, Draw, tensor, through
 
-_CHANNELS = (3, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 640, 768, 1024, 1280)
-_IMAGES = (4, 7, 8, 14, 16, 24, 28, 32, 48, 56, 64, 96, 112, 128, 192, 224)
 _MOST_FLOPS = 4e12
 
 
-def products(largest: int, count: int) -> Iterator[Case]:
+def products(draw: Draw, count: int) -> Iterator[Case]:
     """Forward, and the two products of the backward pass: all three layouts."""
-    draw = Draw("products", largest)
     while count > 0:
         dtype = torch.float32 if draw.chance(0.35) else draw.half()
         step = draw.of((1, 2, 4)) if draw.chance(0.2) else 8
@@ -35,6 +32,36 @@ def products(largest: int, count: int) -> Iterator[Case]:
         yield Case(f"linear {rows}x{inner}x{outer} {dtype}", _linear(rows, inner, outer, dtype, bias))
 
 
+def tf32_products(draw: Draw, count: int) -> Iterator[Case]:
+    """FP32 with TF32 allowed, which PyTorch does not by default."""
+    while count > 0:
+        rows, inner, outer = (draw.size(64, most) for most in (40000, 8192, 8192))
+        if 6.0 * rows * inner * outer <= _MOST_FLOPS / 2 and draw.fits(rows * max(inner, outer)):
+            count -= 1
+            run = _linear(rows, inner, outer, torch.float32, draw.chance(0.5))
+            yield Case(f"tf32 linear {rows}x{inner}x{outer}", run, tf32=True)
+
+
+def grouped_products(draw: Draw, count: int) -> Iterator[Case]:
+    """Rows shared out among experts."""
+    for _ in range(count):
+        experts, rows = draw.of((4, 8, 16, 64)), draw.size(256, 32000, 16)
+        inner, outer = draw.size(256, 4096, 64), draw.size(256, 4096, 64)
+        if draw.fits(experts * inner * outer) and draw.fits(rows * max(inner, outer)):
+            yield Case(f"experts {experts} of {rows}x{inner}x{outer}", _experts(experts, rows, inner, outer))
+
+
+def _experts(experts: int, rows: int, inner: int, outer: int) -> Any:
+    ends = [rows * (place + 1) // experts for place in range(experts)]
+
+    def run() -> None:
+        x = tensor(rows, inner, dtype=torch.bfloat16, grad=True)
+        weight = tensor(experts, inner, outer, dtype=torch.bfloat16, grad=True)
+        through(torch._grouped_mm(x, weight, offs=torch.tensor(ends, dtype=torch.int32, device="cuda")))
+
+    return run
+
+
 def _linear(rows: int, inner: int, outer: int, dtype: torch.dtype, bias: bool) -> Any:
     def run() -> None:
         x, weight = tensor(rows, inner, dtype=dtype, grad=True), tensor(outer, inner, dtype=dtype, grad=True)
@@ -43,8 +70,7 @@ def _linear(rows: int, inner: int, outer: int, dtype: torch.dtype, bias: bool) -
     return run
 
 
-def batched_products(largest: int, count: int) -> Iterator[Case]:
-    draw = Draw("batched products", largest)
+def batched_products(draw: Draw, count: int) -> Iterator[Case]:
     while count > 0:
         dtype = draw.dtype()
         step = draw.of((1, 4)) if draw.chance(0.3) else 8
@@ -66,100 +92,13 @@ def _batched(batch: int, rows: int, depth: int, columns: int, dtype: torch.dtype
     return run
 
 
-def convolutions(largest: int, count: int) -> Iterator[Case]:
-    """The gradients of the data and of the weight are asked for apart, so that each is timed alone."""
-    draw = Draw("convolutions", largest)
-    while count > 0:
-        dtype = torch.float32 if draw.chance(0.5) else draw.half()
-        image = draw.of(_IMAGES)
-        # Channels grow where images shrink, as they do along a network.
-        usual = [count for count in _CHANNELS if 512 <= count * image <= 24000] or list(_CHANNELS)
-        c_in, c_out = draw.of(usual), draw.of(usual)
-        if draw.chance(0.08):
-            c_in = 3
-        window = draw.of((1, 1, 3, 3, 3, 5, 7))
-        stride = 2 if draw.chance(0.2) else 1
-        batch = min(draw.batch(max(c_in, c_out) * image**2), 256)
-        groups, last = 1, draw.chance(0.35)
-        kind = draw.of(("plain", "plain", "plain", "plain", "depthwise", "grouped"))
-        if kind == "depthwise":
-            c_in = c_out = groups = max(c_in, 16)
-            window = draw.of((3, 3, 5, 7))
-        elif kind == "grouped":
-            width = draw.of((4, 8, 16, 32, 64, 168))
-            groups = draw.of((2, 4, 8, 16, 32))
-            c_in = c_out = width * groups
-        elif draw.chance(0.3):
-            c_out = c_in
-        flops = 2.0 * batch * (image // stride) ** 2 * c_out * c_in // groups * window**2
-        if image < window or flops > 6e11 or not draw.fits(batch * image**2 * max(c_in, c_out)):
-            continue
-        count -= 1
-        wanted = draw.of(("data", "weight", "both"))
-        name = f"conv {wanted} {batch}x{c_in}x{image} to {c_out}, window {window}/{stride}, {groups} groups, {dtype}"
-        yield Case(
-            name,
-            _convolution(
-                (batch, c_in, image, image),
-                (c_out, c_in // groups, window, window),
-                stride,
-                groups,
-                dtype,
-                last,
-                wanted,
-            ),
-        )
-
-
-def other_convolutions(largest: int, count: int) -> Iterator[Case]:
-    """Of signals and of volumes."""
-    draw = Draw("other convolutions", largest)
-    while count > 0:
-        dtype = draw.dtype()
-        dims = draw.of((1, 3))
-        c_in, c_out = draw.of(_CHANNELS[1:]), draw.of(_CHANNELS[1:])
-        window, batch = draw.of((1, 3)), draw.size(1, 16, 1)
-        image = (draw.size(100, 8000, 4),) if dims == 1 else (draw.size(4, 16, 1), *[draw.size(16, 64, 4)] * 2)
-        places = image[0] if dims == 1 else image[0] * image[1] * image[2]
-        if 2.0 * batch * places * c_in * c_out * window**dims > 4e11 or not draw.fits(
-            batch * places * max(c_in, c_out)
-        ):
-            continue
-        count -= 1
-        shape, weight = (batch, c_in, *image), (c_out, c_in, *[window] * dims)
-        yield Case(
-            f"conv{dims}d {shape} {weight} {dtype}",
-            _convolution(shape, weight, 1, 1, dtype, False, draw.of(("data", "weight", "both"))),
-        )
-
-
-def _convolution(
-    shape: tuple[int, ...],
-    weight_shape: tuple[int, ...],
-    stride: int,
-    groups: int,
-    dtype: torch.dtype,
-    last: bool,
-    wanted: str,
-) -> Any:
-    def run() -> None:
-        x, weight = tensor(*shape, dtype=dtype), tensor(*weight_shape, dtype=dtype)
-        if last and len(shape) == 4:
-            x, weight = x.to(memory_format=torch.channels_last), weight.to(memory_format=torch.channels_last)
-        x.requires_grad_(wanted != "weight")
-        weight.requires_grad_(wanted != "data")
-        convolve: Any = {3: functional.conv1d, 4: functional.conv2d, 5: functional.conv3d}[len(shape)]
-        y = convolve(x, weight, None, stride, weight_shape[-1] // 2, 1, groups)
-        through(y)
-
-    return run
-
-
-def attentions(largest: int, count: int) -> Iterator[Case]:
-    draw = Draw("attention", largest)
+def attentions(draw: Draw, count: int) -> Iterator[Case]:
     while count > 0:
         dtype = torch.float32 if draw.chance(0.3) else draw.half()
-        rows, depth = draw.size(32, 4096, 1), draw.of((32, 40, 64, 64, 64, 80, 96, 128, 128))
+        rows, depth = (
+            draw.size(32, 4096, 1),
+            draw.of((16, 24, 32, 40, 48, 64, 64, 64, 72, 80, 88, 96, 128, 128, 160, 256)),
+        )
         heads = draw.of((1, 4, 6, 8, 12, 16, 20, 32))
         batch = min(draw.batch(heads * rows * depth, 18, 25), 256)
         columns = draw.size(32, 4096, 1) if draw.chance(0.3) else rows

@@ -20,13 +20,16 @@ class Case:
 
     name: str
     run: Callable[[], object]
+    tf32: bool = False
+    """Matrix products may use TF32."""
 
 
 class Draw:
     """Random sizes from a seed of its own, so that a change in one family leaves the others as they are."""
 
-    def __init__(self, family: str, largest_bytes: int) -> None:
-        self._random = Random(f"vramcast calibration {family}")
+    def __init__(self, family: str, largest_bytes: int, turn: int = 1) -> None:
+        """Every `turn` draws other sizes."""
+        self._random = Random(f"vramcast calibration {family}" + (f" {turn}" if turn > 1 else ""))
         self.largest_bytes = largest_bytes
 
     def size(self, low: int, high: int, step: int = 8) -> int:

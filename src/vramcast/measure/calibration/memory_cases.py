@@ -14,8 +14,7 @@ _CHANNELS = (16, 24, 32, 40, 64, 96, 128, 192, 256, 384, 512, 672, 1024, 1344, 2
 _WIDTHS = (32, 64, 77, 128, 196, 256, 320, 512, 768, 1024, 1280, 2048, 3072, 4096)
 
 
-def elementwise(largest: int, count: int) -> Iterator[Case]:
-    draw = Draw("elementwise", largest)
+def elementwise(draw: Draw, count: int) -> Iterator[Case]:
     unary: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
         functional.gelu, functional.silu, functional.relu, torch.tanh, torch.sigmoid, torch.exp, torch.sqrt, torch.neg,
         torch.rsqrt, functional.hardswish, functional.leaky_relu, torch.sin, torch.cos, torch.log,
@@ -48,9 +47,8 @@ def _elementwise(rows: int, width: int, dtype: torch.dtype, function: Any, other
     return run
 
 
-def copies(largest: int, count: int) -> Iterator[Case]:
+def copies(draw: Draw, count: int) -> Iterator[Case]:
     """Casts, layouts, joins, pieces and fills."""
-    draw = Draw("copies", largest)
     for _ in range(count):
         heads, length, depth = draw.of((4, 8, 12, 16, 32)), draw.size(16, 2048, 1), draw.of((32, 64, 80, 128))
         batch = draw.batch(heads * length * depth, 16, 27)
@@ -78,8 +76,7 @@ def _copies(batch: int, heads: int, length: int, depth: int, dtype: torch.dtype)
     return run
 
 
-def reductions(largest: int, count: int) -> Iterator[Case]:
-    draw = Draw("reductions", largest)
+def reductions(draw: Draw, count: int) -> Iterator[Case]:
     for _ in range(count):
         width, dtype = draw.size(16, 8192, 1), draw.dtype()
         rows = draw.batch(width, 14, 27)
@@ -100,8 +97,7 @@ def _reductions(rows: int, width: int, dtype: torch.dtype) -> Any:
     return run
 
 
-def softmaxes(largest: int, count: int) -> Iterator[Case]:
-    draw = Draw("softmax", largest)
+def softmaxes(draw: Draw, count: int) -> Iterator[Case]:
     for _ in range(count):
         width = draw.of((16, 49, 64, 128, 196, 256, 512, 900, 1024, 2048, 8192, 32000, 50257))
         rows, dtype = draw.batch(width, 16, 27), draw.dtype()
@@ -120,16 +116,14 @@ def _softmax(rows: int, width: int, dtype: torch.dtype) -> Any:
     return run
 
 
-def norms(largest: int, count: int) -> Iterator[Case]:
-    draw = Draw("norms", largest)
+def norms(draw: Draw, count: int) -> Iterator[Case]:
     for _ in range(count):
         width, dtype = draw.of((96, 128, 192, 320, 384, 512, 768, 1024, 1280, 1536, 2048, 4096)), draw.dtype()
         rows = draw.batch(width, 16, 26)
         yield Case(f"layer norm {rows}x{width} {dtype}", _rows(rows, width, dtype))
 
 
-def image_norms(largest: int, count: int) -> Iterator[Case]:
-    draw = Draw("image norms", largest)
+def image_norms(draw: Draw, count: int) -> Iterator[Case]:
     for _ in range(count):
         image, dtype, last = draw.of((4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224)), draw.dtype(), draw.chance(0.3)
         channels = draw.of([size for size in _CHANNELS if 448 <= size * image <= 24000])
@@ -167,9 +161,8 @@ def _channels(batch: int, channels: int, image: int, dtype: torch.dtype, last: b
     return run
 
 
-def lists(largest: int, count: int) -> Iterator[Case]:
+def lists(draw: Draw, count: int) -> Iterator[Case]:
     """Optimizers on many tensors at once."""
-    draw = Draw("lists", largest)
     for _ in range(count):
         sizes = [draw.size(64, 1 << draw.of((12, 18, 24)), 1) for _ in range(draw.size(4, 400, 1))]
         if draw.fits(sum(sizes), 24):
@@ -189,8 +182,7 @@ def _lists(sizes: list[int]) -> Any:
     return run
 
 
-def indices(largest: int, count: int) -> Iterator[Case]:
-    draw = Draw("indices", largest)
+def indices(draw: Draw, count: int) -> Iterator[Case]:
     for _ in range(count):
         rows, width, picked = (
             draw.size(32, 200000, 1),
@@ -216,8 +208,7 @@ def _indices(rows: int, width: int, picked: int) -> Any:
     return run
 
 
-def images(largest: int, count: int) -> Iterator[Case]:
-    draw = Draw("images", largest)
+def images(draw: Draw, count: int) -> Iterator[Case]:
     for _ in range(count):
         channels, image = draw.of((3, 32, 64, 128, 256, 512)), draw.of((8, 14, 16, 28, 32, 56, 64, 112))
         batch, dtype, last = min(draw.batch(channels * image**2, 16, 25), 256), draw.dtype(), draw.chance(0.3)
@@ -238,20 +229,22 @@ def _images(batch: int, channels: int, image: int, dtype: torch.dtype, last: boo
     return run
 
 
-def sequences(largest: int, count: int) -> Iterator[Case]:
+def sequences(draw: Draw, count: int) -> Iterator[Case]:
     """Recurrent networks and Fourier transforms."""
-    draw = Draw("sequences", largest)
     for _ in range(count):
         batch, steps, width = draw.size(4, 128, 4), draw.size(16, 256, 1), draw.of((64, 128, 256, 512, 1024))
         layers, image = draw.of((1, 2)), draw.of((32, 64, 100, 128, 256))
-        yield Case(f"lstm {batch}x{steps}x{width}", _sequences(batch, steps, width, layers, image))
+        kind = torch.nn.LSTM if draw.chance(0.7) else torch.nn.GRU
+        network = kind(width, width, layers, batch_first=True, bidirectional=draw.chance(0.4))
+        name = f"{kind.__name__.lower()} {batch}x{steps}x{width}"
+        yield Case(name, _sequences(network.to("cuda", draw.dtype()), batch, steps, image))
 
 
-def _sequences(batch: int, steps: int, width: int, layers: int, image: int) -> Any:
-    network = torch.nn.LSTM(width, width, layers, batch_first=True).cuda()
+def _sequences(network: torch.nn.LSTM | torch.nn.GRU, batch: int, steps: int, image: int) -> Any:
+    dtype = next(network.parameters()).dtype
 
     def run() -> None:
-        through(network(tensor(batch, steps, width, grad=True))[0])
+        through(network(tensor(batch, steps, network.input_size, dtype=dtype, grad=True))[0])
         x = tensor(batch, 8, image, image, grad=True)
         spectrum = torch.fft.rfft2(x)
         through(torch.fft.irfft2(spectrum, s=(image, image)))

@@ -31,9 +31,14 @@ def say(text: str) -> None:
 
 
 def calibrate(
-    device: int, minutes: float, progress: Callable[[str], None] = say, rows_to: Path | None = None
+    device: int,
+    minutes: float,
+    progress: Callable[[str], None] = say,
+    rows_to: Path | None = None,
+    turn: int = 1,
 ) -> tuple[Calibration, dict[str, Any]]:
-    """The calibration, and figures about how it was made; `rows_to` keeps every timed operator (JSON, gzipped)."""
+    """The calibration, and figures about how it was made; `rows_to` keeps every timed operator (JSON, gzipped).
+    Another `turn` times other sizes."""
     import torch
 
     if not torch.cuda.is_available():
@@ -50,7 +55,7 @@ def calibrate(
     spec = _card_here(torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device))
     progress(f"calibrating {found['gpu']} with torch {found['torch']}: about {minutes:g} minutes")
     host = host_costs()
-    swept = sweep(60 * minutes, progress)
+    swept = sweep(60 * minutes, progress, turn)
     if rows_to is not None:
         text = json.dumps({"environment": found, "host": host, **swept}, separators=(",", ":"))
         rows_to.write_bytes(gzip.compress(text.encode(), mtime=0))
@@ -86,9 +91,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", type=Path, help="keep every timed operator here (JSON, gzipped)")
+    parser.add_argument("--turn", type=int, default=1, help="another number draws other sizes")
     args = parser.parse_args(argv)
     try:
-        calibration, figures = calibrate(args.gpu_device, args.minutes, rows_to=args.rows)
+        calibration, figures = calibrate(args.gpu_device, args.minutes, rows_to=args.rows, turn=args.turn)
     except VramcastError as error:
         print(f"vramcast: {error}", file=sys.stderr)
         return error.exit_code

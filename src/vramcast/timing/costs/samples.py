@@ -15,7 +15,8 @@ def samples_from_rows(rows: Iterable[Mapping[str, Any]], card: Card) -> list[Sam
     """A row counts by the square root of the time it took in all: large ones more, but not alone."""
     samples = []
     for row in rows:
-        parts, _ = parts_of(row["op"], parse_arguments(row["args"]), card, tf32=False, cudnn_tf32=True)
+        tf32 = bool(row.get("tf32"))
+        parts, _ = parts_of(row["op"], parse_arguments(row["args"]), card, tf32=tf32, cudnn_tf32=True)
         if parts and row["total_ns"]:
             samples.append(Sample(parts, row["total_ns"] / row["count"] * 1e-9, (row["total_ns"] * 1e-3) ** 0.5))
     return samples
