@@ -14,13 +14,13 @@ import argparse
 import gzip
 import json
 import re
-import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
-from corpus.times import combined, measured_times
+from corpus.times import combined, measured_times, op_records
 
 from vramcast.gpus import find_gpu
 from vramcast.timing.costs import generic
@@ -28,7 +28,7 @@ from vramcast.timing.costs.calibration import Calibration
 from vramcast.timing.costs.card import Card
 from vramcast.timing.costs.curves import KindModel
 from vramcast.timing.costs.families import parts_of
-from vramcast.timing.costs.fitting import fit
+from vramcast.timing.costs.fitting import Sample, fit
 from vramcast.timing.costs.part import Part
 from vramcast.timing.costs.samples import samples_from_rows
 from vramcast.timing.costs.signature import parse_arguments
@@ -52,15 +52,13 @@ Predict = Callable[[Part], float]
 def workloads() -> dict[str, list[Row]]:
     times = measured_times()
     found = {}
-    with zipfile.ZipFile(RECORDS / "h200-torch2.11.0.zip") as archive:
-        for name in archive.namelist():
-            data = json.loads(gzip.decompress(archive.read(name)))
-            rows = data["rows"]
-            together = sum(rows[number]["total_ns"] / rows[number]["count"] for number in data["step"]) * 1e-9
-            if together > 1.05 * combined(times[data["name"]]).step_seconds:
-                for row in rows:
-                    row["doubtful"] = True
-            found[data["name"]] = rows
+    for data in op_records():
+        rows = data["rows"]
+        together = sum(rows[number]["total_ns"] / rows[number]["count"] for number in data["step"]) * 1e-9
+        if together > 1.05 * combined(times[data["name"]]).step_seconds:
+            for row in rows:
+                row["doubtful"] = True
+        found[data["name"]] = rows
     return found
 
 
@@ -79,16 +77,20 @@ def trusted(rows: list[Row], card: Card) -> list[Row]:
 
 
 def sweep() -> dict[str, Any]:
-    path = RECORDS / "h200-torch2.11.0-sweep.json.gz"
-    return (
-        json.loads(gzip.decompress(path.read_bytes()))
-        if path.is_file()
-        else {"rows": [], "host": {}, "environment": {}}
-    )
+    """All sweeps as one; what the host took is the mean of them, since it differs from day to day."""
+    swept = [json.loads(gzip.decompress(path.read_bytes())) for path in sorted(RECORDS.glob("*sweep*.json.gz"))]
+    if not swept:
+        return {"rows": [], "host": {}, "environment": {}}
+    host = {name: geometric_mean(one["host"][name] for one in swept) for name in swept[0]["host"]}
+    return {
+        "rows": [row for one in swept for row in one["rows"]],
+        "host": host,
+        "environment": swept[-1]["environment"],
+    }
 
 
 def family(name: str) -> str:
-    bare = re.sub(r"^d3-\d+-", "", name)
+    bare = re.sub(r"^d\d-\d+-", "", name)
     return next((group for group, words in FAMILIES.items() if any(word in bare for word in words.split())), bare)
 
 
@@ -150,17 +152,13 @@ def by_models(models: dict[str, KindModel]) -> Predict:
     return predict
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write the package's calibration of the H200")
-    parser.add_argument("--kinds", type=int, default=45, help="lines of the table by kind")
-    parser.add_argument("--worst", type=int, default=15, help="workloads listed")
-    args = parser.parse_args()
-    card = Card(find_gpu("h200"))
-    recorded, swept = workloads(), sweep()
-    extra = samples_from_rows(swept["rows"], card)
-    samples = {name: samples_from_rows(trusted(rows, card), card) for name, rows in recorded.items()}
-
+def evaluate(
+    recorded: dict[str, list[Row]],
+    samples: dict[str, list[Sample]],
+    extra: list[Sample],
+    card: Card,
+    args: argparse.Namespace,
+) -> None:
     left_out, alone = Evaluation(card), Evaluation(card)
     groups = sorted({family(name) for name in recorded})
     for fold in range(FOLDS):
@@ -180,7 +178,23 @@ def main() -> None:
     print(left_out.table(args.kinds))
     for name, error in sorted(left_out.errors.items(), key=lambda item: -abs(item[1]))[: args.worst]:
         print(f"{name:44s} {error:+.1%}")
-    if args.write:
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the package's calibration of the H200")
+    parser.add_argument("--only-write", action="store_true", help="write it without evaluating first")
+    parser.add_argument("--kinds", type=int, default=45, help="lines of the table by kind")
+    parser.add_argument("--worst", type=int, default=15, help="workloads listed")
+    args = parser.parse_args()
+    card = Card(find_gpu("h200"))
+    recorded, swept = workloads(), sweep()
+    extra = samples_from_rows(swept["rows"], card)
+    samples = {name: samples_from_rows(trusted(rows, card), card) for name, rows in recorded.items()}
+
+    if not args.only_write:
+        evaluate(recorded, samples, extra, card, args)
+    if args.write or args.only_write:
         models = fit([*extra, *(sample for some in samples.values() for sample in some)])
         environment = swept["environment"] or {"gpu": "NVIDIA H200", "torch": "2.11.0+cu130"}
         versions = {

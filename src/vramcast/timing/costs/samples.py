@@ -10,13 +10,19 @@ from vramcast.timing.costs.families import parts_of
 from vramcast.timing.costs.fitting import Sample
 from vramcast.timing.costs.signature import parse_arguments
 
+_FAR = 4
+_LAUNCH_SECONDS = 2e-6
+
 
 def samples_from_rows(rows: Iterable[Mapping[str, Any]], card: Card) -> list[Sample]:
-    """A row counts by the square root of the time it took in all: large ones more, but not alone."""
+    """A row counts by the square root of the time it would ideally take in all: large ones more, but not alone, and
+    those for which a library chose a kernel many times slower than it could be no more than others."""
     samples = []
     for row in rows:
         tf32 = bool(row.get("tf32"))
         parts, _ = parts_of(row["op"], parse_arguments(row["args"]), card, tf32=tf32, cudnn_tf32=True)
         if parts and row["total_ns"]:
-            samples.append(Sample(parts, row["total_ns"] / row["count"] * 1e-9, (row["total_ns"] * 1e-3) ** 0.5))
+            seconds = row["total_ns"] / row["count"] * 1e-9
+            usual = min(seconds, _FAR * sum(part.base + _LAUNCH_SECONDS * part.kernels for part in parts))
+            samples.append(Sample(parts, seconds, (usual * row["count"] * 1e6) ** 0.5))
     return samples

@@ -14,11 +14,18 @@ from vramcast.timing.costs.signature import Arguments, Tensor, Value
 # serve FP32 and BF16 where channels come first, and strided FP16; cuDNN's the rest.
 _NATIVE_DEPTHWISE = (180.0, 16.0)
 _CUDNN_DEPTHWISE = (40.0, 8.0)
-# cuDNN has kernels that take all groups at once: for windows of three, as many channels in as out, a power of two, and
-# enough groups. Other group convolutions are a convolution for each group, one after the other.
-_GROUPED_WINDOW = 9
-_GROUPED_CHANNELS = (4, 8, 16, 32, 64, 128)
-_FEWEST_GROUPS = 5
+# Larger windows than its own kernels take (those of FP32 weight gradients less) go to a general one.
+_DIRECT_DEPTHWISE = (0.0, 70.0)
+_LARGEST_DEPTHWISE = 49
+_LARGEST_DEPTHWISE_FP32_GRADIENT = 25
+# cuDNN has kernels that take all groups at once: for small windows, as many channels in as out, a power of two, and
+# enough groups. Other numbers of channels are widened to one, where the window is one of three and, for gradients of
+# the data, as many channels go in as come out. All else is a convolution for each group, one after the other.
+_GROUPED_WINDOW = 25
+_GROUPED_CHANNELS = {2: (4, 8, 16, 32), 4: (4, 8, 16, 32, 64, 128, 256)}
+_FEWEST_GROUPS = {2: 5, 4: 4}
+_WIDENED_WINDOW = 9
+_WIDENED_CHANNELS = 256
 # Where channels come last and their number fits no kernel, a general copy widens each group: so many instructions for
 # each element of the widened tensors.
 _WIDENING_INSTRUCTIONS = 220.0
@@ -26,6 +33,12 @@ _SHORTEST_KERNEL_SECONDS = 1e-6
 # Windows spread this wide get weight gradients without tensor cores. Read off the backward passes of DeepLab, whose
 # dilations are 12, 24 and 36; with 2 and 4 (FCN) nothing of the kind shows.
 _WIDE_DILATION = 8
+# Times its ideal that a convolution takes on the FP32 units.
+_PLAIN_SHARE = 4.0
+# In half precision longer windows than this have no kernel with tensor cores; those that are left reach so much of the
+# FP32 units, one group after the other.
+_LONGEST_HALF_WINDOW = 64
+_LONG_WINDOW_SHARE = 0.07
 
 
 def _sizes(value: Value, count: int, default: int) -> list[int]:
@@ -36,8 +49,9 @@ def _sizes(value: Value, count: int, default: int) -> list[int]:
 
 
 def _channels_last(tensor: Tensor) -> bool:
+    """Signals have no such layout: theirs are made contiguous first."""
     order = tensor.order
-    return tensor.strides is not None and bool(order) and order[-1] == 1
+    return tensor.strides is not None and len(tensor.shape) > 3 and bool(order) and order[-1] == 1
 
 
 class _Shape:
@@ -100,6 +114,8 @@ def _part(card: Card, shape: _Shape, direction: str, cudnn_tf32: bool) -> Part:
     else:
         m, n, k = _product(shape, direction, c_in, c_out)
         base = tiled_seconds(card, 1, m, n, k, unit, splits=direction == "wgrad")
+    # Where tiles would be nearly empty, the FP32 units are as good.
+    base = min(base, shape.flops * _PLAIN_SHARE / card.rate("f32"))
     base = max(base, shape.bytes / card.bandwidth)
     if turned:
         # Tensor core kernels want channels last: the operands are turned, and the result turned back.
@@ -127,11 +143,12 @@ def _grouped(card: Card, shape: _Shape, direction: str, unit: str, layout: str, 
     """More than one group: by one kernel for all of them, after widening each, or one group after the other."""
     few = min(shape.c_in, shape.c_out)
     moved = shape.bytes / card.bandwidth
+    item = min(shape.item, 4)
     if (
         shape.c_in == shape.c_out
-        and shape.c_in in _GROUPED_CHANNELS
+        and shape.c_in in _GROUPED_CHANNELS.get(item, ())
         and 1 < shape.window <= _GROUPED_WINDOW
-        and shape.groups >= _FEWEST_GROUPS
+        and shape.groups >= _FEWEST_GROUPS[item]
     ):
         m, n, k = _product(shape, direction, shape.c_in, shape.c_out)
         base = max(tiled_seconds(card, shape.groups, m, n, k, unit, splits=direction == "wgrad"), moved)
@@ -140,17 +157,25 @@ def _grouped(card: Card, shape: _Shape, direction: str, unit: str, layout: str, 
         kernels = 1 if shape.last else 4
         return Part(f"grouped-{direction}", base, shape.flops, shape.bytes, unit, features, tuple(tags), kernels)
     wide = max(_power_of_two(shape.c_in), _power_of_two(shape.c_out))
-    if shape.last and wide > few and (direction == "fwd" or (direction == "dgrad" and not shape.strided)):
+    small = 1 < shape.window <= _WIDENED_WINDOW and wide > few and wide <= _WIDENED_CHANNELS
+    if small and (direction == "fwd" or (direction == "dgrad" and shape.c_in == shape.c_out)):
         m, n, k = _product(shape, direction, wide, wide)
-        elements = shape.bytes / shape.item * wide / few
         base = max(tiled_seconds(card, shape.groups, m, wide if n < wide else n, k, unit), moved)
-        base += elements * _WIDENING_INSTRUCTIONS / card.issue
-        return Part("widened", base, shape.flops, shape.bytes, unit, (), (tags[0],), 7)
+        if shape.last:
+            elements = shape.bytes / shape.item * wide / few
+            base += elements * _WIDENING_INSTRUCTIONS / card.issue
+            return Part("widened", base, shape.flops, shape.bytes, unit, (), (tags[0],), 7)
+        base += 2 * moved * wide / few
+        return Part("widened-nchw", base, shape.flops, shape.bytes, unit, (), (tags[0], direction), 7)
+    if direction == "fwd" and shape.item == 2 and shape.window > _LONGEST_HALF_WINDOW:
+        base = shape.flops / (_LONG_WINDOW_SHARE * card.rate("f32"))
+        return Part("long-window", base, shape.flops, shape.bytes, "f32", (), (), 3 * shape.groups)
     m, n, k = _product(shape, direction, shape.c_in, shape.c_out)
     kernels = shape.groups * (3 if shape.last else 4)
     one = max(tiled_seconds(card, 1, m, n, k, unit, splits=direction == "wgrad"), moved / shape.groups)
     base = shape.groups * one + 2 * moved + kernels * _SHORTEST_KERNEL_SECONDS
-    return Part(f"looped-{direction}", base, shape.flops, shape.bytes, unit, (), tuple(tags), kernels)
+    both = (feature("window", shape.window), feature("few", few))
+    return Part(f"looped-{direction}", base, shape.flops, shape.bytes, unit, both, tuple(tags), kernels)
 
 
 def _power_of_two(channels: int) -> int:
@@ -166,11 +191,18 @@ def _depthwise(card: Card, shape: _Shape, direction: str, layout: str, tags: lis
     dtype = shape.x.dtype
     cudnn = shape.last or (dtype == "f16" and not shape.strided)
     each, window = _CUDNN_DEPTHWISE if cudnn else _NATIVE_DEPTHWISE
+    most = _LARGEST_DEPTHWISE_FP32_GRADIENT if direction == "wgrad" and dtype == "f32" else _LARGEST_DEPTHWISE
+    by = "cudnn" if cudnn else "native"
+    if cudnn and shape.window > most:
+        by, (each, window) = "direct", _DIRECT_DEPTHWISE
     elements = shape.y_bytes / shape.item if direction != "dgrad" else shape.x_bytes / shape.item
     base = max(elements * (each + window * shape.window) / card.issue, shape.bytes / card.bandwidth)
-    features = (feature("window", shape.window), feature("spatial", shape.spatial), feature("channels", shape.groups))
-    kind = f"depthwise-{'cudnn' if cudnn else 'native'}-{direction}"
-    return Part(kind, base, shape.flops, shape.bytes, "f32", features, (*tags, f"{layout}/{dtype}"))
+    features = [feature("window", shape.window), feature("spatial", shape.spatial), feature("channels", shape.groups)]
+    if direction == "wgrad" and not cudnn:
+        # A block for each place of each window.
+        features.append(feature("idle", 8 * card.sms / (shape.groups * shape.window)))
+    kind = f"depthwise-{by}-{direction}"
+    return Part(kind, base, shape.flops, shape.bytes, "f32", tuple(features), (*tags, f"{layout}/{dtype}"))
 
 
 def output_shape(x: Tensor, weight: Tensor, args: Arguments) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from vramcast.timing.costs.card import Card
@@ -83,10 +84,28 @@ def _picked(x: Tensor, places: object) -> int:
     return kept * max(prod(broadcast(indices)), 1)
 
 
+def _masked(card: Card, x: Tensor, mask: Tensor) -> list[Part]:
+    """The mask is counted and scanned; how many are chosen is not in the text: half of them is the middle."""
+    moved = 3.0 * mask.nbytes
+    count = x.numel / 2
+    base = max(2 * count * x.item / card.bandwidth, count * STRIDED_INSTRUCTIONS / card.issue)
+    return [
+        Part("scan", max(moved / card.bandwidth, 1e-10), 0.0, moved, kernels=4),
+        Part("gather", max(base, 1e-10), 0.0, 0.0, tags=("index",)),
+    ]
+
+
 def index(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
     x = args.tensor(0)
     if x is None or len(args.args) < 2:
         return []
+    masks = (
+        [item for item in args.args[1] if isinstance(item, Tensor) and item.dtype in ("b8", "u8")]
+        if isinstance(args.args[1], list)
+        else []
+    )
+    if masks:
+        return _masked(card, x, masks[0])
     count = _picked(x, args.args[1])
     written = float(count * x.item)
     moved = written + min(written, float(x.nbytes)) + sum(tensor.nbytes for tensor in args.tensors[1:])
@@ -114,22 +133,33 @@ def index_put(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list
 
 
 def gather(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
-    """gather, scatter, scatter_add, index_select, take_along_dim: an index for each element."""
+    """gather, scatter, scatter_add, take_along_dim: an index for each element; index_select, index_add: one for each
+    slice of the dimension."""
     tensors = args.tensors
     if not tensors:
         return []
-    indices = next((tensor for tensor in tensors[1:] if tensor.dtype in ("i64", "i32")), tensors[0])
-    item = tensors[0].item
-    moved = float(indices.nbytes + 2 * indices.numel * item)
-    base = max(moved / card.bandwidth, indices.numel * STRIDED_INSTRUCTIONS / card.issue)
+    x = tensors[0]
+    indices = next((tensor for tensor in tensors[1:] if tensor.dtype in ("i64", "i32")), x)
+    dim = args.args[1] if len(args.args) > 1 and isinstance(args.args[1], int) else 0
+    count = indices.numel
+    if len(indices.shape) == 1 < len(x.shape):
+        count *= x.numel // max(x.shape[dim], 1)
+    moved = float(indices.nbytes + 2 * count * x.item)
+    base = max(moved / card.bandwidth, count * STRIDED_INSTRUCTIONS / card.issue)
     return [Part("gather", max(base, 1e-10), 0.0, moved, tags=("elements",))]
 
 
-def scatter_add(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
-    x, source = args.tensor(0), args.tensor(3)
+def scatter_add_into(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    source = args.tensor(3)
     turned = source is not None and bool(source.order) and source.order[-1] != len(source.shape) - 1
-    parts = [Part(p.kind, p.base, p.flops, p.bytes, tags=("scatter-add", *(("turned",) if turned else ())))
-             for p in gather(args, card, tf32, cudnn_tf32)]  # fmt: skip
+    tags = ("scatter-add", *(("turned",) if turned else ()))
+    return [replace(part, tags=tags) for part in gather(args, card, tf32, cudnn_tf32)]
+
+
+def scatter_add(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """Into a copy."""
+    parts = scatter_add_into(args, card, tf32, cudnn_tf32)
+    x = args.tensor(0)
     if x is not None:
         parts.append(Part("copy", max(2 * x.nbytes / card.bandwidth, 1e-10), 0.0, 2.0 * x.nbytes))
     return parts
@@ -141,5 +171,6 @@ FAMILY = {
     "_embedding_bag_dense_backward": embedding_bag_backward, "index": index, "_unsafe_index": index,
     "index_put": index_put, "index_put_": index_put, "_unsafe_index_put": index_put, "gather": gather,
     "scatter": gather, "scatter_": gather, "index_select": gather, "take_along_dim": gather,
-    "scatter_add": scatter_add, "scatter_add_": scatter_add, "index_add": scatter_add, "index_add_": scatter_add,
+    "scatter_add": scatter_add, "scatter_add_": scatter_add_into, "index_add": scatter_add,
+    "index_add_": scatter_add_into,
 }  # fmt: skip

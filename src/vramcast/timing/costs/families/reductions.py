@@ -9,6 +9,10 @@ from vramcast.timing.costs.families.elementwise import made_contiguous, pointwis
 from vramcast.timing.costs.part import Part, feature
 from vramcast.timing.costs.signature import Arguments, Tensor
 
+# Cycles for a target of a loss, and for an element that waits for the one before it, read off the H200's times.
+_TARGET_CYCLES = 1.6
+_SCAN_CYCLES = 320.0
+
 
 def reduce(name: str, args: Arguments, card: Card) -> list[Part]:
     """Dimensions are the first list of numbers (or the first number, for `amax.dim` and the like); none means all."""
@@ -89,25 +93,27 @@ def log_softmax_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bo
     return [] if dy is None or y is None else _softmax("log-softmax-backward", [dy, y], dim, card)
 
 
+def _targets(card: Card, count: int, places: int) -> Part:
+    """One log-probability for each target. Rows are gone through by one block, the places of images by many."""
+    moved = 16.0 * count
+    if places > 1:
+        return Part("nll-loss-image", max(moved / card.bandwidth, 1e-10), float(count), moved)
+    return Part("nll-loss", max(moved / card.bandwidth, count * _TARGET_CYCLES / card.clock), float(count), moved)
+
+
 def nll_loss(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
-    """Reads one log-probability for each target."""
-    target = args.tensor(1)
-    if target is None:
-        return []
-    moved = float(target.nbytes * 2)
-    return [Part("nll-loss", max(moved / card.bandwidth, 1e-10), float(target.numel), moved)]
+    x, target = args.tensor(0), args.tensor(1)
+    return [] if target is None or x is None else [_targets(card, target.numel, prod(x.shape[2:]))]
 
 
 def nll_loss_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
     """A gradient of zeros, as large as the log-probabilities, and one element for each target."""
-    x = args.tensor(1)
-    if x is None:
+    x, target = args.tensor(1), args.tensor(2)
+    if x is None or target is None:
         return []
     moved = float(x.nbytes)
-    return [
-        Part("fill", max(moved / card.bandwidth, 1e-10), 0.0, moved),
-        Part("nll-loss", max(x.numel / max(x.shape[-1], 1) * 8 / card.bandwidth, 1e-10)),
-    ]
+    fill = Part("fill", max(moved / card.bandwidth, 1e-10), 0.0, moved)
+    return [fill, _targets(card, target.numel, prod(x.shape[2:]))]
 
 
 def select(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
@@ -130,10 +136,16 @@ def sort(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part
 
 
 def scan(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """Along another dimension than the last a thread goes through its elements one after the other."""
     x = args.tensor(0)
     if x is None:
         return []
     moved = 2.0 * x.nbytes
+    dim = args.args[1] if len(args.args) > 1 and isinstance(args.args[1], int) else -1
+    rank = len(x.shape)
+    if rank > 1 and dim % rank != rank - 1:
+        base = max(moved / card.bandwidth, x.shape[dim] * _SCAN_CYCLES / card.clock)
+        return [Part("scan-outer", base, float(x.numel), moved)]
     return [Part("scan", max(moved / card.bandwidth, 1e-10), float(x.numel), moved)]
 
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import log2, prod
 
 from vramcast.timing.costs.card import Card
 from vramcast.timing.costs.families.gemm import tiled_seconds, unit_of
 from vramcast.timing.costs.part import Part, feature
-from vramcast.timing.costs.signature import Arguments, Tensor
+from vramcast.timing.costs.signature import Arguments, Tensor, Value
 
 _INSTRUCTIONS = 100.0
 _THREADS_OF_AN_SM = 1024
 _PERSISTENT_WIDTH = 128
+# aten/src/ATen/native/cuda/UpSampleBilinear2d.cu has a kernel for channels last from so many channels on.
+_CHANNELS_LAST_KERNEL = 4
+# What cuDNN numbers its networks by (cudnnRNNMode_t), and the gates of each.
+_LSTM = 2
+_GATES = {0: 1, 1: 1, _LSTM: 4, 3: 3}
 
 
 def _image(name: str, card: Card, x: Tensor, out: int, moved: float, threads: int, window: int = 1) -> Part:
     """`threads` of them share the elements; too few leave the card idle."""
     large = max(out, x.numel)
-    base = max(moved / card.bandwidth, large * _INSTRUCTIONS / card.issue)
     idle = max(card.sms * _THREADS_OF_AN_SM / max(threads, 1), 1.0)
-    last = bool(x.order) and x.order[-1] == 1 and len(x.shape) > 2
+    base = max(moved / card.bandwidth, large * _INSTRUCTIONS * idle / card.issue)
+    last = x.strides is not None and x.order[-1:] == (1,) and len(x.shape) > 2
     tags = (name, f"{name}/{'nhwc' if last else 'nchw'}", f"{name}/{x.item}-byte")
     return Part(f"image-{name}", base, 0.0, moved, "f32", (feature("idle", idle), feature("window", window)), tags)
 
@@ -45,7 +52,8 @@ def pool(name: str, args: Arguments, card: Card) -> list[Part]:
 
 
 def resample(name: str, args: Arguments, card: Card) -> list[Part]:
-    """Nearest and linear kernels of images take a thread for each place of the result and loop over the channels."""
+    """Bilinear kernels take a thread for each place of the result and loop over images and channels; where channels
+    come last, and for the other modes, a thread for each element."""
     x = args.tensor(0)
     if x is None:
         return []
@@ -56,12 +64,19 @@ def resample(name: str, args: Arguments, card: Card) -> list[Part]:
     out = prod(full) if full else planes * (prod(sizes) or prod(x.shape[2:]))
     moved = float(x.nbytes + out * x.item)
     places = max(out, x.numel) // max(planes, 1)
-    threads = places if "bilinear" in name and "backward" not in name else max(out, x.numel)
-    parts = [_image(name, card, x, out, moved, threads)]
-    if "backward" in name and "nearest" not in name:
-        zeros = float(out * x.item)
-        parts.append(Part("fill", max(zeros / card.bandwidth, 1e-10), 0.0, zeros))
-    return parts
+    last = x.strides is not None and x.order[-1:] == (1,) and x.shape[1] >= _CHANNELS_LAST_KERNEL
+    threads = places if "upsample_bilinear" in name and "backward" not in name and not last else max(out, x.numel)
+    main = _image(name, card, x, out, moved, threads)
+    if "backward" not in name or "nearest" in name:
+        return [main]
+    # Neighbours add to the same element of the smaller image, and wait for each other.
+    enlarged = x.shape[-1] / max(full[-1], 1) if full else 1.0
+    shared = (feature("shared", min(enlarged, 64.0)), feature("shared-all", x.numel / max(out, 1)))
+    zeros = float(out * x.item)
+    return [
+        replace(main, features=(*main.features, *shared)),
+        Part("fill", max(zeros / card.bandwidth, 1e-10), 0.0, zeros),
+    ]
 
 
 def fourier(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
@@ -79,25 +94,29 @@ def fourier(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[P
 
 
 def recurrent(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
-    return _recurrent(args, card, cudnn_tf32, args.args[10:11] == (True,))
+    return _recurrent(args, card, cudnn_tf32, args.args[6:14])
 
 
-def _recurrent(args: Arguments, card: Card, cudnn_tf32: bool, batch_first: bool) -> list[Part]:
+def _recurrent(args: Arguments, card: Card, cudnn_tf32: bool, settings: Sequence[Value]) -> list[Part]:
     """cuDNN's recurrent networks: gates of all steps from the inputs at once, then one product a step.
 
     _cudnn_rnn(input, weights, weight_stride0, buffer, hx, cx, mode, hidden, projected, layers, batch_first, dropout,
-    train, bidirectional, ...); the backward call begins with the same and has four more tensors after cx.
+    train, bidirectional, ...); the backward call begins with the same and has four more tensors after cx. Weights that
+    autocast made are flat: their rows are those of the gates.
     """
     x = args.tensor(0)
-    weights = args.tensor_list(1)
-    if x is None or not weights or len(x.shape) != 3:
+    weights = [weight for weight in args.tensor_list(1) if len(weight.shape) == 2]
+    if x is None or not weights or len(x.shape) != 3 or len(settings) < 5:
         return []
-    steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
-    matrices = [weight for weight in weights if len(weight.shape) == 2]
+    mode, hidden = settings[0], settings[1]
+    steps, batch = (x.shape[1], x.shape[0]) if settings[4] is True else (x.shape[0], x.shape[1])
+    gates = (_GATES.get(mode, 1) if isinstance(mode, int) else 1) * (hidden if isinstance(hidden, int) else 1)
+    biases = 2 * gates
+    matrices = [weight for weight in weights if weight.numel > biases]
     unit = unit_of(x.dtype, cudnn_tf32 and card.has_tf32)
     seconds, flops = 0.0, 0.0
     for place, weight in enumerate(matrices):
-        gates, width = weight.shape
+        width = max(weight.numel // gates, 1)
         flops += 2.0 * steps * batch * gates * width
         if place % 2 == 0:
             seconds += tiled_seconds(card, 1, steps * batch, gates, width, unit)
@@ -106,21 +125,20 @@ def _recurrent(args: Arguments, card: Card, cudnn_tf32: bool, batch_first: bool)
     moved = float(sum(weight.nbytes for weight in weights) + 2 * x.nbytes)
     layers = max(len(matrices) // 2, 1)
     base = max(seconds, 1e-9) + steps * layers * 2e-6
-    if matrices[-1].shape[1] <= _PERSISTENT_WIDTH:
+    tags = (x.dtype, "lstm" if mode == _LSTM else "other")
+    if isinstance(hidden, int) and hidden <= _PERSISTENT_WIDTH:
         # The weights stay in the multiprocessors, and one kernel goes through all steps.
-        return [Part("recurrent-persistent", base, flops, moved, unit, kernels=1 + 2 * layers)]
+        return [Part("recurrent-persistent", base, flops, moved, unit, tags=tags, kernels=1 + 2 * layers)]
     # A product and what follows it, step after step.
     kernels = 2 * steps * layers
-    return [Part("recurrent", base, flops, moved, unit, kernels=kernels)]
+    return [Part("recurrent", base, flops, moved, unit, tags=tags, kernels=kernels)]
 
 
 def recurrent_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
-    forward = _recurrent(args, card, cudnn_tf32, args.args[14:15] == (True,))
     return [
-        Part(f"{part.kind}-backward", 2 * part.base, 2 * part.flops, 2 * part.bytes, part.unit, part.features,
-             kernels=part.kernels)
-        for part in forward
-    ]  # fmt: skip
+        replace(part, kind=f"{part.kind}-backward", base=2 * part.base, flops=2 * part.flops, bytes=2 * part.bytes)
+        for part in _recurrent(args, card, cudnn_tf32, args.args[10:18])
+    ]
 
 
 def sparse(name: str, args: Arguments, card: Card) -> list[Part]:

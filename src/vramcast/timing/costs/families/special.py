@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from vramcast.timing.costs.card import Card
 from vramcast.timing.costs.families.elementwise import STRIDED_INSTRUCTIONS
 from vramcast.timing.costs.families.gemm import product
 from vramcast.timing.costs.part import Part, feature
-from vramcast.timing.costs.signature import Arguments, Tensor
+from vramcast.timing.costs.signature import Arguments, Tensor, Value
 
 # A sample between four neighbours: their addresses, weights and borders.
 _SAMPLE_INSTRUCTIONS = 250.0
+# Two boxes compared; and a box looked up, and its row of the comparisons taken over, read off the H200's times.
+_PAIR_INSTRUCTIONS = 30.0
+_BOX_CYCLES = 700.0
 
 
 def grouped_product(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
@@ -68,12 +72,36 @@ def sampled_grid_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: b
 
 def regions(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
     """roi_align(features, boxes, scale, height, width, samples, …): samples squared for each place of each box."""
+    return _regions("regions", args, card, args.args[5:6], 0)
+
+
+def regions_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """_roi_align_backward(gradient, boxes, scale, height, width, images, channels, rows, columns, samples, …): each
+    sample is added to four places."""
+    image = prod(value for value in args.args[5:9] if isinstance(value, int) and not isinstance(value, bool))
+    return _regions("regions-backward", args, card, args.args[9:10], image)
+
+
+def _regions(kind: str, args: Arguments, card: Card, samples: Sequence[Value], image: int) -> list[Part]:
     x, boxes = args.tensor(0), args.tensor(1)
-    sizes = [value for value in args.args[3:6] if isinstance(value, int) and not isinstance(value, bool)]
-    if x is None or boxes is None or len(sizes) < 3:
+    sizes = [value for value in args.args[3:5] if isinstance(value, int) and not isinstance(value, bool)]
+    if x is None or boxes is None or len(sizes) < 2:
         return []
+    each = samples[0] if samples and isinstance(samples[0], int) and samples[0] > 0 else 2
     count = boxes.shape[0] * x.shape[1] * sizes[0] * sizes[1]
-    return [_sampled("regions", card, float(count * max(sizes[2], 1) ** 2), [boxes], 2.0 * count * x.item)]
+    part = _sampled(kind, card, float(count * each**2), [boxes], 2.0 * count * x.item)
+    zeros = float(image * x.item)
+    return [part, Part("fill", max(zeros / card.bandwidth, 1e-10), 0.0, zeros)] if image else [part]
+
+
+def suppressed(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """nms: all pairs of boxes compared, then one block that goes through the boxes one after the other."""
+    boxes = args.tensor(0)
+    if boxes is None or not boxes.shape:
+        return []
+    count = boxes.shape[0]
+    pairs = count * count * _PAIR_INSTRUCTIONS / card.issue
+    return [Part("suppressed", max(pairs + count * _BOX_CYCLES / card.clock, 1e-10), kernels=12)]
 
 
 def rearranged(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
@@ -121,7 +149,8 @@ FAMILY = {
     "_grouped_mm": grouped_product, "deform_conv2d": deformable, "_deform_conv2d_backward": deformable_backward,
     "cudnn_grid_sampler": sampled_grid, "grid_sampler_2d": sampled_grid, "grid_sampler_3d": sampled_grid,
     "cudnn_grid_sampler_backward": sampled_grid_backward, "grid_sampler_2d_backward": sampled_grid_backward,
-    "grid_sampler_3d_backward": sampled_grid_backward, "roi_align": regions, "_roi_align_backward": regions,
+    "grid_sampler_3d_backward": sampled_grid_backward, "roi_align": regions, "_roi_align_backward": regions_backward,
+    "nms": suppressed,
     "pixel_shuffle": rearranged, "pixel_unshuffle": rearranged, "channel_shuffle": rearranged,
     "reflection_pad1d": rearranged, "reflection_pad2d": rearranged, "reflection_pad1d_backward": rearranged,
     "reflection_pad2d_backward": rearranged, "replication_pad2d": rearranged, "replication_pad2d_backward": rearranged,
