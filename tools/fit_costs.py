@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "corpus" / "records" / "op_times"
 PACKAGED = ROOT / "src" / "vramcast" / "timing" / "calibrations" / "h200.json"
 FOLDS = 6
-FAR = 8
+FAR = 3
 # Networks of one family share layers: they are left out together.
 FAMILIES = {
     "bert": "bert roberta deberta", "gpt2": "gpt2 opt bloom", "llama": "llama qwen", "t5": "t5 bart marian", "unet": "unet vae",

@@ -41,7 +41,7 @@ _FEW_KERNELS = 20
 Features = tuple[tuple[str, float], ...]
 
 
-def features(op: str, arguments: str, flags: int, kernels: int) -> Features:
+def features(op: str, arguments: str, flags: int, kernels: float) -> Features:
     """Kinds of host work in one call, each with how often."""
     if op in MARKS:
         if op == OPTIMIZER:
@@ -88,7 +88,7 @@ class HostModel:
     factor: float = 1.0
     """Of this host's times over those that were measured."""
 
-    def issue_seconds(self, op: str, arguments: str, flags: int, kernels: int) -> float:
+    def issue_seconds(self, op: str, arguments: str, flags: int, kernels: float) -> float:
         seconds = self.seconds
         return self.factor * sum(seconds.get(name, 0.0) * n for name, n in features(op, arguments, flags, kernels))
 

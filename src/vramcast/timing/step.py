@@ -37,7 +37,7 @@ from vramcast.trace.calls import MARKS, RECOMPUTED, OpCalls
 from vramcast.trace.schema import ALLOC, FREE, KINDS
 
 _LIMITS = {"compute": ARITHMETIC, "memory": BANDWIDTH, "launch": LAUNCHES}
-_NO_COST = OpCost("host", 0.0, 0.0, 0.0, "launch", 0)
+_NO_COST = OpCost("host", 0.0, 0.0, 0.0, "launch", 0, 0.0)
 _GRADIENTS = KINDS.index("gradients")
 _FORWARD_PART, _BACKWARD_PART, _RECOMPUTE_PART, _OTHER_PART = range(4)
 _MODULE_PART = {FORWARD: _FORWARD_PART, BACKWARD: _BACKWARD_PART}
@@ -110,7 +110,7 @@ def works_of(calls: OpCalls, rows: range, costs: Sequence[OpCost], host: HostMod
         work = known.get(key)
         if work is None:
             op, arguments, cost = calls.ops[number], calls.arguments[number], costs[number]
-            host_seconds = host.issue_seconds(op, arguments, flags, cost.kernels)
+            host_seconds = host.issue_seconds(op, arguments, flags, cost.launches)
             work = Work(host_seconds, cost.device_seconds, cost.kernels, waits(op, arguments))
             known[key] = work
         works.append(work)

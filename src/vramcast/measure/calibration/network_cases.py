@@ -257,14 +257,13 @@ def _updates(sizes: list[int], dtype: torch.dtype) -> Any:
 
 
 def transfers(draw: Draw, count: int) -> Iterator[Case]:
-    """From the host: out of ordinary memory and out of pinned."""
+    """From the host's ordinary memory."""
     for _ in range(count):
-        yield Case("transfer", _transfer(draw.size(1 << 10, 1 << 28, 8), draw.chance(0.3)))
+        yield Case("transfer", _transfer(draw.size(1 << 10, 1 << 28, 8)))
 
 
-def _transfer(size: int, pinned: bool) -> Any:
-    kept = torch.empty(size // 4).uniform_()
-    source = kept.pin_memory() if pinned and torch.cuda.is_available() else kept
+def _transfer(size: int) -> Any:
+    source = torch.empty(size // 4).uniform_()
 
     def run() -> None:
         source.to("cuda")

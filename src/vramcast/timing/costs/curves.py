@@ -2,8 +2,9 @@
 
     log2(time) = log2(base) + curve(log2 base in µs) + curve(log2 of each feature) + an offset for each tag
 
-The curve over the size carries the launch: below its first knot the time no longer shrinks; above its last the share of
-the ideal stays as it is. All are dimensionless, so that they carry over to another card with its own ideal times.
+The curve over the size carries the launch: below its first knot the time no longer shrinks, unless nothing so small was
+measured that a launch would show; then, and above its last knot, the share of the ideal stays as it is. All are
+dimensionless, so that they carry over to another card with its own ideal times.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from vramcast.timing.costs.part import Part
 
 SIZE = "size"
 _MICROSECOND = 1e-6
+_LAUNCH_SHOWS = 3.0
+"""Kernels of more than 2^3 µs take hardly longer for being launched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +56,12 @@ class KindModel:
     tags: Mapping[str, float] = field(default_factory=dict)
     spread: float = 0.0
     """Half of the measured kernels lie within this of the curve, in log2."""
+    launches: float = 1.0
+    """Kernels that are launched over those that the kind's rule counts."""
 
     def seconds(self, part: Part) -> float:
         x = size_of(part)
-        exponent = x + self.size.at(x, slope_below=-1.0)
+        exponent = x + self.size.at(x, slope_below=-1.0 if self.size.knots[0] <= _LAUNCH_SHOWS else 0.0)
         for name, value in part.features:
             curve = self.features.get(name)
             if curve is not None:
@@ -71,6 +76,7 @@ class KindModel:
             "features": {name: _curve_data(curve) for name, curve in self.features.items()},
             "tags": {tag: round(value, 3) for tag, value in self.tags.items() if abs(value) >= 0.0005},
             "spread": round(self.spread, 3),
+            "launches": round(self.launches, 3),
         }
 
     @classmethod
@@ -80,6 +86,7 @@ class KindModel:
             features={str(name): _curve(curve) for name, curve in data["features"].items()},
             tags={str(tag): float(value) for tag, value in data["tags"].items()},
             spread=float(data.get("spread", 0.0)),
+            launches=float(data.get("launches", 1.0)),
         )
 
 

@@ -9,7 +9,7 @@ is calibrated, with nothing installed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor, log2
 
 from vramcast.timing.costs.curves import SIZE, Curve, KindModel, size_of
@@ -33,6 +33,8 @@ class Sample:
     parts: Sequence[Part]
     seconds: float
     weight: float = 1.0
+    kernels: int = 0
+    """How many it launched, copies and fills included; 0 where that is not known."""
 
 
 def fit(samples: Iterable[Sample], start: dict[str, KindModel] | None = None) -> dict[str, KindModel]:
@@ -50,7 +52,27 @@ def fit(samples: Iterable[Sample], start: dict[str, KindModel] | None = None) ->
         models = {kind: _fit_kind(found) for kind, found in rows.items()}
         if all(len(sample.parts) == 1 for sample in known):
             break
-    return models
+    launches = _launches(known)
+    return {kind: replace(model, launches=launches.get(kind, 1.0)) for kind, model in models.items()}
+
+
+def _launches(samples: Sequence[Sample]) -> dict[str, float]:
+    """For each kind, kernels that were launched over those that its rule counts: libraries clear, split and add up as
+    they see fit. An operator of several parts shares its kernels out as the round before says."""
+    factors: dict[str, float] = {}
+    for _ in range(_ROUNDS):
+        sums: dict[str, list[float]] = {}
+        for sample in samples:
+            counted = [part.kernels * factors.get(part.kind, 1.0) for part in sample.parts]
+            together = sum(counted)
+            if not sample.kernels or not together:
+                continue
+            for part, one in zip(sample.parts, counted, strict=True):
+                sum_ = sums.setdefault(part.kind, [0.0, 0.0])
+                sum_[0] += one / together * sample.kernels
+                sum_[1] += part.kernels
+        factors = {kind: found / counted for kind, (found, counted) in sums.items() if counted}
+    return factors
 
 
 def _guess(models: dict[str, KindModel], part: Part) -> float:

@@ -29,9 +29,11 @@ class OpCost:
     """compute, memory or launch."""
     kernels: int
     """0 for views and for what only the host does."""
+    launches: float
+    """The same as they are on average."""
 
 
-_NOTHING = OpCost("host", 0.0, 0.0, 0.0, "launch", 0)
+_NOTHING = OpCost("host", 0.0, 0.0, 0.0, "launch", 0, 0.0)
 
 
 class CostModel:
@@ -72,6 +74,7 @@ class CostModel:
         if not parts:
             return _NOTHING
         times = [self.part_seconds(part) for part in parts]
+        launches = sum(part.kernels * self._launches(part.kind) for part in parts)
         longest = max(zip(times, parts, strict=True), key=lambda pair: pair[0])[1]
         return OpCost(
             kind=longest.kind,
@@ -79,7 +82,8 @@ class CostModel:
             bytes=sum(part.bytes for part in parts),
             device_seconds=sum(times),
             limited_by=self._limit(longest, max(times)),
-            kernels=sum(part.kernels for part in parts),
+            kernels=max(round(launches), 1) if launches else 0,
+            launches=launches,
         )
 
     def part_seconds(self, part: Part) -> float:
@@ -87,6 +91,10 @@ class CostModel:
         model = self.calibration.kinds.get(part.kind) if self.calibration else None
         seconds = model.seconds(part) if model is not None else generic.seconds(part)
         return max(seconds, self.card.least_seconds(part.flops, part.unit, part.bytes))
+
+    def _launches(self, kind: str) -> float:
+        model = self.calibration.kinds.get(kind) if self.calibration else None
+        return model.launches if model is not None else 1.0
 
     def _limit(self, part: Part, seconds: float) -> str:
         if seconds < _LAUNCH_BOUND * generic.LAUNCH_SECONDS:

@@ -21,8 +21,11 @@ def samples_from_rows(rows: Iterable[Mapping[str, Any]], card: Card) -> list[Sam
     for row in rows:
         tf32 = bool(row.get("tf32"))
         parts, _ = parts_of(row["op"], parse_arguments(row["args"]), card, tf32=tf32, cudnn_tf32=True)
-        if parts and row["total_ns"]:
+        # The text of a copy does not say that memory is pinned; ordinary memory is what it is taken for.
+        pinned = any("Pinned -> Device" in kernel for kernel in row.get("kernels", ()))
+        if parts and row["total_ns"] and not pinned:
             seconds = row["total_ns"] / row["count"] * 1e-9
             usual = min(seconds, _FAR * sum(part.base + _LAUNCH_SECONDS * part.kernels for part in parts))
-            samples.append(Sample(parts, seconds, (usual * row["count"] * 1e6) ** 0.5))
+            weight = (usual * row["count"] * 1e6) ** 0.5
+            samples.append(Sample(parts, seconds, weight, len(row.get("kernels", ()))))
     return samples

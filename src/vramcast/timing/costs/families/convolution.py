@@ -38,7 +38,7 @@ _PLAIN_SHARE = 4.0
 # In half precision longer windows than this have no kernel with tensor cores; those that are left reach so much of the
 # FP32 units, one group after the other.
 _LONGEST_HALF_WINDOW = 64
-_LONG_WINDOW_SHARE = 0.07
+_LONG_WINDOW_SHARE = 0.25
 
 
 def _sizes(value: Value, count: int, default: int) -> list[int]:

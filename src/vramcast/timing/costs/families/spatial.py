@@ -14,6 +14,7 @@ from vramcast.timing.costs.signature import Arguments, Tensor, Value
 _INSTRUCTIONS = 100.0
 _THREADS_OF_AN_SM = 1024
 _PERSISTENT_WIDTH = 128
+_UNSPLIT_WIDTH = 512
 # aten/src/ATen/native/cuda/UpSampleBilinear2d.cu has a kernel for channels last from so many channels on.
 _CHANNELS_LAST_KERNEL = 4
 # What cuDNN numbers its networks by (cudnnRNNMode_t), and the gates of each.
@@ -136,9 +137,22 @@ def _recurrent(args: Arguments, card: Card, cudnn_tf32: bool, settings: Sequence
 
 def recurrent_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
     return [
-        replace(part, kind=f"{part.kind}-backward", base=2 * part.base, flops=2 * part.flops, bytes=2 * part.bytes)
+        replace(
+            part,
+            kind=f"{part.kind}-backward",
+            base=2 * part.base,
+            flops=2 * part.flops,
+            bytes=2 * part.bytes,
+            # Products that are split, or add to what was cleared before, are two kernels.
+            kernels=part.kernels * 3 // 2 if _is_split(args) else part.kernels,
+        )
         for part in _recurrent(args, card, cudnn_tf32, args.args[10:18])
     ]
+
+
+def _is_split(args: Arguments) -> bool:
+    x, hidden = args.tensor(0), args.args[11] if len(args.args) > 11 else None
+    return x is not None and (x.item == 4 or (isinstance(hidden, int) and hidden > _UNSPLIT_WIDTH))
 
 
 def sparse(name: str, args: Arguments, card: Card) -> list[Part]:
