@@ -123,8 +123,10 @@ def test_group_convolutions_by_how_they_run() -> None:
         found = cost("aten.convolution.default", args)
         return found.kind, found.kernels
 
-    assert kind(f"bf16(8,512,14,14), bf16(512,16,3,3), {shape}, 32") == ("grouped-fwd", 4)
-    assert kind(f"bf16(8,64,14,14), bf16(128,32,3,3), {shape}, 2") == ("looped-fwd", 8)
+    assert kind(f"bf16(8,512,14,14), bf16(512,16,3,3), {shape}, 32")[0] == "grouped-fwd"
+    looped, kernels = kind(f"bf16(8,512,14,14), bf16(1024,32,5,5), {shape}, 16")
+    assert looped == "looped-fwd" and kernels > 16
+    assert kind(f"bf16(8,240,14,14), bf16(240,120,3,3), {shape}, 2")[0] == "widened-nchw"
     last = "f16(8,336,48,48){774144,1,16128,336}, f16(336,168,3,3){1512,1,504,168}"
     assert kind(f"{last}, {shape}, 2")[0] == "widened"
 
@@ -149,5 +151,44 @@ def test_recurrent_networks_by_steps() -> None:
         return f"aten._cudnn_rnn{'_backward' if backward else ''}.default", args
 
     for backward in (False, True):
-        assert cost(*call(512, backward)).kernels == 2 * 50
-        assert cost(*call(64, backward)).kernels < 10
+        assert 1.5 * 50 < cost(*call(512, backward)).kernels < 3.5 * 50
+        assert cost(*call(64, backward)).kernels < 20
+
+
+def test_flat_weights_of_recurrent_networks_count_like_others() -> None:
+    """Autocast hands them over as columns."""
+    rest = "4, f16(9), f16(1,6,512), f16(1,6,512), 2, 512, 0, 1, False, 0, True, False"
+    shaped = f"f16(50,6,512), [f16(2048,512), f16(2048,512), f16(2048), f16(2048)], {rest}"
+    flat = f"f16(50,6,512), [f16(1048576,1), f16(1048576,1), f16(2048,1), f16(2048,1)], {rest}"
+    one, other = (cost("aten._cudnn_rnn.default", args) for args in (shaped, flat))
+    assert (one.kind, one.flops) == (other.kind, other.flops)
+
+
+def test_kernels_that_go_through_their_work_one_by_one() -> None:
+    def seconds(op: str, args: str) -> float:
+        return cost(op, args).device_seconds
+
+    shrunk = [f"f32(8,21,512,512), [512, 512], [8, 21, {side}, {side}], False" for side in (256, 32)]
+    assert seconds("aten.upsample_bilinear2d_backward.default", shrunk[1]) > 3 * seconds(
+        "aten.upsample_bilinear2d_backward.default", shrunk[0]
+    )
+    nms = [seconds("torchvision.nms.default", f"f32({count},4), f32({count}), 0.7") for count in (2000, 8000)]
+    assert nms[1] > 4 * nms[0]
+    scans = [seconds("aten.cumsum.default", f"f32(2048,64), {dim}") for dim in (0, 1)]
+    assert scans[0] > 5 * scans[1]
+    losses = [f"f32({rows},16), i64({rows}), None, 1, -100" for rows in (1000, 500000)]
+    assert seconds("aten.nll_loss_forward.default", losses[1]) > 30 * seconds(
+        "aten.nll_loss_forward.default", losses[0]
+    )
+
+
+def test_a_mask_picks_at_most_what_it_covers() -> None:
+    found = cost("aten.index.Tensor", "f32(130,3234), [b8(130,3234)]")
+    assert found.device_seconds < 1e-4
+    assert found.kernels > 1
+
+
+def test_more_kernels_are_launched_than_a_rule_counts() -> None:
+    """Products are cleared for and split: on average more than one kernel each."""
+    assert 1.0 < cost("aten.mm.default", "bf16(4096,1024), bf16(1024,1024)").launches < 2.0
+    assert cost("aten.view.default", "f32(8,8), [64]").launches == 0

@@ -8,7 +8,7 @@ from vramcast.trace.calls import SYNCHRONIZE
 _READS = frozenset(
     {
         "_local_scalar_dense", "nonzero", "argwhere", "masked_select", "_unique2", "unique_dim", "unique_consecutive",
-        "unique_dim_consecutive", "bincount", "equal", "allclose", "is_nonzero", "_coalesce",
+        "unique_dim_consecutive", "bincount", "equal", "allclose", "is_nonzero", "_coalesce", "nms", "_ctc_loss",
     }
 )  # fmt: skip
 _COPIES = frozenset({"_to_copy", "copy_", "copy"})

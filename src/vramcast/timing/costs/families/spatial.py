@@ -127,8 +127,8 @@ def _recurrent(args: Arguments, card: Card, cudnn_tf32: bool, settings: Sequence
     layers = max(len(matrices) // 2, 1)
     base = max(seconds, 1e-9) + steps * layers * 2e-6
     tags = (x.dtype, "lstm" if mode == _LSTM else "other")
-    if isinstance(hidden, int) and hidden <= _PERSISTENT_WIDTH:
-        # The weights stay in the multiprocessors, and one kernel goes through all steps.
+    if isinstance(hidden, int) and hidden <= _PERSISTENT_WIDTH and x.dtype != "bf16":
+        # The weights stay in the multiprocessors, and one kernel goes through all steps; BF16 has none of these.
         return [Part("recurrent-persistent", base, flops, moved, unit, tags=tags, kernels=1 + 2 * layers)]
     # A product and what follows it, step after step.
     kernels = 2 * steps * layers

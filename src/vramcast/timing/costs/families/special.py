@@ -13,9 +13,9 @@ from vramcast.timing.costs.signature import Arguments, Tensor, Value
 
 # A sample between four neighbours: their addresses, weights and borders.
 _SAMPLE_INSTRUCTIONS = 250.0
-# Two boxes compared; and a box looked up, and its row of the comparisons taken over, read off the H200's times.
-_PAIR_INSTRUCTIONS = 30.0
-_BOX_CYCLES = 700.0
+# One block's cycles for a box, and for each box that this one is compared with, read off the H200's times.
+_BOX_CYCLES = 130.0
+_PAIR_CYCLES = 0.08
 
 
 def grouped_product(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
@@ -95,13 +95,13 @@ def _regions(kind: str, args: Arguments, card: Card, samples: Sequence[Value], i
 
 
 def suppressed(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
-    """nms: all pairs of boxes compared, then one block that goes through the boxes one after the other."""
+    """nms: all pairs of boxes compared, then one block that goes through the boxes and their comparisons."""
     boxes = args.tensor(0)
     if boxes is None or not boxes.shape:
         return []
     count = boxes.shape[0]
-    pairs = count * count * _PAIR_INSTRUCTIONS / card.issue
-    return [Part("suppressed", max(pairs + count * _BOX_CYCLES / card.clock, 1e-10), kernels=12)]
+    cycles = count * (_BOX_CYCLES + count * _PAIR_CYCLES)
+    return [Part("suppressed", max(cycles / card.clock, 1e-10), kernels=12)]
 
 
 def rearranged(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
