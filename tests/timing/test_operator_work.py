@@ -131,15 +131,6 @@ def test_group_convolutions_by_how_they_run() -> None:
     assert kind(f"{last}, {shape}, 2")[0] == "widened"
 
 
-def test_weight_gradients_of_windows_spread_wide_have_no_tensor_cores() -> None:
-    def seconds(dilation: int) -> float:
-        args = f"bf16(8,256,32,32), bf16(8,2048,32,32), bf16(256,2048,3,3), [0], [1, 1], [{dilation}, {dilation}], "
-        args += f"[{dilation}, {dilation}], False, [0, 0], 1, [False, True, False]"
-        return cost("aten.convolution_backward.default", args).device_seconds
-
-    assert seconds(12) > 3 * seconds(2)
-
-
 def test_recurrent_networks_by_steps() -> None:
     def call(width: int, backward: bool) -> tuple[str, str]:
         weights = f"[f16({4 * width},{width}), f16({4 * width},{width}), f16({4 * width}), f16({4 * width})]"

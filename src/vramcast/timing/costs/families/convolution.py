@@ -30,9 +30,6 @@ _WIDENED_CHANNELS = 256
 # each element of the widened tensors.
 _WIDENING_INSTRUCTIONS = 220.0
 _SHORTEST_KERNEL_SECONDS = 1e-6
-# Windows spread this wide get weight gradients without tensor cores. Read off the backward passes of DeepLab, whose
-# dilations are 12, 24 and 36; with 2 and 4 (FCN) nothing of the kind shows.
-_WIDE_DILATION = 8
 # Times its ideal that a convolution takes on the FP32 units.
 _PLAIN_SHARE = 4.0
 # In half precision longer windows than this have no kernel with tensor cores; those that are left reach so much of the
@@ -91,13 +88,12 @@ def _part(card: Card, shape: _Shape, direction: str, cudnn_tf32: bool) -> Part:
         tags.append("strided")
     if pointwise:
         tags.append("1x1")
+    if shape.dilation > 1:
+        tags.append("dilated")
     if shape.c_in == 1 and shape.c_out <= 2 and shape.groups > 1:
         return _depthwise(card, shape, direction, layout, tags)
     if shape.groups > 1:
         return _grouped(card, shape, direction, unit, layout, tags)
-    if direction == "wgrad" and shape.dilation > _WIDE_DILATION:
-        base = max(shape.flops / card.rate("f32"), shape.bytes / card.bandwidth)
-        return Part("conv-wide-wgrad", base, shape.flops, shape.bytes, "f32", (), (), 4)
     # Tensor cores take channels in whole vectors: an image of 3 counts as one of 4 or 8.
     vector = 16 // shape.item
     c_in, c_out = _whole(shape.c_in, vector), _whole(shape.c_out, vector)

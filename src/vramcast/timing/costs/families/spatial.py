@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import log2, prod
 
 from vramcast.timing.costs.card import Card
+from vramcast.timing.costs.families.elementwise import made_contiguous
 from vramcast.timing.costs.families.gemm import tiled_seconds, unit_of
 from vramcast.timing.costs.part import Part, feature
 from vramcast.timing.costs.signature import Arguments, Tensor, Value
@@ -14,6 +15,11 @@ from vramcast.timing.costs.signature import Arguments, Tensor, Value
 _INSTRUCTIONS = 100.0
 _THREADS_OF_AN_SM = 1024
 _PERSISTENT_WIDTH = 128
+# Four additions of an element to a smaller image, where as many neighbours as it is enlarged by add to the same place;
+# how their waiting grows was read off the H200's times.
+_ADDING_INSTRUCTIONS = 60.0
+_SHARED_POWER = 1.65
+_MOST_SHARED = 64.0
 _UNSPLIT_WIDTH = 512
 # aten/src/ATen/native/cuda/UpSampleBilinear2d.cu has a kernel for channels last from so many channels on.
 _CHANNELS_LAST_KERNEL = 4
@@ -70,13 +76,14 @@ def resample(name: str, args: Arguments, card: Card) -> list[Part]:
     main = _image(name, card, x, out, moved, threads)
     if "backward" not in name or "nearest" in name:
         return [main]
-    # Neighbours add to the same element of the smaller image, and wait for each other.
-    enlarged = x.shape[-1] / max(full[-1], 1) if full else 1.0
-    shared = (feature("shared", min(enlarged, 64.0)), feature("shared-all", x.numel / max(out, 1)))
+    # Neighbours add to the same element of the smaller image, and wait for each other; channels that come last do not.
+    enlarged = min(max(x.shape[-1] / max(full[-1], 1), 1.0), _MOST_SHARED) if full and not last else 1.0
+    adding = x.numel * _ADDING_INSTRUCTIONS * enlarged**_SHARED_POWER / card.issue
     zeros = float(out * x.item)
     return [
-        replace(main, features=(*main.features, *shared)),
+        replace(main, base=max(main.base, adding), features=(*main.features, feature("shared", enlarged))),
         Part("fill", max(zeros / card.bandwidth, 1e-10), 0.0, zeros),
+        *([] if x.dense else made_contiguous(card, [x])),
     ]
 
 
