@@ -59,7 +59,7 @@ def test_variants_of_a_model_are_in_the_right_order(times: list) -> None:  # typ
 def test_predictions_made_before_the_measurement_are_kept() -> None:
     known, before = measured_times(), predicted_before()
     compared = blind([TimeComparison(combined(known[name]), before[name]) for name in before if name in known])
-    assert len(compared) == 100
+    assert len(compared) >= 100
     pairs = order_of_pairs(filter(is_variant, compared))
     assert pairs.total > 100 and pairs.share >= 0.95
     assert quantile([abs(one.error) for one in compared], 0.5) <= STEP_MEDIAN
