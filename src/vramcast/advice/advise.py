@@ -32,9 +32,6 @@ from vramcast.units import format_gib
 
 Progress = Callable[[str], None]
 
-_LIBRARIES = ("transformers", "diffusers", "timm", "torchvision")
-
-
 @dataclass(frozen=True, slots=True)
 class JobAdvice:
     advice: Advice
@@ -103,8 +100,7 @@ def advise(
         check_new_file(Path(write), loaded)
     spec, local = card_to_check(loaded.job, gpu, memory, device)
     card = spec if spec is not None else choose_card(loaded.job, None)[0]
-    libraries = [name for name in _LIBRARIES if any(getattr(part, name) for part in loaded.job.components.values())]
-    with Runs(card, steps=steps, workers=workers, progress=progress, libraries=libraries) as runs:
+    with Runs(card, steps=steps, workers=workers, progress=progress, like=loaded.job) as runs:
         (asked,) = runs.trace([Wish(loaded.job, "the job as it is")])
         if isinstance(asked, VramcastError):
             raise _placed(asked, loaded)

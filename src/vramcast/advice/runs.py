@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -12,7 +10,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from vramcast.errors import VramcastError
-from vramcast.factories import hush_torch
+from vramcast.factories import hush_torch, without_collections
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.run import limit_for
 from vramcast.jobs.schema import Job
@@ -47,11 +45,11 @@ class Runs:
     with a GPU."""
 
     def __init__(
-        self, gpu: GpuSpec, *, steps: int, workers: int, progress: Progress, libraries: Sequence[str] = ()
+        self, gpu: GpuSpec, *, steps: int, workers: int, progress: Progress, like: Job | None = None
     ) -> None:
-        """`libraries` are imported before the forks, so that not each of them has to."""
+        """What the job `like` imports is imported before the forks, so that not each of them has to."""
         self.n_traced = 0
-        self._libraries = [name for name in libraries if importlib.util.find_spec(name) is not None]
+        self._like = like
         self.workers = workers if sys.platform == "linux" else 1
         self._gpu, self._steps, self._progress = gpu, steps, progress
         self._pool: ProcessPoolExecutor | None = None
@@ -59,12 +57,16 @@ class Runs:
     def __enter__(self) -> Self:
         self._progress("loading PyTorch")
         hush_torch()
-        for module in ("torch._dynamo", "vramcast.jobs.tracing", *self._libraries):
-            importlib.import_module(module)
+        with without_collections():
+            import torch._dynamo
+
+            from vramcast.jobs.components.preload import preload
         if self.workers > 1:
             import gc
             import multiprocessing
 
+            if self._like is not None:
+                preload(self._like)
             gc.freeze()  # what was imported is not garbage: the forks need not look through it
             self._pool = ProcessPoolExecutor(self.workers, multiprocessing.get_context("fork"))
         return self
