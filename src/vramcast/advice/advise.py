@@ -14,7 +14,7 @@ from vramcast.advice.config import config_text
 from vramcast.advice.knobs import check_pins, options_for
 from vramcast.advice.knobs.batch import MOST_STEPS
 from vramcast.advice.largest import Found, asked_number, start, which
-from vramcast.advice.option import RISKS
+from vramcast.advice.option import RISKS, Option
 from vramcast.advice.runs import Runs, Traced, Wish
 from vramcast.advice.search import OBJECTIVES, Search
 from vramcast.advice.write import check_new_file, write_config
@@ -101,16 +101,17 @@ def advise(
     spec, local = card_to_check(loaded.job, gpu, memory, device)
     card = spec if spec is not None else choose_card(loaded.job, None)[0]
     with Runs(card, steps=steps, workers=workers, progress=progress, like=loaded.job) as runs:
-        (asked,) = runs.trace([Wish(loaded.job, "the job as it is")])
+        options = options_for(loaded.job, card, pins)
+        first = [Combination(()), *(_smallest_batch(loaded.job, options) if runs.workers > 1 else ())]
+        asked, *others = runs.trace(
+            [Wish(with_overrides(loaded.job, one.changes), one.text or "the job as it is") for one in first]
+        )
         if isinstance(asked, VramcastError):
             raise _placed(asked, loaded)
-        search = Search(
-            job=loaded.job,
-            runs=runs,
-            options=options_for(loaded.job, card, pins),
-            objective=objective,
-            asked=asked,
-        )
+        search = Search(job=loaded.job, runs=runs, options=options, objective=objective, asked=asked)
+        for one, other in zip(first[1:], others, strict=True):
+            if isinstance(other, Traced):
+                search.keep(one, other)
         sizes = _Sizes(runs, search, card, steps, pins, largest)
         sizes.start(Combination(()))
         best = search.refine(search.best())
@@ -147,6 +148,12 @@ def advise(
     if write is not None and best:
         found.write(write)
     return found
+
+
+def _smallest_batch(job: Job, options: Mapping[str, list[Option]]) -> list[Combination]:
+    """What a second process can trace beside the job as it is: what does not grow with the batch is then known."""
+    batches = sorted((Combination((option,)) for option in options.get("batch", ())), key=lambda one: one.batch(job))
+    return [one for one in batches[:1] if one.batch(job) < job.effective_sizes["batch"]]
 
 
 class _Sizes:

@@ -9,6 +9,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from vramcast.advice.knobs import KNOBS
 from vramcast.advice.option import CHANGES_TRAINING, SAFE, Option, go_together
 from vramcast.jobs.schema import Job
 
@@ -48,6 +49,10 @@ class Combination:
         return prod(option.activations_ratio for option in self.options)
 
     @cached_property
+    def thinned(self) -> tuple[int, float] | None:
+        return next((option.thinned for option in self.options if option.thinned is not None), None)
+
+    @cached_property
     def guess(self) -> float:
         """Of the memory of a run without the options that need a trace, before there is one."""
         return prod(option.guess for option in self.options)
@@ -70,12 +75,9 @@ class Combination:
         return "expandable_segments:True" in str(self.changes.get("allocator_conf"))
 
     def with_option(self, option: Option) -> Combination:
-        """With `option` instead of what its knob had."""
-        return (
-            Combination((option, *self.without(option.knob).options))
-            if option.knob == "batch"
-            else Combination((*self.without(option.knob).options, option))
-        )
+        """With `option` instead of what its knob had, in the order of the knobs."""
+        options = (*self.without(option.knob).options, option)
+        return Combination(tuple(sorted(options, key=lambda one: KNOBS.index(one.knob))))
 
     def without(self, knob: str) -> Combination:
         return Combination(tuple(option for option in self.options if option.knob != knob))

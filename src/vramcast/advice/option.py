@@ -42,6 +42,8 @@ class Option:
     """Optimizer state that is left, for the estimate."""
     activations_ratio: float = 1.0
     """Activations that are left, for the estimate."""
+    thinned: tuple[int, float] | None = None
+    """Of blocks whose last dimension is so wide, such a share is left, for the estimate."""
     guess: float = 1.0
     """Share of the memory that is thought to be left, before there is a trace to say so."""
     excludes: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -16,6 +16,7 @@ from vramcast.jobs.run import limit_for
 from vramcast.jobs.schema import Job
 from vramcast.memory import Prediction
 from vramcast.memory import predict as predict_trace
+from vramcast.memory.cards import with_margin
 from vramcast.memory.parameters import ModuleParameters
 
 Progress = Callable[[str], None]
@@ -29,6 +30,8 @@ class Traced:
     """With its trace."""
     parameters: tuple[ModuleParameters, ...]
     output_shapes: Mapping[str, tuple[int, ...]]
+    under: Mapping[str, Prediction] = field(default_factory=dict)
+    """Setting of the allocator → the same run under it, without its trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,10 @@ class Wish:
 
     job: Job
     text: str
+    under: tuple[str, ...] = ()
+    """Settings of the allocator that the run is also replayed under."""
+    perhaps: str = ""
+    """One more, where it could make room that is missing."""
 
 
 class Runs:
@@ -80,7 +87,7 @@ class Runs:
     def trace(self, wishes: Sequence[Wish]) -> list[Traced | VramcastError]:
         """In the order of the wishes; an error that is an answer stands in the place of its trace."""
         self.n_traced += len(wishes)
-        tasks = [(wish.job, self._gpu, self._steps) for wish in wishes]
+        tasks = [(wish.job, self._gpu, self._steps, wish.under, wish.perhaps) for wish in wishes]
         if self._pool is None:
             found = []
             for wish, task in zip(wishes, tasks, strict=True):
@@ -103,14 +110,24 @@ class Runs:
         return self._pool.submit(work, task).result
 
 
-def _trace(task: tuple[Job, GpuSpec, int]) -> Traced | VramcastError:
+def _trace(task: tuple[Job, GpuSpec, int, tuple[str, ...], str]) -> Traced | VramcastError:
     """As `predict` does, so that the figures are the same when the config is read back."""
     from vramcast.jobs.tracing import trace_job
 
-    job, gpu, steps = task
+    job, gpu, steps, under, perhaps = task
     try:
         traced = trace_job(job, gpu, steps=steps, allocator_conf=job.allocator_conf, limit_bytes=limit_for(job, None))
-        return Traced(predict_trace(traced.trace), traced.parameters, dict(traced.output_shapes))
+        found = predict_trace(traced.trace)
+        if perhaps and _lacks_room_that_is_lost(found):
+            under = (*under, perhaps)
+        others = {conf: replace(predict_trace(traced.trace, allocator_conf=conf), trace=None) for conf in under}
+        return Traced(found, traced.parameters, dict(traced.output_shapes), others)
     except VramcastError as error:
         error.__traceback__ = error.__cause__ = error.__context__ = None
         return error
+
+
+def _lacks_room_that_is_lost(found: Prediction) -> bool:
+    """With the margin it does not fit, and would if nothing were lost to fragmentation."""
+    least = with_margin(found.peak_allocated_bytes + found.context_bytes)
+    return least <= found.limit_bytes < with_margin(found.device_bytes)

@@ -101,7 +101,11 @@ class Search:
 
     def _alike(self, one: Combination, other: Combination) -> bool:
         """They keep the same activations for a sample."""
-        return one.traced_knobs == other.traced_knobs and one.activations_ratio == other.activations_ratio
+        return (
+            one.traced_knobs == other.traced_knobs
+            and one.activations_ratio == other.activations_ratio
+            and one.thinned == other.thinned
+        )
 
     def _subset(self, one: Combination, plain: Combination, kept: Combination, every: Option) -> Combination | None:
         left = self.found[one].prediction
@@ -192,18 +196,24 @@ class Search:
             for option in of_knob
             if option.traced and option.risk <= risk
         ]
-        self._trace([self._likely(one) for one in alone if not self.estimates.knows(one)])
+        # One that the model refuses is tried again in another way, until something is known.
+        while unknown := [one for one in alone if not self.estimates.knows(one)]:
+            self._trace([self._likely(one) for one in unknown])
         return [one for one in every if not self.estimates.is_refused(one)]
 
     def _likely(self, one: Combination) -> Combination:
-        """With the largest batch that is thought to fit, so that the trace may be an answer at once."""
+        """With the largest batch that is thought to fit, so that the trace may be an answer at once; where none does,
+        with another optimizer too."""
         batches = sorted(self.options.get("batch", []), key=lambda option: option.time)
         ways = [one, *(one.with_option(option) for option in batches)]
+        optimizers = [option for option in self.options.get("optimizer", ()) if option.risk <= USUAL]
         asked = Combination(())
-        for way in sorted(ways, key=lambda way: -way.batch(self.job)):
-            guess = self.estimates.device_bytes(Combination(way.untraced), asked)
-            if guess is not None and guess * one.guess <= self.limit_bytes:
-                return way
+        for optimizer in (None, *optimizers):
+            for way in sorted(ways, key=lambda way: -way.batch(self.job)):
+                full = way if optimizer is None else way.with_option(optimizer)
+                guess = self.estimates.device_bytes(Combination(full.untraced), asked)
+                if guess is not None and guess * one.guess <= self.limit_bytes and not self.estimates.is_refused(full):
+                    return full
         return ways[-1]
 
     def _choose(self, estimated: Sequence[Combination]) -> list[Combination]:
@@ -227,7 +237,8 @@ class Search:
             elif one in self.found:
                 chosen.append(one)
             else:
-                self._trace([one, *self._next(estimated, queue, one, len(chosen))])
+                is_replay = self._run_of(one) in self.found
+                self._trace([one] if is_replay else [one, *self._next(estimated, queue, one, len(chosen))])
                 if one in self.found and self.prediction(one).fits:
                     heapq.heappush(queue, (self._rank(one), number))
                 else:
@@ -239,11 +250,14 @@ class Search:
     ) -> list[Combination]:
         """What will be wanted after `one` if it fits, for workers that have nothing to do."""
         wanted: list[Combination] = []
+        runs = {self._run_of(one)}
         room = min(self.runs.workers - 1, _SHOWN - 1 - n)
         for _, number in sorted(queue) if room > 0 else ():
             other = estimated[number]
             faster = all(other.time <= before.time * _FASTER for before in (one, *wanted))
-            if faster and other not in self.found and self._may_fit(other):
+            run = self._run_of(other)
+            if faster and other not in self.found and run not in runs and run not in self.found and self._may_fit(other):
+                runs.add(run)
                 wanted.append(other)
                 if len(wanted) == room:
                     break
@@ -274,18 +288,29 @@ class Search:
         """Those that were not traced yet."""
         new = [one for one in ones if one not in self.found]
         wanted = list(dict.fromkeys(self._run_of(one) for one in new if self._run_of(one) not in self.found))
-        for one, traced in zip(wanted, self.runs.trace([self.wish(one) for one in wanted]), strict=True):
+        for one, traced in zip(wanted, self.runs.trace([self.wish(one, new) for one in wanted]), strict=True):
             if isinstance(traced, VramcastError):
                 self.estimates.refuse(one, str(traced))
-            else:
-                self.keep(one, traced)
+                continue
+            self.keep(one, traced)
+            for option in self.options.get("allocator", ()):
+                if option.changes["allocator_conf"] in traced.under:
+                    under = one.with_option(option)
+                    self.keep(under, self._replayed(under, traced))
         for one in new:
             run = self.found.get(self._run_of(one))
             if one not in self.found and run is not None:
                 self.keep(one, self._replayed(one, run))
 
-    def wish(self, one: Combination) -> Wish:
-        return Wish(with_overrides(self.job, one.changes), one.text or "the job as it is")
+    def wish(self, one: Combination, wanted: Iterable[Combination] = ()) -> Wish:
+        """A run, and those of `wanted` that are the same under another setting of the allocator."""
+        alike = [other.changes["allocator_conf"] for other in wanted if other != one and self._run_of(other) == one]
+        settings = self.options.get("allocator", ()) if self._run_of(one) == one.without("allocator") else ()
+        perhaps = next((option.changes["allocator_conf"] for option in settings), "")
+        return Wish(
+            with_overrides(self.job, one.changes), one.text or "the job as it is", tuple(alike),
+            perhaps if perhaps not in alike else "",
+        )  # fmt: skip
 
     def _run_of(self, one: Combination) -> Combination:
         """A run does not depend on the allocator's setting, but for convolutions that look for room."""
@@ -296,8 +321,9 @@ class Search:
         """The run under another setting of the allocator."""
         assert run.prediction.trace is not None
         conf = with_overrides(self.job, one.changes).allocator_conf or ""
+        found = run.under.get(conf) or predict_trace(run.prediction.trace, allocator_conf=conf)
         trace = dataclasses.replace(run.prediction.trace, allocator_conf=conf)
-        return dataclasses.replace(run, prediction=predict_trace(trace))
+        return dataclasses.replace(run, prediction=dataclasses.replace(found, trace=trace))
 
 
 def pareto(ones: Iterable[Combination], size: Callable[[Combination], int]) -> list[Combination]:

@@ -11,6 +11,7 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, fields
 from itertools import compress
+from weakref import WeakKeyDictionary
 
 from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, OOM, STEP, StepTrace
 
@@ -33,8 +34,21 @@ class _Round:
     end_block: int
 
 
+_known: WeakKeyDictionary[StepTrace, dict[int, StepTrace]] = WeakKeyDictionary()
+
+
 def lengthened(trace: StepTrace, steps: int = SETTLED_STEPS) -> StepTrace:
-    """The trace as it would be after `steps` optimizer steps; itself where its last rounds differ."""
+    """The trace as it would be after `steps` optimizer steps; itself where its last rounds differ. Worked out once."""
+    known = _known.setdefault(trace, {})
+    if steps not in known:
+        longer = _lengthened(trace, steps)
+        if longer is trace:
+            return trace
+        known[steps] = longer
+    return known[steps]
+
+
+def _lengthened(trace: StepTrace, steps: int) -> StepTrace:
     if not 0 < trace.steps < steps or OOM in trace.event_kind:
         return trace
     ends = [event + 1 for event in compress(range(trace.n_events), map(STEP.__eq__, trace.event_kind))]
