@@ -108,7 +108,7 @@ def test_the_front_has_few_points_and_no_gaps() -> None:
 
     many = [point(1000 + 100 * i, 2 / (1 + i)) for i in range(40)]
     beaten = [point(1550, 1.9), point(2000, 0.2)]
-    front = pareto([*many, *beaten], size)
+    front = pareto([*many, *beaten], size, lambda one: one.time)
     assert front == many
     few = spread(front, size, 6)
     assert len(few) == 6 and few[0] is many[0] and few[-1] is many[-1]

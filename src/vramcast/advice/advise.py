@@ -32,6 +32,7 @@ from vramcast.units import format_gib
 
 Progress = Callable[[str], None]
 
+
 @dataclass(frozen=True, slots=True)
 class JobAdvice:
     advice: Advice
@@ -140,6 +141,7 @@ def advise(
         smallest_card=None if smallest is None else _smallest_card(search, smallest),
         largest=found_sizes,
         too_large=_too_large(search, smallest) if smallest is not None else "",
+        time=asked.time,
         combinations=search.combinations,
         traces=runs.n_traced,
         refused=(*(f"{' + '.join(sorted(what))}: {why}" for what, why in refused.items()), *sizes.problems),
@@ -242,14 +244,19 @@ def _placed(error: VramcastError, loaded: LoadedJob) -> VramcastError:
 def _suggestion(loaded: LoadedJob, search: Search, one: Combination, card: str) -> Suggestion:
     job = with_overrides(loaded.job, one.changes)
     batch = job.effective_sizes["batch"]
+    samples = batch * job.accumulation * job.gpus.count
+    sample_seconds = search.pace.seconds_per_sample(one)
     return Suggestion(
         changes=tuple(Change(knob=o.knob, text=o.text, cost=o.cost, risk=RISKS[o.risk]) for o in one.options),
         overrides=one.changes,
         prediction=search.prediction(one),
         batch=batch,
         accumulation=job.accumulation,
-        samples_per_step=batch * job.accumulation * job.gpus.count,
-        time_factor=one.time,
+        samples_per_step=samples,
+        time_factor=search.time(one),
+        step_seconds=None if sample_seconds is None else sample_seconds * samples,
+        samples_per_second=None if sample_seconds is None else 1 / sample_seconds,
+        by_rule=tuple(option.text for option in one.by_rule),
         config=config_text(loaded, one.changes, card),
     )
 

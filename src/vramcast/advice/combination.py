@@ -37,8 +37,17 @@ class Combination:
 
     @cached_property
     def time(self) -> float:
-        """Of a sample, beside the job as it is."""
+        """Of a sample, beside the job as it is, by rule of thumb."""
         return prod(option.time for option in self.options)
+
+    @cached_property
+    def sample_share(self) -> float:
+        return prod(option.sample_share for option in self.options)
+
+    @cached_property
+    def by_rule(self) -> tuple[Option, ...]:
+        """Those whose time is not predicted."""
+        return tuple(option for option in self.options if option.by_rule)
 
     @cached_property
     def state_ratio(self) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from math import log
 
 from vramcast.advice.combination import Combination
 from vramcast.jobs.schema import Job
@@ -17,6 +18,8 @@ from vramcast.trace import StepTrace
 from vramcast.trace.schema import ALLOC, FREE, KINDS
 
 _GROWS = tuple(KINDS.index(kind) for kind in ("saved activations", "temporaries", "inputs", "outputs/other"))
+_OTHERWISE = log(2)
+"""A run that accumulates gradients where the other does not is as far from it as one of half the batch."""
 _STATE, _GRADIENTS = KINDS.index("optimizer state"), KINDS.index("gradients")
 
 
@@ -100,8 +103,7 @@ class Estimates:
             key=lambda run: (
                 run.one.thinned != one.thinned,
                 run.one.state_ratio != one.state_ratio,
-                run.accumulates != accumulates,
-                abs(run.batch * run.one.activations_ratio - batch),
+                abs(log(run.batch * run.one.activations_ratio / batch)) + _OTHERWISE * (run.accumulates != accumulates),
             ),
         )
         here = run.batch * run.one.activations_ratio

@@ -14,10 +14,12 @@ from vramcast.factories import hush_torch, without_collections
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.run import limit_for
 from vramcast.jobs.schema import Job
+from vramcast.jobs.timing import job_step_time
 from vramcast.memory import Prediction
 from vramcast.memory import predict as predict_trace
 from vramcast.memory.cards import with_margin
 from vramcast.memory.parameters import ModuleParameters
+from vramcast.timing import StepTime
 
 Progress = Callable[[str], None]
 T = TypeVar("T")
@@ -30,6 +32,8 @@ class Traced:
     """With its trace."""
     parameters: tuple[ModuleParameters, ...]
     output_shapes: Mapping[str, tuple[int, ...]]
+    time: StepTime | None
+    """Of a step; None where its ops are not known."""
     under: Mapping[str, Prediction] = field(default_factory=dict)
     """Setting of the allocator → the same run under it, without its trace."""
 
@@ -44,6 +48,8 @@ class Wish:
     """Settings of the allocator that the run is also replayed under."""
     perhaps: str = ""
     """One more, where it could make room that is missing."""
+    time_copies: bool = True
+    """Whether copies between card and computer count in the time."""
 
 
 class Runs:
@@ -51,9 +57,7 @@ class Runs:
     before anything was traced here, since PyTorch's autograd does not survive a fork once it has run on a machine
     with a GPU."""
 
-    def __init__(
-        self, gpu: GpuSpec, *, steps: int, workers: int, progress: Progress, like: Job | None = None
-    ) -> None:
+    def __init__(self, gpu: GpuSpec, *, steps: int, workers: int, progress: Progress, like: Job | None = None) -> None:
         """What the job `like` imports is imported before the forks, so that not each of them has to."""
         self.n_traced = 0
         self._like = like
@@ -65,8 +69,6 @@ class Runs:
         self._progress("loading PyTorch")
         hush_torch()
         with without_collections():
-            import torch._dynamo
-
             from vramcast.jobs.components.preload import preload
         if self.workers > 1:
             import gc
@@ -87,7 +89,7 @@ class Runs:
     def trace(self, wishes: Sequence[Wish]) -> list[Traced | VramcastError]:
         """In the order of the wishes; an error that is an answer stands in the place of its trace."""
         self.n_traced += len(wishes)
-        tasks = [(wish.job, self._gpu, self._steps, wish.under, wish.perhaps) for wish in wishes]
+        tasks = [(wish, self._gpu, self._steps) for wish in wishes]
         if self._pool is None:
             found = []
             for wish, task in zip(wishes, tasks, strict=True):
@@ -110,18 +112,21 @@ class Runs:
         return self._pool.submit(work, task).result
 
 
-def _trace(task: tuple[Job, GpuSpec, int, tuple[str, ...], str]) -> Traced | VramcastError:
+def _trace(task: tuple[Wish, GpuSpec, int]) -> Traced | VramcastError:
     """As `predict` does, so that the figures are the same when the config is read back."""
     from vramcast.jobs.tracing import trace_job
 
-    job, gpu, steps, under, perhaps = task
+    wish, gpu, steps = task
+    job, under = wish.job, wish.under
     try:
         traced = trace_job(job, gpu, steps=steps, allocator_conf=job.allocator_conf, limit_bytes=limit_for(job, None))
         found = predict_trace(traced.trace)
-        if perhaps and _lacks_room_that_is_lost(found):
-            under = (*under, perhaps)
+        if wish.perhaps and _lacks_room_that_is_lost(found):
+            under = (*under, wish.perhaps)
         others = {conf: replace(predict_trace(traced.trace, allocator_conf=conf), trace=None) for conf in under}
-        return Traced(found, traced.parameters, dict(traced.output_shapes), others)
+        gradient_bytes = sum(row.gradients_bytes for row in traced.parameters)
+        time = job_step_time(job, traced.trace, gpu, gradient_bytes=gradient_bytes, time_copies=wish.time_copies)
+        return Traced(found, traced.parameters, dict(traced.output_shapes), time, others)
     except VramcastError as error:
         error.__traceback__ = error.__cause__ = error.__context__ = None
         return error

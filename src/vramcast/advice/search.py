@@ -12,6 +12,7 @@ from math import log
 from vramcast.advice.combination import Combination, combinations
 from vramcast.advice.estimate import Estimates
 from vramcast.advice.option import CHANGES_TRAINING, LAST_RESORT, USUAL, Option
+from vramcast.advice.pace import Pace
 from vramcast.advice.runs import Runs, Traced, Wish
 from vramcast.advice.subset import Subsets
 from vramcast.errors import UsageError, VramcastError
@@ -53,6 +54,7 @@ class Search:
     _reach: tuple[int, bool] = (USUAL, False)
     """The risk that is taken, and whether what takes much longer is looked at."""
     estimates: Estimates = field(init=False)
+    pace: Pace = field(init=False)
     found: dict[Combination, Traced] = field(default_factory=dict)
     """All that were traced, fitting or not."""
 
@@ -60,6 +62,7 @@ class Search:
         if self.objective not in OBJECTIVES:
             raise UsageError(f"--objective {self.objective}: write one of {', '.join(OBJECTIVES)}")
         self.estimates = Estimates(self.job)
+        self.pace = Pace(self.job, self.found)
         self.keep(Combination(()), self.asked)
 
     @property
@@ -88,13 +91,15 @@ class Search:
         """The first that checkpoints every block checkpoints only as many as the memory asks for."""
         for place, one in enumerate(chosen):
             plain = one.without("checkpointing")
-            kept = next((other for other in self.found if self._alike(other, plain)), None)
+            batch = one.batch(self.job)
+            alike = [other for other in self.found if self._alike(other, plain)]
+            kept = min(alike, key=lambda other: abs(other.batch(self.job) - batch), default=None)
             every = next((option for option in one.options if option.changes == {"checkpointing": "all"}), None)
             if every is None or kept is None:
                 continue
             better = self._subset(one, plain, kept, every)
             if better is not None:
-                rest = [other for other in chosen[place + 1 :] if other.time <= better.time * _FASTER]
+                rest = [other for other in chosen[place + 1 :] if self.time(other) <= self.time(better) * _FASTER]
                 return [*chosen[:place], better, *rest]
             break
         return chosen
@@ -157,7 +162,7 @@ class Search:
         few = trace is not None and trace.n_events > _MANY_EVENTS
         for _ in range(-(-_FRONT_TRACES // self.runs.workers) // (2 if few else 1)):
             fitting = [one for one in self._estimated() if self._may_fit(one)]
-            front = spread(pareto(fitting, self._size), self._size, _FRONT)
+            front = spread(pareto(fitting, self._size, self.time), self._size, _FRONT)
             wanted = [one for one in front if one not in self.found]
             if not wanted:
                 break
@@ -167,7 +172,7 @@ class Search:
         """Of what was traced and fits: what nothing else beats in both memory and speed."""
         fitting = [one for one in self.found if self.prediction(one).fits]
         size = self._size
-        return spread(pareto(fitting, size), size, _FRONT)
+        return spread(pareto(fitting, size, self.time), size, _FRONT)
 
     def smallest(self) -> Combination:
         """What needs the least, traced: the least by estimate, until its real figures are the least."""
@@ -229,7 +234,7 @@ class Search:
         while queue and len(chosen) < _SHOWN and failed < _TRIES:
             place, number = heapq.heappop(queue)
             one = estimated[number]
-            if any(one.time > other.time * _FASTER for other in chosen) or not self._may_fit(one):
+            if any(self.time(one) > self.time(other) * _FASTER for other in chosen) or not self._may_fit(one):
                 continue
             now = self._rank(one)
             if now > place:
@@ -254,9 +259,9 @@ class Search:
         room = min(self.runs.workers - 1, _SHOWN - 1 - n)
         for _, number in sorted(queue) if room > 0 else ():
             other = estimated[number]
-            faster = all(other.time <= before.time * _FASTER for before in (one, *wanted))
+            faster = all(self.time(other) <= self.time(before) * _FASTER for before in (one, *wanted))
             run = self._run_of(other)
-            if faster and other not in self.found and run not in runs and run not in self.found and self._may_fit(other):
+            if faster and run not in runs and run not in self.found and self._may_fit(other):
                 runs.add(run)
                 wanted.append(other)
                 if len(wanted) == room:
@@ -268,10 +273,14 @@ class Search:
         tight = with_margin(device_bytes) > self.limit_bytes
         changed = len(one.options)
         if self.objective == "memory":
-            return device_bytes, one.time, changed
+            return device_bytes, self.time(one), changed
         if self.objective == "closest":
-            return changed, one.risk, one.time, tight
-        return one.risk, one.sacrifices, tight, one.time, changed
+            return changed, one.risk, self.time(one), tight
+        return one.risk, one.sacrifices, tight, self.time(one), changed
+
+    def time(self, one: Combination) -> float:
+        """Of a sample, beside the job as it is: predicted, or as estimated."""
+        return self.pace.time(one)
 
     def _size(self, one: Combination) -> int:
         """Real, or as estimated."""
@@ -309,7 +318,7 @@ class Search:
         perhaps = next((option.changes["allocator_conf"] for option in settings), "")
         return Wish(
             with_overrides(self.job, one.changes), one.text or "the job as it is", tuple(alike),
-            perhaps if perhaps not in alike else "",
+            perhaps if perhaps not in alike else "", all(option.knob != "offload" for option in one.options),
         )  # fmt: skip
 
     def _run_of(self, one: Combination) -> Combination:
@@ -326,11 +335,13 @@ class Search:
         return dataclasses.replace(run, prediction=dataclasses.replace(found, trace=trace))
 
 
-def pareto(ones: Iterable[Combination], size: Callable[[Combination], int]) -> list[Combination]:
+def pareto(
+    ones: Iterable[Combination], size: Callable[[Combination], int], time: Callable[[Combination], float]
+) -> list[Combination]:
     """Those that no other beats in both size and time, least memory first; as fast is as good as a hair faster."""
     kept: list[Combination] = []
-    for one in sorted(ones, key=lambda one: (size(one), one.time, one.risk, len(one.options))):
-        if not kept or one.time <= kept[-1].time * _FASTER:
+    for one in sorted(ones, key=lambda one: (size(one), time(one), one.risk, len(one.options))):
+        if not kept or time(one) <= time(kept[-1]) * _FASTER:
             kept.append(one)
     return kept
 

@@ -91,7 +91,7 @@ class Subsets:
         """
         component = component_of(job)
         names = block_names(kept, component) if component is not None else []
-        time = kept.prediction.time
+        time = kept.time
         if component is None or time is None or len(names) < 2:
             return None
         every = tuple(names)
@@ -169,6 +169,10 @@ class _Search:
             if not rooms:
                 rooms = [low + (high - low) * (i + 1) // (self.at_once + 1) for i in range(self.at_once)]
             choices = {room: self.model.cheapest(room) for room in rooms}
+            while len(set(choices.values())) < self.at_once and min(rooms) > low:
+                # A process has nothing to do: half of the way to what is known to fit.
+                rooms.append((low + min(rooms)) // 2)
+                choices[rooms[-1]] = self.model.cheapest(rooms[-1])
             new = list(dict.fromkeys(one for one in choices.values() if one is not None and one not in self.found))
             self._try(new[:tries])
             tries -= len(new)
