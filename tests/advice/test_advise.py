@@ -18,10 +18,11 @@ import torch
 import vramcast
 from tests.jobs.tiny import JOB as TINY
 from vramcast.advice.combination import Combination
+from vramcast.advice.front import pareto, spread
 from vramcast.advice.knobs import KNOBS, options_for
 from vramcast.advice.option import Option
 from vramcast.advice.runs import Runs, Traced, Wish
-from vramcast.advice.search import Search, pareto, spread
+from vramcast.advice.search import Search
 from vramcast.cli.job_options import load
 from vramcast.cli.main import main, make_parser
 from vramcast.gpus import find_gpu
@@ -65,6 +66,9 @@ def test_what_is_advised_fits_and_keeps_the_batch_of_a_step(found: Any) -> None:
         assert one.prediction.fits and one.samples_per_step == 200_000
         read = vramcast.check(found.job(number), memory="3GiB")
         assert read.fits and read.verdict.needed_bytes == one.prediction.device_bytes
+        time = vramcast.predict(found.job(number), found.advice.asked.gpu)
+        assert one.step_seconds == pytest.approx(time.step_seconds)
+        assert one.samples_per_second == pytest.approx(time.throughput.samples_per_second)
     times = [one.time_factor for one in found.best]
     assert times == sorted(times, reverse=True), "a further suggestion is faster than those before it"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import log
 
 from vramcast.advice.combination import Combination, combinations
 from vramcast.advice.estimate import Estimates
+from vramcast.advice.front import FASTER, pareto, spread
 from vramcast.advice.option import CHANGES_TRAINING, LAST_RESORT, USUAL, Option
 from vramcast.advice.pace import Pace
 from vramcast.advice.runs import Runs, Traced, Wish
@@ -34,10 +34,6 @@ _FRONT = 6
 """Points of the front that are looked for."""
 _FRONT_TRACES, _MANY_EVENTS = 4, 15_000
 """Runs that are traced for it; half of them where a trace is longer than that."""
-_NEAR = 0.08
-"""Points of the front whose memory differs by less than this share are one."""
-_FASTER = 0.99
-"""A further suggestion takes at most this share of the time of those before it."""
 _TRIES = 8
 """Traces that may disappoint before the search gives up on a level of risk."""
 
@@ -99,7 +95,7 @@ class Search:
                 continue
             better = self._subset(one, plain, kept, every)
             if better is not None:
-                rest = [other for other in chosen[place + 1 :] if self.time(other) <= self.time(better) * _FASTER]
+                rest = [other for other in chosen[place + 1 :] if self.time(other) <= self.time(better) * FASTER]
                 return [*chosen[:place], better, *rest]
             break
         return chosen
@@ -234,7 +230,7 @@ class Search:
         while queue and len(chosen) < _SHOWN and failed < _TRIES:
             place, number = heapq.heappop(queue)
             one = estimated[number]
-            if any(self.time(one) > self.time(other) * _FASTER for other in chosen) or not self._may_fit(one):
+            if any(self.time(one) > self.time(other) * FASTER for other in chosen) or not self._may_fit(one):
                 continue
             now = self._rank(one)
             if now > place:
@@ -259,7 +255,7 @@ class Search:
         room = min(self.runs.workers - 1, _SHOWN - 1 - n)
         for _, number in sorted(queue) if room > 0 else ():
             other = estimated[number]
-            faster = all(self.time(other) <= self.time(before) * _FASTER for before in (one, *wanted))
+            faster = all(self.time(other) <= self.time(before) * FASTER for before in (one, *wanted))
             run = self._run_of(other)
             if faster and run not in runs and run not in self.found and self._may_fit(other):
                 runs.add(run)
@@ -333,33 +329,3 @@ class Search:
         found = run.under.get(conf) or predict_trace(run.prediction.trace, allocator_conf=conf)
         trace = dataclasses.replace(run.prediction.trace, allocator_conf=conf)
         return dataclasses.replace(run, prediction=dataclasses.replace(found, trace=trace))
-
-
-def pareto(
-    ones: Iterable[Combination], size: Callable[[Combination], int], time: Callable[[Combination], float]
-) -> list[Combination]:
-    """Those that no other beats in both size and time, least memory first; as fast is as good as a hair faster."""
-    kept: list[Combination] = []
-    for one in sorted(ones, key=lambda one: (size(one), time(one), one.risk, len(one.options))):
-        if not kept or time(one) <= time(kept[-1]) * _FASTER:
-            kept.append(one)
-    return kept
-
-
-def spread(front: Sequence[Combination], size: Callable[[Combination], int], most: int) -> list[Combination]:
-    """At most so many of a front: both ends, then each time the one that lies farthest from all that are taken."""
-    if not front:
-        return []
-    taken = list(dict.fromkeys((front[0], front[-1])))
-    rest = [one for one in front if one not in taken]
-
-    def distance(one: Combination) -> float:
-        return min(abs(log(max(1, size(one)) / max(1, size(other)))) for other in taken)
-
-    while rest and len(taken) < most:
-        farthest = max(rest, key=distance)
-        if distance(farthest) < _NEAR:
-            break
-        taken.append(farthest)
-        rest.remove(farthest)
-    return [one for one in front if one in taken]
