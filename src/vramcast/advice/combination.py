@@ -23,6 +23,15 @@ class Combination:
         return " + ".join(option.text for option in self.options)
 
     @cached_property
+    def texts(self) -> frozenset[str]:
+        return frozenset(option.text for option in self.options)
+
+    @cached_property
+    def run(self) -> Combination:
+        """Without a setting of the allocator, which makes no other run."""
+        return self.without("allocator")
+
+    @cached_property
     def changes(self) -> dict[str, Any]:
         return {key: value for option in self.options for key, value in option.changes.items()}
 

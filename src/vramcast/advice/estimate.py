@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from math import log
+from typing import Any
 
 from vramcast.advice.combination import Combination
 from vramcast.jobs.schema import Job
@@ -51,14 +52,15 @@ class Estimates:
         self._expandable_shares: dict[tuple[str, ...], float] = {}
         self.refused: dict[frozenset[str], str] = {}
         """Texts of options that the model cannot do together → why."""
+        self._known: dict[tuple[Any, ...], int | None] = {}
+        """By all that an estimate depends on, until something is learnt."""
 
     def knows(self, one: Combination) -> bool:
         """There is a trace of a run like it, or it is known that there cannot be one."""
         return one.traced_knobs in self._runs or self.is_refused(one)
 
     def is_refused(self, one: Combination) -> bool:
-        texts = {option.text for option in one.options}
-        return any(refused <= texts for refused in self.refused)
+        return bool(self.refused) and any(refused <= one.texts for refused in self.refused)
 
     def refuse(self, one: Combination, why: str) -> None:
         """The fault is with sizes that the model does not take, or else with what makes another run; with both of two
@@ -66,13 +68,15 @@ class Estimates:
         sizes = [option.text for option in one.options if option.activations_ratio != 1 or option.thinned is not None]
         kinds = [option.text for option in one.traced]
         optimizers = [option.text for option in one.options if option.knob == "optimizer"]
+        self._known.clear()
         self.refused[frozenset(sizes or [*kinds, *optimizers] or [one.text])] = why
 
     def learn(self, one: Combination, found: Prediction) -> None:
         """A real trace is there."""
+        self._known.clear()
         if found.trace is None:
             return
-        if one.without("allocator") != one:
+        if one.run != one:
             if one.expandable:
                 self._learn_expandable(one, found)
             return
@@ -93,11 +97,19 @@ class Estimates:
         """None: the model cannot do that, or nothing like it was traced. `like`: take the traces of that instead."""
         if self.is_refused(one):
             return None
-        runs = self._runs.get((like or one).traced_knobs)
-        if not runs:
-            return self._by_each(one) if like is None and len(one.traced) > 1 else None
+        knobs = (like or one).traced_knobs
         batch = (at_batch or one.batch(self._job)) * one.activations_ratio
         accumulates = one.accumulation(self._job) > 1
+        key = (knobs, one.traced_knobs, batch, accumulates, one.state_ratio, one.thinned, one.expandable)
+        if key not in self._known:
+            if knobs in self._runs:
+                self._known[key] = self._like(self._runs[knobs], one, batch, accumulates)
+            else:
+                self._known[key] = self._by_each(one) if like is None and len(one.traced) > 1 else None
+        return self._known[key]
+
+    def _like(self, runs: list[_Run], one: Combination, batch: float, accumulates: bool) -> int:
+        """From the run that is nearest to it."""
         run = min(
             runs,
             key=lambda run: (
@@ -119,9 +131,8 @@ class Estimates:
 
     def _learn_expandable(self, one: Combination, found: Prediction) -> None:
         """How much of what is lost to fragmentation is lost with expandable segments too."""
-        plain = one.without("allocator")
         for run in self._runs.get(one.traced_knobs, ()):
-            if run.one == plain:
+            if run.one == one.run:
                 before = run.allocated(1.0)
                 lost = max(1, run.prediction.peak_reserved_bytes - before)
                 share = max(0.0, min(1.0, (found.peak_reserved_bytes - before) / lost))

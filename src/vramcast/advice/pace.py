@@ -45,10 +45,9 @@ class Pace:
         """Of a sample, beside one of the job as it is. A smaller sample counts for its share of a whole one."""
         self._learn()
         if one not in self._known:
-            run = one.without("allocator")
-            if run not in self._known:
-                self._known[run] = self._time(run)
-            self._known[one] = self._known[run]
+            if one.run not in self._known:
+                self._known[one.run] = self._time(one.run)
+            self._known[one] = self._known[one.run]
         return self._known[one]
 
     def seconds_per_sample(self, one: Combination) -> float | None:
@@ -64,7 +63,7 @@ class Pace:
         self._known.clear()
         for one, traced in self._found.items():
             time = traced.time
-            if time is None or one in self._runs or one.without("allocator") != one:
+            if time is None or one in self._runs or one.run != one:
                 continue
             job = with_overrides(self._job, one.changes)
             batch, passes = job.effective_sizes["batch"], job.accumulation

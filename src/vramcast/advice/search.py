@@ -49,6 +49,8 @@ class Search:
     combinations: int = 0
     _reach: tuple[int, bool] = (USUAL, False)
     """The risk that is taken, and whether what takes much longer is looked at."""
+    _within: dict[tuple[int, bool], list[Combination]] = field(default_factory=dict)
+    """All combinations within a reach."""
     estimates: Estimates = field(init=False)
     pace: Pace = field(init=False)
     found: dict[Combination, Traced] = field(default_factory=dict)
@@ -189,7 +191,9 @@ class Search:
             knob: [option for option in of_knob if slow or option.time <= _SLOW]
             for knob, of_knob in self.options.items()
         }
-        every = list(combinations(options, risk))
+        if self._reach not in self._within:
+            self._within[self._reach] = list(combinations(options, risk))
+        every = self._within[self._reach]
         self.combinations = max(self.combinations, len(every))
         alone = [
             Combination((option,))
@@ -199,7 +203,10 @@ class Search:
         ]
         # One that the model refuses is tried again in another way, until something is known.
         while unknown := [one for one in alone if not self.estimates.knows(one)]:
-            self._trace([self._likely(one) for one in unknown])
+            likely = [self._likely(one) for one in unknown]
+            self._trace(likely)
+            if not any(one in self.found or self.estimates.is_refused(one) for one in likely):
+                break
         return [one for one in every if not self.estimates.is_refused(one)]
 
     def _likely(self, one: Combination) -> Combination:
@@ -310,7 +317,7 @@ class Search:
     def wish(self, one: Combination, wanted: Iterable[Combination] = ()) -> Wish:
         """A run, and those of `wanted` that are the same under another setting of the allocator."""
         alike = [other.changes["allocator_conf"] for other in wanted if other != one and self._run_of(other) == one]
-        settings = self.options.get("allocator", ()) if self._run_of(one) == one.without("allocator") else ()
+        settings = self.options.get("allocator", ()) if self._run_of(one) == one.run else ()
         perhaps = next((option.changes["allocator_conf"] for option in settings), "")
         return Wish(
             with_overrides(self.job, one.changes), one.text or "the job as it is", tuple(alike),
@@ -320,7 +327,7 @@ class Search:
     def _run_of(self, one: Combination) -> Combination:
         """A run does not depend on the allocator's setting, but for convolutions that look for room."""
         trace = self.asked.prediction.trace
-        return one if trace is None or convolves(trace) else one.without("allocator")
+        return one if trace is None or convolves(trace) else one.run
 
     def _replayed(self, one: Combination, run: Traced) -> Traced:
         """The run under another setting of the allocator."""
