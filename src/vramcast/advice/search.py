@@ -334,5 +334,5 @@ class Search:
         assert run.prediction.trace is not None
         conf = with_overrides(self.job, one.changes).allocator_conf or ""
         found = run.under.get(conf) or predict_trace(run.prediction.trace, allocator_conf=conf)
-        trace = dataclasses.replace(run.prediction.trace, allocator_conf=conf)
+        trace = run.prediction.trace.changed(allocator_conf=conf)
         return dataclasses.replace(run, prediction=dataclasses.replace(found, trace=trace))

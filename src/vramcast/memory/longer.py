@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import compress
 from weakref import WeakKeyDictionary
 
@@ -110,8 +110,7 @@ def _repeated(trace: StepTrace, last: _Round, times: int) -> StepTrace:
         column: array[int] = getattr(trace, name)
         again = column[last.first_block : last.end_block]
         columns[name] = column[: last.end_block] + again * times + column[last.end_block :]
-    rest = {f.name: getattr(trace, f.name) for f in fields(trace) if f.init} | columns
-    return StepTrace(**{**rest, "event_kind": kinds, "event_arg": args})
+    return trace.changed(event_kind=kinds, event_arg=args, **columns)
 
 
 def _shifted(trace: StepTrace, first: int, end: int, from_block: int, by: int) -> array[int]:

@@ -10,7 +10,6 @@ import dataclasses
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from dataclasses import fields
 from itertools import compress, pairwise
 from typing import Any
 
@@ -129,10 +128,11 @@ def inserted(trace: StepTrace, first_event: int, end_event: int, at_event: int, 
     for name in BLOCK_COLUMNS:
         column: array[int] = getattr(trace, name)
         columns[name] = column[:base] + column[first:end] + column[base:]
-    rest = {f.name: getattr(trace, f.name) for f in fields(trace) if f.init} | columns
-    rest["event_kind"] = kinds[:at_event] + kinds[first_event:end_event] + kinds[at_event:]
-    rest["event_arg"] = args[:at_event] + array("q", again) + array("q", after)
-    return StepTrace(**rest)
+    return trace.changed(
+        event_kind=kinds[:at_event] + kinds[first_event:end_event] + kinds[at_event:],
+        event_arg=args[:at_event] + array("q", again) + array("q", after),
+        **columns,
+    )
 
 
 def _blocks_before(trace: StepTrace, event: int) -> int:
@@ -187,6 +187,4 @@ def _without_marks(trace: StepTrace, calls: OpCalls | None) -> StepTrace:
     if calls is not None:
         events = array("q", [event - bisect_left(marks, event) for event in calls.event])
         calls = dataclasses.replace(calls, event=events)
-    rest = {f.name: getattr(trace, f.name) for f in fields(trace) if f.init}
-    rest |= {"event_kind": kinds, "event_arg": args, "labels": tuple(labels), "calls": calls}
-    return StepTrace(**rest)
+    return trace.changed(event_kind=kinds, event_arg=args, labels=tuple(labels), calls=calls)
