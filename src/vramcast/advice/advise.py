@@ -15,6 +15,7 @@ from vramcast.advice.knobs import check_pins, options_for
 from vramcast.advice.knobs.batch import MOST_STEPS
 from vramcast.advice.largest import Found, asked_number, start, which
 from vramcast.advice.option import RISKS, Option
+from vramcast.advice.refine import refine
 from vramcast.advice.runs import Runs, Traced, Wish
 from vramcast.advice.search import OBJECTIVES, Search
 from vramcast.advice.write import check_new_file, write_config
@@ -115,8 +116,11 @@ def advise(
                 search.keep(one, other)
         sizes = _Sizes(runs, search, card, steps, pins, largest)
         sizes.start(Combination(()))
-        best = search.refine(search.best())
+        best = search.best()
         if best:
+            search.begin_front()
+            best = refine(search, best)
+            search.end_front()
             if best[0].options:
                 sizes.start(best[0])
             search.fill_front()

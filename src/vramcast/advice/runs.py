@@ -100,6 +100,11 @@ class Runs:
             self._progress(f"tracing {'; '.join(wish.text for wish in wishes)}")
         return list(self._pool.map(_trace, tasks))
 
+    def begin(self, wish: Wish) -> Callable[[], Traced | VramcastError]:
+        """A trace that goes on beside others; what is given back waits for it."""
+        self.n_traced += 1
+        return self.start(_trace, (wish, self._gpu, self._steps), f"tracing {wish.text}")
+
     def start(self, work: Callable[[T], R], task: T, text: str) -> Callable[[], R]:
         """Work that goes on beside the traces; what is given back waits for it. Without workers it is done then."""
         if self._pool is None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import log
 
 from vramcast.advice.combination import Combination, combinations
 from vramcast.advice.estimate import Estimates
@@ -14,14 +15,13 @@ from vramcast.advice.front import FASTER, pareto, spread
 from vramcast.advice.option import CHANGES_TRAINING, LAST_RESORT, USUAL, Option
 from vramcast.advice.pace import Pace
 from vramcast.advice.runs import Runs, Traced, Wish
-from vramcast.advice.subset import Subsets
 from vramcast.errors import UsageError, VramcastError
 from vramcast.jobs.fields import LARGEST_SIZE
 from vramcast.jobs.load import with_overrides
 from vramcast.jobs.schema import Job
 from vramcast.memory import Prediction
 from vramcast.memory import predict as predict_trace
-from vramcast.memory.cards import MARGIN, with_margin
+from vramcast.memory.cards import with_margin
 from vramcast.memory.replay import convolves
 
 OBJECTIVES = ("throughput", "memory", "closest")
@@ -49,6 +49,10 @@ class Search:
     combinations: int = 0
     _reach: tuple[int, bool] = (USUAL, False)
     """The risk that is taken, and whether what takes much longer is looked at."""
+    _beside: tuple[Combination, Callable[[], Traced | VramcastError]] | None = None
+    """A run of the front that is being traced."""
+    _traced_beside: int = 0
+    """Runs of the front that were traced while a process had nothing else to do."""
     _within: dict[tuple[int, bool], list[Combination]] = field(default_factory=dict)
     """All combinations within a reach."""
     estimates: Estimates = field(init=False)
@@ -85,60 +89,6 @@ class Search:
                     return chosen
         return []
 
-    def refine(self, chosen: list[Combination]) -> list[Combination]:
-        """The first that checkpoints every block checkpoints only as many as the memory asks for."""
-        for place, one in enumerate(chosen):
-            plain = one.without("checkpointing")
-            batch = one.batch(self.job)
-            alike = [other for other in self.found if self._alike(other, plain)]
-            kept = min(alike, key=lambda other: abs(other.batch(self.job) - batch), default=None)
-            every = next((option for option in one.options if option.changes == {"checkpointing": "all"}), None)
-            if every is None or kept is None:
-                continue
-            better = self._subset(one, plain, kept, every)
-            if better is not None:
-                rest = [other for other in chosen[place + 1 :] if self.time(other) <= self.time(better) * FASTER]
-                return [*chosen[:place], better, *rest]
-            break
-        return chosen
-
-    def _alike(self, one: Combination, other: Combination) -> bool:
-        """They keep the same activations for a sample."""
-        return (
-            one.traced_knobs == other.traced_knobs
-            and one.activations_ratio == other.activations_ratio
-            and one.thinned == other.thinned
-        )
-
-    def _subset(self, one: Combination, plain: Combination, kept: Combination, every: Option) -> Combination | None:
-        left = self.found[one].prediction
-        comfortable = with_margin(left.device_bytes) <= self.limit_bytes
-
-        def fits(traced: Traced) -> bool:
-            found = traced.prediction
-            return found.fits and (not comfortable or with_margin(found.device_bytes) <= self.limit_bytes)
-
-        room_bytes = round(self.limit_bytes / (1 + MARGIN)) if comfortable else self.limit_bytes
-        subset = Subsets(self.runs).best(
-            with_overrides(self.job, plain.changes), fits, room_bytes - left.context_bytes, self.found[kept],
-            kept.batch(self.job), self.found[one],
-        )  # fmt: skip
-        if subset is None or len(subset.names) == subset.of:
-            return None
-        time = min(subset.time, every.time)
-        slower = f"{time - 1:.0%}".replace("%", " %")
-        option = Option(
-            knob=every.knob,
-            text=f"checkpoint {len(subset.names)} of {subset.of} blocks",
-            changes=subset.changes,
-            cost=f"a step takes about {slower} longer, by what these blocks compute; the result is the same",
-            time=time,
-            traced=True,
-        )
-        better = Combination(tuple(option if before is every else before for before in one.options))
-        self.keep(better, subset.traced)
-        return better
-
     def largest_batch(self, one: Combination, job: Job) -> int | None:
         """As estimated, of `job`: `one` with an accumulation of its own."""
         passes = Option(knob="batch", text="", changes={"accumulation": job.accumulation}, cost="")
@@ -156,15 +106,42 @@ class Search:
 
     def fill_front(self) -> None:
         """Trace what the front lacks: where the step from one point to the next is the largest."""
+        left = self._front_traces - self._traced_beside
+        while left > 0 and (wanted := self._wanted_in_front()[: min(left, self.runs.workers)]):
+            self._trace(wanted)
+            left -= len(wanted)
+
+    def begin_front(self) -> None:
+        """Where a trace takes long, one begins beside what is looked for meanwhile."""
+        if self.runs.workers > 1 and self._front_traces < _FRONT_TRACES and self._traced_beside < self._front_traces:
+            for one in self._wanted_in_front()[:1]:
+                self._beside = (one, self.runs.begin(self.wish(self._run_of(one), [one])))
+                self._traced_beside += 1
+
+    def end_front(self) -> None:
+        """What was begun is there."""
+        if self._beside is not None:
+            one, wait = self._beside
+            self._beside = None
+            self._learn([self._run_of(one)], [wait()])
+            self._replay([one])
+
+    @property
+    def _front_traces(self) -> int:
+        """Runs that may be traced for the front alone."""
         trace = self.asked.prediction.trace
-        few = trace is not None and trace.n_events > _MANY_EVENTS
-        for _ in range(-(-_FRONT_TRACES // self.runs.workers) // (2 if few else 1)):
-            fitting = [one for one in self._estimated() if self._may_fit(one)]
-            front = spread(pareto(fitting, self._size, self.time), self._size, _FRONT)
-            wanted = [one for one in front if one not in self.found]
-            if not wanted:
-                break
-            self._trace(wanted[: self.runs.workers])
+        return _FRONT_TRACES // (2 if trace is not None and trace.n_events > _MANY_EVENTS else 1)
+
+    def _wanted_in_front(self) -> list[Combination]:
+        """Not yet traced, and thought to lie in the front; first what is farthest from all that was."""
+        fitting = [one for one in self._estimated() if self._may_fit(one)]
+        front = spread(pareto(fitting, self._size, self.time), self._size, _FRONT)
+        there = [self._size(one) for one in self.found if self.prediction(one).fits]
+
+        def gap(one: Combination) -> float:
+            return min((abs(log(self._size(one) / size)) for size in there), default=0.0)
+
+        return sorted((one for one in front if one not in self.found), key=gap, reverse=True)
 
     def front(self) -> list[Combination]:
         """Of what was traced and fits: what nothing else beats in both memory and speed."""
@@ -245,13 +222,24 @@ class Search:
             elif one in self.found:
                 chosen.append(one)
             else:
-                is_replay = self._run_of(one) in self.found
-                self._trace([one] if is_replay else [one, *self._next(estimated, queue, one, len(chosen))])
+                self._trace([one, *self._beside_it(estimated, queue, one, len(chosen))])
                 if one in self.found and self.prediction(one).fits:
                     heapq.heappush(queue, (self._rank(one), number))
                 else:
                     failed += 1
         return chosen
+
+    def _beside_it(
+        self, estimated: Sequence[Combination], queue: Sequence[tuple[tuple[float, ...], int]], one: Combination, n: int
+    ) -> list[Combination]:
+        """What a process that has nothing to do can trace beside `one`."""
+        if self._run_of(one) in self.found or self.runs.workers == 1:
+            return []
+        wanted = self._next(estimated, queue, one, n)
+        if not wanted and self._traced_beside < self._front_traces:
+            wanted = [other for other in self._wanted_in_front() if self._run_of(other) != self._run_of(one)][:1]
+            self._traced_beside += len(wanted)
+        return wanted
 
     def _next(
         self, estimated: Sequence[Combination], queue: Sequence[tuple[tuple[float, ...], int]], one: Combination, n: int
@@ -260,9 +248,11 @@ class Search:
         wanted: list[Combination] = []
         runs = {self._run_of(one)}
         room = min(self.runs.workers - 1, _SHOWN - 1 - n)
-        for _, number in sorted(queue) if room > 0 else ():
+        fitting = [(self._rank(other), other) for other in self.found if self.prediction(other).fits]
+        for place, number in sorted(queue) if room > 0 else ():
             other = estimated[number]
-            faster = all(self.time(other) <= self.time(before) * FASTER for before in (one, *wanted))
+            before = (one, *wanted, *(found for rank, found in fitting if rank < place))
+            faster = all(self.time(other) <= self.time(earlier) * FASTER for earlier in before)
             run = self._run_of(other)
             if faster and run not in runs and run not in self.found and self._may_fit(other):
                 runs.add(run)
@@ -300,7 +290,11 @@ class Search:
         """Those that were not traced yet."""
         new = [one for one in ones if one not in self.found]
         wanted = list(dict.fromkeys(self._run_of(one) for one in new if self._run_of(one) not in self.found))
-        for one, traced in zip(wanted, self.runs.trace([self.wish(one, new) for one in wanted]), strict=True):
+        self._learn(wanted, self.runs.trace([self.wish(one, new) for one in wanted]))
+        self._replay(new)
+
+    def _learn(self, runs: Sequence[Combination], found: Sequence[Traced | VramcastError]) -> None:
+        for one, traced in zip(runs, found, strict=True):
             if isinstance(traced, VramcastError):
                 self.estimates.refuse(one, str(traced))
                 continue
@@ -309,7 +303,10 @@ class Search:
                 if option.changes["allocator_conf"] in traced.under:
                     under = one.with_option(option)
                     self.keep(under, self._replayed(under, traced))
-        for one in new:
+
+    def _replay(self, ones: Iterable[Combination]) -> None:
+        """Those whose run was traced, under their setting of the allocator."""
+        for one in ones:
             run = self.found.get(self._run_of(one))
             if one not in self.found and run is not None:
                 self.keep(one, self._replayed(one, run))
