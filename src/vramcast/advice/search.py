@@ -49,8 +49,8 @@ class Search:
     combinations: int = 0
     _reach: tuple[int, bool] = (USUAL, False)
     """The risk that is taken, and whether what takes much longer is looked at."""
-    _beside: tuple[Combination, Callable[[], Traced | VramcastError]] | None = None
-    """A run of the front that is being traced."""
+    _beside: list[tuple[Combination, Callable[[], Traced | VramcastError]]] = field(default_factory=list)
+    """Runs of the front that are being traced."""
     _traced_beside: int = 0
     """Runs of the front that were traced while a process had nothing else to do."""
     _within: dict[tuple[int, bool], list[Combination]] = field(default_factory=dict)
@@ -106,31 +106,37 @@ class Search:
 
     def fill_front(self) -> None:
         """Trace what the front lacks: where the step from one point to the next is the largest."""
-        left = self._front_traces - self._traced_beside
+        left = 0 if self._is_long and self._traced_beside else self._front_traces - self._traced_beside
         while left > 0 and (wanted := self._wanted_in_front()[: min(left, self.runs.workers)]):
             self._trace(wanted)
             left -= len(wanted)
 
     def begin_front(self) -> None:
-        """Where a trace takes long, one begins beside what is looked for meanwhile."""
-        if self.runs.workers > 1 and self._front_traces < _FRONT_TRACES and self._traced_beside < self._front_traces:
-            for one in self._wanted_in_front()[:1]:
-                self._beside = (one, self.runs.begin(self.wish(self._run_of(one), [one])))
+        """Where a trace takes long, those of the front go on beside what is looked for meanwhile."""
+        if self.runs.workers > 1 and self._is_long and not self._traced_beside:
+            wanted = {self._run_of(one): one for one in reversed(self._wanted_in_front())}
+            new = [one for run, one in reversed(wanted.items()) if run not in self.found]
+            for one in new[: self._front_traces]:
+                self._beside.append((one, self.runs.begin(self.wish(self._run_of(one), [one]))))
                 self._traced_beside += 1
 
     def end_front(self) -> None:
         """What was begun is there."""
-        if self._beside is not None:
-            one, wait = self._beside
-            self._beside = None
+        for one, wait in self._beside:
             self._learn([self._run_of(one)], [wait()])
             self._replay([one])
+        self._beside.clear()
 
     @property
     def _front_traces(self) -> int:
         """Runs that may be traced for the front alone."""
+        return _FRONT_TRACES // (2 if self._is_long else 1)
+
+    @property
+    def _is_long(self) -> bool:
+        """A trace takes long."""
         trace = self.asked.prediction.trace
-        return _FRONT_TRACES // (2 if trace is not None and trace.n_events > _MANY_EVENTS else 1)
+        return trace is not None and trace.n_events > _MANY_EVENTS
 
     def _wanted_in_front(self) -> list[Combination]:
         """Not yet traced, and thought to lie in the front; first what is farthest from all that was."""
@@ -139,7 +145,7 @@ class Search:
         there = [self._size(one) for one in self.found if self.prediction(one).fits]
 
         def gap(one: Combination) -> float:
-            return min((abs(log(self._size(one) / size)) for size in there), default=0.0)
+            return min((abs(log(max(1, self._size(one)) / size)) for size in there), default=0.0)
 
         return sorted((one for one in front if one not in self.found), key=gap, reverse=True)
 

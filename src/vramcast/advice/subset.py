@@ -28,6 +28,8 @@ _EVENTS = 200_000
 """In so many events of a trace it is cheap."""
 _WORTH = 0.002
 """A better subset is looked for as long as it may save this share of a step."""
+_WORTH_A_LONG_TRACE = 0.08
+"""Where traces take long, it must save this share of a step to be looked for at all."""
 _STATES = 4000
 """Partial choices that are followed at a time."""
 
@@ -121,6 +123,9 @@ class Subsets:
         search.found[every] = left if fits(left) else None
         trace = left.prediction.trace
         tries = max(_LEAST_TRIES, min(_MOST_TRIES, _EVENTS // max(1, trace.n_events if trace is not None else _EVENTS)))
+        likely = found.cheapest(search.likely_bytes[0])
+        if tries <= _TRIES and likely is not None and found.time(every) - found.time(likely) < _WORTH_A_LONG_TRACE:
+            return None
         search.bisect(min(_TRIES, tries))
         if len(names) <= _FEW and tries > _TRIES:
             search.improve(tries)
