@@ -105,22 +105,21 @@ def advise(
     with Runs(card, steps=steps, workers=workers, progress=progress, like=loaded.job) as runs:
         options = options_for(loaded.job, card, pins)
         first = [Combination(()), *(_smallest_batch(loaded.job, options) if runs.workers > 1 else ())]
-        asked, *others = runs.trace(
-            [Wish(with_overrides(loaded.job, one.changes), one.text or "the job as it is") for one in first]
-        )
+        wishes = [Wish(with_overrides(loaded.job, one.changes), one.text or "the job as it is") for one in first]
+        found, *others = [runs.begin(wish) for wish in wishes]
+        asked = found()
         if isinstance(asked, VramcastError):
             raise _placed(asked, loaded)
         search = Search(job=loaded.job, runs=runs, options=options, objective=objective, asked=asked)
-        for one, other in zip(first[1:], others, strict=True):
-            if isinstance(other, Traced):
-                search.keep(one, other)
+        search.expect(zip(first[1:], others, strict=True))
         sizes = _Sizes(runs, search, card, steps, pins, largest)
-        sizes.start(Combination(()))
         best = search.best()
+        search.collect()
+        sizes.start(Combination(()))
         if best:
             search.begin_front()
             best = refine(search, best)
-            search.end_front()
+            search.collect()
             if best[0].options:
                 sizes.start(best[0])
             search.fill_front()
@@ -150,10 +149,10 @@ def advise(
         traces=runs.n_traced,
         refused=(*(f"{' + '.join(sorted(what))}: {why}" for what, why in refused.items()), *sizes.problems),
     )
-    found = JobAdvice(advice, loaded)
+    result = JobAdvice(advice, loaded)
     if write is not None and best:
-        found.write(write)
-    return found
+        result.write(write)
+    return result
 
 
 def _smallest_batch(job: Job, options: Mapping[str, list[Option]]) -> list[Combination]:

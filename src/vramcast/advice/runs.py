@@ -103,6 +103,8 @@ class Runs:
     def begin(self, wish: Wish) -> Callable[[], Traced | VramcastError]:
         """A trace that goes on beside others; what is given back waits for it."""
         self.n_traced += 1
+        if self._pool is not None:
+            self._progress(f"tracing {wish.text}")
         return self.start(_trace, (wish, self._gpu, self._steps), f"tracing {wish.text}")
 
     def start(self, work: Callable[[T], R], task: T, text: str) -> Callable[[], R]:

@@ -50,7 +50,7 @@ class Search:
     _reach: tuple[int, bool] = (USUAL, False)
     """The risk that is taken, and whether what takes much longer is looked at."""
     _beside: list[tuple[Combination, Callable[[], Traced | VramcastError]]] = field(default_factory=list)
-    """Runs of the front that are being traced."""
+    """Runs that are being traced beside what is looked for."""
     _traced_beside: int = 0
     """Runs of the front that were traced while a process had nothing else to do."""
     _within: dict[tuple[int, bool], list[Combination]] = field(default_factory=dict)
@@ -120,7 +120,11 @@ class Search:
                 self._beside.append((one, self.runs.begin(self.wish(self._run_of(one), [one]))))
                 self._traced_beside += 1
 
-    def end_front(self) -> None:
+    def expect(self, begun: Iterable[tuple[Combination, Callable[[], Traced | VramcastError]]]) -> None:
+        """Runs that are being traced."""
+        self._beside.extend(begun)
+
+    def collect(self) -> None:
         """What was begun is there."""
         for one, wait in self._beside:
             self._learn([self._run_of(one)], [wait()])
@@ -297,6 +301,7 @@ class Search:
         new = [one for one in ones if one not in self.found]
         wanted = list(dict.fromkeys(self._run_of(one) for one in new if self._run_of(one) not in self.found))
         self._learn(wanted, self.runs.trace([self.wish(one, new) for one in wanted]))
+        self.collect()
         self._replay(new)
 
     def _learn(self, runs: Sequence[Combination], found: Sequence[Traced | VramcastError]) -> None:
