@@ -14,7 +14,8 @@ from vramcast.advice.config import config_text
 from vramcast.advice.knobs import check_pins, options_for
 from vramcast.advice.knobs.batch import MOST_STEPS
 from vramcast.advice.largest import Found, asked_number, start, which
-from vramcast.advice.option import RISKS
+from vramcast.advice.option import RISKS, Option
+from vramcast.advice.refine import refine
 from vramcast.advice.runs import Runs, Traced, Wish
 from vramcast.advice.search import OBJECTIVES, Search
 from vramcast.advice.write import check_new_file, write_config
@@ -31,8 +32,6 @@ from vramcast.memory.cards import CardFit, card_fits
 from vramcast.units import format_gib
 
 Progress = Callable[[str], None]
-
-_LIBRARIES = ("transformers", "diffusers", "timm", "torchvision")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +102,24 @@ def advise(
         check_new_file(Path(write), loaded)
     spec, local = card_to_check(loaded.job, gpu, memory, device)
     card = spec if spec is not None else choose_card(loaded.job, None)[0]
-    libraries = [name for name in _LIBRARIES if any(getattr(part, name) for part in loaded.job.components.values())]
-    with Runs(card, steps=steps, workers=workers, progress=progress, libraries=libraries) as runs:
-        (asked,) = runs.trace([Wish(loaded.job, "the job as it is")])
+    with Runs(card, steps=steps, workers=workers, progress=progress, like=loaded.job) as runs:
+        options = options_for(loaded.job, card, pins)
+        first = [Combination(()), *(_smallest_batch(loaded.job, options) if runs.workers > 1 else ())]
+        wishes = [Wish(with_overrides(loaded.job, one.changes), one.text or "the job as it is") for one in first]
+        found, *others = [runs.begin(wish) for wish in wishes]
+        asked = found()
         if isinstance(asked, VramcastError):
             raise _placed(asked, loaded)
-        search = Search(
-            job=loaded.job,
-            runs=runs,
-            options=options_for(loaded.job, card, pins),
-            objective=objective,
-            asked=asked,
-        )
+        search = Search(job=loaded.job, runs=runs, options=options, objective=objective, asked=asked)
+        search.expect(zip(first[1:], others, strict=True))
         sizes = _Sizes(runs, search, card, steps, pins, largest)
+        best = search.best()
+        search.collect()
         sizes.start(Combination(()))
-        best = search.refine(search.best())
         if best:
+            search.begin_front()
+            best = refine(search, best)
+            search.collect()
             if best[0].options:
                 sizes.start(best[0])
             search.fill_front()
@@ -143,14 +144,21 @@ def advise(
         smallest_card=None if smallest is None else _smallest_card(search, smallest),
         largest=found_sizes,
         too_large=_too_large(search, smallest) if smallest is not None else "",
+        time=asked.time,
         combinations=search.combinations,
         traces=runs.n_traced,
         refused=(*(f"{' + '.join(sorted(what))}: {why}" for what, why in refused.items()), *sizes.problems),
     )
-    found = JobAdvice(advice, loaded)
+    result = JobAdvice(advice, loaded)
     if write is not None and best:
-        found.write(write)
-    return found
+        result.write(write)
+    return result
+
+
+def _smallest_batch(job: Job, options: Mapping[str, list[Option]]) -> list[Combination]:
+    """What a second process can trace beside the job as it is: what does not grow with the batch is then known."""
+    batches = sorted((Combination((option,)) for option in options.get("batch", ())), key=lambda one: one.batch(job))
+    return [one for one in batches[:1] if one.batch(job) < job.effective_sizes["batch"]]
 
 
 class _Sizes:
@@ -239,14 +247,19 @@ def _placed(error: VramcastError, loaded: LoadedJob) -> VramcastError:
 def _suggestion(loaded: LoadedJob, search: Search, one: Combination, card: str) -> Suggestion:
     job = with_overrides(loaded.job, one.changes)
     batch = job.effective_sizes["batch"]
+    samples = batch * job.accumulation * job.gpus.count
+    sample_seconds = search.pace.seconds_per_sample(one)
     return Suggestion(
         changes=tuple(Change(knob=o.knob, text=o.text, cost=o.cost, risk=RISKS[o.risk]) for o in one.options),
         overrides=one.changes,
         prediction=search.prediction(one),
         batch=batch,
         accumulation=job.accumulation,
-        samples_per_step=batch * job.accumulation * job.gpus.count,
-        time_factor=one.time,
+        samples_per_step=samples,
+        time_factor=search.time(one),
+        step_seconds=None if sample_seconds is None else sample_seconds * samples,
+        samples_per_second=None if sample_seconds is None else 1 / sample_seconds,
+        by_rule=tuple(option.text for option in one.by_rule),
         config=config_text(loaded, one.changes, card),
     )
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from vramcast.advice.knobs import KNOBS
 from vramcast.advice.option import CHANGES_TRAINING, SAFE, Option, go_together
 from vramcast.jobs.schema import Job
 
@@ -20,6 +21,15 @@ class Combination:
     @cached_property
     def text(self) -> str:
         return " + ".join(option.text for option in self.options)
+
+    @cached_property
+    def texts(self) -> frozenset[str]:
+        return frozenset(option.text for option in self.options)
+
+    @cached_property
+    def run(self) -> Combination:
+        """Without a setting of the allocator, which makes no other run."""
+        return self.without("allocator")
 
     @cached_property
     def changes(self) -> dict[str, Any]:
@@ -36,8 +46,17 @@ class Combination:
 
     @cached_property
     def time(self) -> float:
-        """Of a sample, beside the job as it is."""
+        """Of a sample, beside the job as it is, by rule of thumb."""
         return prod(option.time for option in self.options)
+
+    @cached_property
+    def sample_share(self) -> float:
+        return prod(option.sample_share for option in self.options)
+
+    @cached_property
+    def by_rule(self) -> tuple[Option, ...]:
+        """Those whose time is not predicted."""
+        return tuple(option for option in self.options if option.by_rule)
 
     @cached_property
     def state_ratio(self) -> float:
@@ -46,6 +65,10 @@ class Combination:
     @cached_property
     def activations_ratio(self) -> float:
         return prod(option.activations_ratio for option in self.options)
+
+    @cached_property
+    def thinned(self) -> tuple[int, float] | None:
+        return next((option.thinned for option in self.options if option.thinned is not None), None)
 
     @cached_property
     def guess(self) -> float:
@@ -70,12 +93,9 @@ class Combination:
         return "expandable_segments:True" in str(self.changes.get("allocator_conf"))
 
     def with_option(self, option: Option) -> Combination:
-        """With `option` instead of what its knob had."""
-        return (
-            Combination((option, *self.without(option.knob).options))
-            if option.knob == "batch"
-            else Combination((*self.without(option.knob).options, option))
-        )
+        """With `option` instead of what its knob had, in the order of the knobs."""
+        options = (*self.without(option.knob).options, option)
+        return Combination(tuple(sorted(options, key=lambda one: KNOBS.index(one.knob))))
 
     def without(self, knob: str) -> Combination:
         return Combination(tuple(option for option in self.options if option.knob != knob))

@@ -37,6 +37,12 @@ def is_causal(part: Component) -> bool:
     return any(str(one).endswith(_CAUSAL) for one in _config(part).get("architectures") or ())
 
 
+def vocabulary(part: Component) -> int | None:
+    """How wide its logits are, where the config says so."""
+    size = _config(part).get("vocab_size")
+    return size if isinstance(size, int) else None
+
+
 def block_patterns(part: Component) -> list[str]:
     """One for each block, in order; none where the names are not known."""
     config = _config(part)

@@ -35,13 +35,19 @@ class Option:
     """In time, accuracy or risk, in words."""
     risk: int = SAFE
     time: float = 1.0
-    """Time of a sample, beside the job as it is; rules of thumb of docs/advise.md."""
+    """Time of a sample, beside the job as it is; rules of thumb of docs/advise.md, until there is a trace."""
+    by_rule: bool = False
+    """What it costs does not show in the ops of a trace: `time` is multiplied with what is predicted of them."""
+    sample_share: float = 1.0
+    """How much of a sample of the job one of its samples is."""
     traced: bool = False
     """Another run: it needs a trace. What does not is worked out from the trace of the others."""
     state_ratio: float = 1.0
     """Optimizer state that is left, for the estimate."""
     activations_ratio: float = 1.0
     """Activations that are left, for the estimate."""
+    thinned: tuple[int, float] | None = None
+    """Of blocks whose last dimension is so wide, such a share is left, for the estimate."""
     guess: float = 1.0
     """Share of the memory that is thought to be left, before there is a trace to say so."""
     excludes: tuple[str, ...] = ()

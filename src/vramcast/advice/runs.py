@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self, TypeVar
 
 from vramcast.errors import VramcastError
-from vramcast.factories import hush_torch
+from vramcast.factories import hush_torch, without_collections
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.run import limit_for
 from vramcast.jobs.schema import Job
+from vramcast.jobs.timing import job_step_time
 from vramcast.memory import Prediction
 from vramcast.memory import predict as predict_trace
+from vramcast.memory.cards import with_margin
 from vramcast.memory.parameters import ModuleParameters
+from vramcast.timing import StepTime
 
 Progress = Callable[[str], None]
 T = TypeVar("T")
@@ -31,6 +32,10 @@ class Traced:
     """With its trace."""
     parameters: tuple[ModuleParameters, ...]
     output_shapes: Mapping[str, tuple[int, ...]]
+    time: StepTime | None
+    """Of a step; None where its ops are not known."""
+    under: Mapping[str, Prediction] = field(default_factory=dict)
+    """Setting of the allocator → the same run under it, without its trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,12 @@ class Wish:
 
     job: Job
     text: str
+    under: tuple[str, ...] = ()
+    """Settings of the allocator that the run is also replayed under."""
+    perhaps: str = ""
+    """One more, where it could make room that is missing."""
+    time_copies: bool = True
+    """Whether copies between card and computer count in the time."""
 
 
 class Runs:
@@ -46,12 +57,10 @@ class Runs:
     before anything was traced here, since PyTorch's autograd does not survive a fork once it has run on a machine
     with a GPU."""
 
-    def __init__(
-        self, gpu: GpuSpec, *, steps: int, workers: int, progress: Progress, libraries: Sequence[str] = ()
-    ) -> None:
-        """`libraries` are imported before the forks, so that not each of them has to."""
+    def __init__(self, gpu: GpuSpec, *, steps: int, workers: int, progress: Progress, like: Job | None = None) -> None:
+        """What the job `like` imports is imported before the forks, so that not each of them has to."""
         self.n_traced = 0
-        self._libraries = [name for name in libraries if importlib.util.find_spec(name) is not None]
+        self._like = like
         self.workers = workers if sys.platform == "linux" else 1
         self._gpu, self._steps, self._progress = gpu, steps, progress
         self._pool: ProcessPoolExecutor | None = None
@@ -59,12 +68,14 @@ class Runs:
     def __enter__(self) -> Self:
         self._progress("loading PyTorch")
         hush_torch()
-        for module in ("torch._dynamo", "vramcast.jobs.tracing", *self._libraries):
-            importlib.import_module(module)
+        with without_collections():
+            from vramcast.jobs.components.preload import preload
         if self.workers > 1:
             import gc
             import multiprocessing
 
+            if self._like is not None:
+                preload(self._like)
             gc.freeze()  # what was imported is not garbage: the forks need not look through it
             self._pool = ProcessPoolExecutor(self.workers, multiprocessing.get_context("fork"))
         return self
@@ -78,7 +89,7 @@ class Runs:
     def trace(self, wishes: Sequence[Wish]) -> list[Traced | VramcastError]:
         """In the order of the wishes; an error that is an answer stands in the place of its trace."""
         self.n_traced += len(wishes)
-        tasks = [(wish.job, self._gpu, self._steps) for wish in wishes]
+        tasks = [(wish, self._gpu, self._steps) for wish in wishes]
         if self._pool is None:
             found = []
             for wish, task in zip(wishes, tasks, strict=True):
@@ -88,6 +99,13 @@ class Runs:
         if wishes:
             self._progress(f"tracing {'; '.join(wish.text for wish in wishes)}")
         return list(self._pool.map(_trace, tasks))
+
+    def begin(self, wish: Wish) -> Callable[[], Traced | VramcastError]:
+        """A trace that goes on beside others; what is given back waits for it."""
+        self.n_traced += 1
+        if self._pool is not None:
+            self._progress(f"tracing {wish.text}")
+        return self.start(_trace, (wish, self._gpu, self._steps), f"tracing {wish.text}")
 
     def start(self, work: Callable[[T], R], task: T, text: str) -> Callable[[], R]:
         """Work that goes on beside the traces; what is given back waits for it. Without workers it is done then."""
@@ -101,14 +119,27 @@ class Runs:
         return self._pool.submit(work, task).result
 
 
-def _trace(task: tuple[Job, GpuSpec, int]) -> Traced | VramcastError:
+def _trace(task: tuple[Wish, GpuSpec, int]) -> Traced | VramcastError:
     """As `predict` does, so that the figures are the same when the config is read back."""
     from vramcast.jobs.tracing import trace_job
 
-    job, gpu, steps = task
+    wish, gpu, steps = task
+    job, under = wish.job, wish.under
     try:
         traced = trace_job(job, gpu, steps=steps, allocator_conf=job.allocator_conf, limit_bytes=limit_for(job, None))
-        return Traced(predict_trace(traced.trace), traced.parameters, dict(traced.output_shapes))
+        found = predict_trace(traced.trace)
+        if wish.perhaps and _lacks_room_that_is_lost(found):
+            under = (*under, wish.perhaps)
+        others = {conf: replace(predict_trace(traced.trace, allocator_conf=conf), trace=None) for conf in under}
+        gradient_bytes = sum(row.gradients_bytes for row in traced.parameters)
+        time = job_step_time(job, traced.trace, gpu, gradient_bytes=gradient_bytes, time_copies=wish.time_copies)
+        return Traced(found, traced.parameters, dict(traced.output_shapes), time, others)
     except VramcastError as error:
         error.__traceback__ = error.__cause__ = error.__context__ = None
         return error
+
+
+def _lacks_room_that_is_lost(found: Prediction) -> bool:
+    """With the margin it does not fit, and would if nothing were lost to fragmentation."""
+    least = with_margin(found.peak_allocated_bytes + found.context_bytes)
+    return least <= found.limit_bytes < with_margin(found.device_bytes)

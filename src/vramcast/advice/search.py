@@ -11,16 +11,17 @@ from math import log
 
 from vramcast.advice.combination import Combination, combinations
 from vramcast.advice.estimate import Estimates
+from vramcast.advice.front import FASTER, pareto, spread
 from vramcast.advice.option import CHANGES_TRAINING, LAST_RESORT, USUAL, Option
+from vramcast.advice.pace import Pace
 from vramcast.advice.runs import Runs, Traced, Wish
-from vramcast.advice.subset import Subsets
 from vramcast.errors import UsageError, VramcastError
 from vramcast.jobs.fields import LARGEST_SIZE
 from vramcast.jobs.load import with_overrides
 from vramcast.jobs.schema import Job
 from vramcast.memory import Prediction
 from vramcast.memory import predict as predict_trace
-from vramcast.memory.cards import MARGIN, with_margin
+from vramcast.memory.cards import with_margin
 from vramcast.memory.replay import convolves
 
 OBJECTIVES = ("throughput", "memory", "closest")
@@ -33,10 +34,6 @@ _FRONT = 6
 """Points of the front that are looked for."""
 _FRONT_TRACES, _MANY_EVENTS = 4, 15_000
 """Runs that are traced for it; half of them where a trace is longer than that."""
-_NEAR = 0.08
-"""Points of the front whose memory differs by less than this share are one."""
-_FASTER = 0.99
-"""A further suggestion takes at most this share of the time of those before it."""
 _TRIES = 8
 """Traces that may disappoint before the search gives up on a level of risk."""
 
@@ -52,7 +49,14 @@ class Search:
     combinations: int = 0
     _reach: tuple[int, bool] = (USUAL, False)
     """The risk that is taken, and whether what takes much longer is looked at."""
+    _beside: list[tuple[Combination, Callable[[], Traced | VramcastError]]] = field(default_factory=list)
+    """Runs that are being traced beside what is looked for."""
+    _traced_beside: int = 0
+    """Runs of the front that were traced while a process had nothing else to do."""
+    _within: dict[tuple[int, bool], list[Combination]] = field(default_factory=dict)
+    """All combinations within a reach."""
     estimates: Estimates = field(init=False)
+    pace: Pace = field(init=False)
     found: dict[Combination, Traced] = field(default_factory=dict)
     """All that were traced, fitting or not."""
 
@@ -60,6 +64,7 @@ class Search:
         if self.objective not in OBJECTIVES:
             raise UsageError(f"--objective {self.objective}: write one of {', '.join(OBJECTIVES)}")
         self.estimates = Estimates(self.job)
+        self.pace = Pace(self.job, self.found)
         self.keep(Combination(()), self.asked)
 
     @property
@@ -84,54 +89,6 @@ class Search:
                     return chosen
         return []
 
-    def refine(self, chosen: list[Combination]) -> list[Combination]:
-        """The first that checkpoints every block checkpoints only as many as the memory asks for."""
-        for place, one in enumerate(chosen):
-            plain = one.without("checkpointing")
-            kept = next((other for other in self.found if self._alike(other, plain)), None)
-            every = next((option for option in one.options if option.changes == {"checkpointing": "all"}), None)
-            if every is None or kept is None:
-                continue
-            better = self._subset(one, plain, kept, every)
-            if better is not None:
-                rest = [other for other in chosen[place + 1 :] if other.time <= better.time * _FASTER]
-                return [*chosen[:place], better, *rest]
-            break
-        return chosen
-
-    def _alike(self, one: Combination, other: Combination) -> bool:
-        """They keep the same activations for a sample."""
-        return one.traced_knobs == other.traced_knobs and one.activations_ratio == other.activations_ratio
-
-    def _subset(self, one: Combination, plain: Combination, kept: Combination, every: Option) -> Combination | None:
-        left = self.found[one].prediction
-        comfortable = with_margin(left.device_bytes) <= self.limit_bytes
-
-        def fits(traced: Traced) -> bool:
-            found = traced.prediction
-            return found.fits and (not comfortable or with_margin(found.device_bytes) <= self.limit_bytes)
-
-        room_bytes = round(self.limit_bytes / (1 + MARGIN)) if comfortable else self.limit_bytes
-        subset = Subsets(self.runs).best(
-            with_overrides(self.job, plain.changes), fits, room_bytes - left.context_bytes, self.found[kept],
-            kept.batch(self.job), self.found[one],
-        )  # fmt: skip
-        if subset is None or len(subset.names) == subset.of:
-            return None
-        time = min(subset.time, every.time)
-        slower = f"{time - 1:.0%}".replace("%", " %")
-        option = Option(
-            knob=every.knob,
-            text=f"checkpoint {len(subset.names)} of {subset.of} blocks",
-            changes=subset.changes,
-            cost=f"a step takes about {slower} longer, by what these blocks compute; the result is the same",
-            time=time,
-            traced=True,
-        )
-        better = Combination(tuple(option if before is every else before for before in one.options))
-        self.keep(better, subset.traced)
-        return better
-
     def largest_batch(self, one: Combination, job: Job) -> int | None:
         """As estimated, of `job`: `one` with an accumulation of its own."""
         passes = Option(knob="batch", text="", changes={"accumulation": job.accumulation}, cost="")
@@ -149,21 +106,58 @@ class Search:
 
     def fill_front(self) -> None:
         """Trace what the front lacks: where the step from one point to the next is the largest."""
+        left = 0 if self._is_long and self._traced_beside else self._front_traces - self._traced_beside
+        while left > 0 and (wanted := self._wanted_in_front()[: min(left, self.runs.workers)]):
+            self._trace(wanted)
+            left -= len(wanted)
+
+    def begin_front(self) -> None:
+        """Where a trace takes long, those of the front go on beside what is looked for meanwhile."""
+        if self.runs.workers > 1 and self._is_long and not self._traced_beside:
+            wanted = {self._run_of(one): one for one in reversed(self._wanted_in_front())}
+            new = [one for run, one in reversed(wanted.items()) if run not in self.found]
+            for one in new[: self._front_traces]:
+                self._beside.append((one, self.runs.begin(self.wish(self._run_of(one), [one]))))
+                self._traced_beside += 1
+
+    def expect(self, begun: Iterable[tuple[Combination, Callable[[], Traced | VramcastError]]]) -> None:
+        """Runs that are being traced."""
+        self._beside.extend(begun)
+
+    def collect(self) -> None:
+        """What was begun is there."""
+        for one, wait in self._beside:
+            self._learn([self._run_of(one)], [wait()])
+            self._replay([one])
+        self._beside.clear()
+
+    @property
+    def _front_traces(self) -> int:
+        """Runs that may be traced for the front alone."""
+        return _FRONT_TRACES // (2 if self._is_long else 1)
+
+    @property
+    def _is_long(self) -> bool:
+        """A trace takes long."""
         trace = self.asked.prediction.trace
-        few = trace is not None and trace.n_events > _MANY_EVENTS
-        for _ in range(-(-_FRONT_TRACES // self.runs.workers) // (2 if few else 1)):
-            fitting = [one for one in self._estimated() if self._may_fit(one)]
-            front = spread(pareto(fitting, self._size), self._size, _FRONT)
-            wanted = [one for one in front if one not in self.found]
-            if not wanted:
-                break
-            self._trace(wanted[: self.runs.workers])
+        return trace is not None and trace.n_events > _MANY_EVENTS
+
+    def _wanted_in_front(self) -> list[Combination]:
+        """Not yet traced, and thought to lie in the front; first what is farthest from all that was."""
+        fitting = [one for one in self._estimated() if self._may_fit(one)]
+        front = spread(pareto(fitting, self._size, self.time), self._size, _FRONT)
+        there = [self._size(one) for one in self.found if self.prediction(one).fits]
+
+        def gap(one: Combination) -> float:
+            return min((abs(log(max(1, self._size(one)) / size)) for size in there), default=0.0)
+
+        return sorted((one for one in front if one not in self.found), key=gap, reverse=True)
 
     def front(self) -> list[Combination]:
         """Of what was traced and fits: what nothing else beats in both memory and speed."""
         fitting = [one for one in self.found if self.prediction(one).fits]
         size = self._size
-        return spread(pareto(fitting, size), size, _FRONT)
+        return spread(pareto(fitting, size, self.time), size, _FRONT)
 
     def smallest(self) -> Combination:
         """What needs the least, traced: the least by estimate, until its real figures are the least."""
@@ -184,7 +178,9 @@ class Search:
             knob: [option for option in of_knob if slow or option.time <= _SLOW]
             for knob, of_knob in self.options.items()
         }
-        every = list(combinations(options, risk))
+        if self._reach not in self._within:
+            self._within[self._reach] = list(combinations(options, risk))
+        every = self._within[self._reach]
         self.combinations = max(self.combinations, len(every))
         alone = [
             Combination((option,))
@@ -192,18 +188,27 @@ class Search:
             for option in of_knob
             if option.traced and option.risk <= risk
         ]
-        self._trace([self._likely(one) for one in alone if not self.estimates.knows(one)])
+        # One that the model refuses is tried again in another way, until something is known.
+        while unknown := [one for one in alone if not self.estimates.knows(one)]:
+            likely = [self._likely(one) for one in unknown]
+            self._trace(likely)
+            if not any(one in self.found or self.estimates.is_refused(one) for one in likely):
+                break
         return [one for one in every if not self.estimates.is_refused(one)]
 
     def _likely(self, one: Combination) -> Combination:
-        """With the largest batch that is thought to fit, so that the trace may be an answer at once."""
+        """With the largest batch that is thought to fit, so that the trace may be an answer at once; where none does,
+        with another optimizer too."""
         batches = sorted(self.options.get("batch", []), key=lambda option: option.time)
         ways = [one, *(one.with_option(option) for option in batches)]
+        optimizers = [option for option in self.options.get("optimizer", ()) if option.risk <= USUAL]
         asked = Combination(())
-        for way in sorted(ways, key=lambda way: -way.batch(self.job)):
-            guess = self.estimates.device_bytes(Combination(way.untraced), asked)
-            if guess is not None and guess * one.guess <= self.limit_bytes:
-                return way
+        for optimizer in (None, *optimizers):
+            for way in sorted(ways, key=lambda way: -way.batch(self.job)):
+                full = way if optimizer is None else way.with_option(optimizer)
+                guess = self.estimates.device_bytes(Combination(full.untraced), asked)
+                if guess is not None and guess * one.guess <= self.limit_bytes and not self.estimates.is_refused(full):
+                    return full
         return ways[-1]
 
     def _choose(self, estimated: Sequence[Combination]) -> list[Combination]:
@@ -219,7 +224,7 @@ class Search:
         while queue and len(chosen) < _SHOWN and failed < _TRIES:
             place, number = heapq.heappop(queue)
             one = estimated[number]
-            if any(one.time > other.time * _FASTER for other in chosen) or not self._may_fit(one):
+            if any(self.time(one) > self.time(other) * FASTER for other in chosen) or not self._may_fit(one):
                 continue
             now = self._rank(one)
             if now > place:
@@ -227,23 +232,40 @@ class Search:
             elif one in self.found:
                 chosen.append(one)
             else:
-                self._trace([one, *self._next(estimated, queue, one, len(chosen))])
+                self._trace([one, *self._beside_it(estimated, queue, one, len(chosen))])
                 if one in self.found and self.prediction(one).fits:
                     heapq.heappush(queue, (self._rank(one), number))
                 else:
                     failed += 1
         return chosen
 
+    def _beside_it(
+        self, estimated: Sequence[Combination], queue: Sequence[tuple[tuple[float, ...], int]], one: Combination, n: int
+    ) -> list[Combination]:
+        """What a process that has nothing to do can trace beside `one`."""
+        if self._run_of(one) in self.found or self.runs.workers == 1:
+            return []
+        wanted = self._next(estimated, queue, one, n)
+        if not wanted and self._traced_beside < self._front_traces:
+            wanted = [other for other in self._wanted_in_front() if self._run_of(other) != self._run_of(one)][:1]
+            self._traced_beside += len(wanted)
+        return wanted
+
     def _next(
         self, estimated: Sequence[Combination], queue: Sequence[tuple[tuple[float, ...], int]], one: Combination, n: int
     ) -> list[Combination]:
         """What will be wanted after `one` if it fits, for workers that have nothing to do."""
         wanted: list[Combination] = []
+        runs = {self._run_of(one)}
         room = min(self.runs.workers - 1, _SHOWN - 1 - n)
-        for _, number in sorted(queue) if room > 0 else ():
+        fitting = [(self._rank(other), other) for other in self.found if self.prediction(other).fits]
+        for place, number in sorted(queue) if room > 0 else ():
             other = estimated[number]
-            faster = all(other.time <= before.time * _FASTER for before in (one, *wanted))
-            if faster and other not in self.found and self._may_fit(other):
+            before = (one, *wanted, *(found for rank, found in fitting if rank < place))
+            faster = all(self.time(other) <= self.time(earlier) * FASTER for earlier in before)
+            run = self._run_of(other)
+            if faster and run not in runs and run not in self.found and self._may_fit(other):
+                runs.add(run)
                 wanted.append(other)
                 if len(wanted) == room:
                     break
@@ -254,10 +276,14 @@ class Search:
         tight = with_margin(device_bytes) > self.limit_bytes
         changed = len(one.options)
         if self.objective == "memory":
-            return device_bytes, one.time, changed
+            return device_bytes, self.time(one), changed
         if self.objective == "closest":
-            return changed, one.risk, one.time, tight
-        return one.risk, one.sacrifices, tight, one.time, changed
+            return changed, one.risk, self.time(one), tight
+        return one.risk, one.sacrifices, tight, self.time(one), changed
+
+    def time(self, one: Combination) -> float:
+        """Of a sample, beside the job as it is: predicted, or as estimated."""
+        return self.pace.time(one)
 
     def _size(self, one: Combination) -> int:
         """Real, or as estimated."""
@@ -274,55 +300,47 @@ class Search:
         """Those that were not traced yet."""
         new = [one for one in ones if one not in self.found]
         wanted = list(dict.fromkeys(self._run_of(one) for one in new if self._run_of(one) not in self.found))
-        for one, traced in zip(wanted, self.runs.trace([self.wish(one) for one in wanted]), strict=True):
+        self._learn(wanted, self.runs.trace([self.wish(one, new) for one in wanted]))
+        self.collect()
+        self._replay(new)
+
+    def _learn(self, runs: Sequence[Combination], found: Sequence[Traced | VramcastError]) -> None:
+        for one, traced in zip(runs, found, strict=True):
             if isinstance(traced, VramcastError):
                 self.estimates.refuse(one, str(traced))
-            else:
-                self.keep(one, traced)
-        for one in new:
+                continue
+            self.keep(one, traced)
+            for option in self.options.get("allocator", ()):
+                if option.changes["allocator_conf"] in traced.under:
+                    under = one.with_option(option)
+                    self.keep(under, self._replayed(under, traced))
+
+    def _replay(self, ones: Iterable[Combination]) -> None:
+        """Those whose run was traced, under their setting of the allocator."""
+        for one in ones:
             run = self.found.get(self._run_of(one))
             if one not in self.found and run is not None:
                 self.keep(one, self._replayed(one, run))
 
-    def wish(self, one: Combination) -> Wish:
-        return Wish(with_overrides(self.job, one.changes), one.text or "the job as it is")
+    def wish(self, one: Combination, wanted: Iterable[Combination] = ()) -> Wish:
+        """A run, and those of `wanted` that are the same under another setting of the allocator."""
+        alike = [other.changes["allocator_conf"] for other in wanted if other != one and self._run_of(other) == one]
+        settings = self.options.get("allocator", ()) if self._run_of(one) == one.run else ()
+        perhaps = next((option.changes["allocator_conf"] for option in settings), "")
+        return Wish(
+            with_overrides(self.job, one.changes), one.text or "the job as it is", tuple(alike),
+            perhaps if perhaps not in alike else "", all(option.knob != "offload" for option in one.options),
+        )  # fmt: skip
 
     def _run_of(self, one: Combination) -> Combination:
         """A run does not depend on the allocator's setting, but for convolutions that look for room."""
         trace = self.asked.prediction.trace
-        return one if trace is None or convolves(trace) else one.without("allocator")
+        return one if trace is None or convolves(trace) else one.run
 
     def _replayed(self, one: Combination, run: Traced) -> Traced:
         """The run under another setting of the allocator."""
         assert run.prediction.trace is not None
         conf = with_overrides(self.job, one.changes).allocator_conf or ""
-        trace = dataclasses.replace(run.prediction.trace, allocator_conf=conf)
-        return dataclasses.replace(run, prediction=predict_trace(trace))
-
-
-def pareto(ones: Iterable[Combination], size: Callable[[Combination], int]) -> list[Combination]:
-    """Those that no other beats in both size and time, least memory first; as fast is as good as a hair faster."""
-    kept: list[Combination] = []
-    for one in sorted(ones, key=lambda one: (size(one), one.time, one.risk, len(one.options))):
-        if not kept or one.time <= kept[-1].time * _FASTER:
-            kept.append(one)
-    return kept
-
-
-def spread(front: Sequence[Combination], size: Callable[[Combination], int], most: int) -> list[Combination]:
-    """At most so many of a front: both ends, then each time the one that lies farthest from all that are taken."""
-    if not front:
-        return []
-    taken = list(dict.fromkeys((front[0], front[-1])))
-    rest = [one for one in front if one not in taken]
-
-    def distance(one: Combination) -> float:
-        return min(abs(log(max(1, size(one)) / max(1, size(other)))) for other in taken)
-
-    while rest and len(taken) < most:
-        farthest = max(rest, key=distance)
-        if distance(farthest) < _NEAR:
-            break
-        taken.append(farthest)
-        rest.remove(farthest)
-    return [one for one in front if one in taken]
+        found = run.under.get(conf) or predict_trace(run.prediction.trace, allocator_conf=conf)
+        trace = run.prediction.trace.changed(allocator_conf=conf)
+        return dataclasses.replace(run, prediction=dataclasses.replace(found, trace=trace))

@@ -26,7 +26,7 @@ def smaller(
             found.append(
                 Option(
                     knob=knob, text=text, changes=changes, cost=cost, risk=CHANGES_TRAINING,
-                    activations_ratio=share**power,
+                    activations_ratio=share**power, sample_share=share**power,
                 )
             )  # fmt: skip
     return found

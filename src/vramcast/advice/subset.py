@@ -28,6 +28,8 @@ _EVENTS = 200_000
 """In so many events of a trace it is cheap."""
 _WORTH = 0.002
 """A better subset is looked for as long as it may save this share of a step."""
+_WORTH_A_LONG_TRACE = 0.08
+"""Where traces take long, it must save this share of a step to be looked for at all."""
 _STATES = 4000
 """Partial choices that are followed at a time."""
 
@@ -91,7 +93,7 @@ class Subsets:
         """
         component = component_of(job)
         names = block_names(kept, component) if component is not None else []
-        time = kept.prediction.time
+        time = kept.time
         if component is None or time is None or len(names) < 2:
             return None
         every = tuple(names)
@@ -121,6 +123,9 @@ class Subsets:
         search.found[every] = left if fits(left) else None
         trace = left.prediction.trace
         tries = max(_LEAST_TRIES, min(_MOST_TRIES, _EVENTS // max(1, trace.n_events if trace is not None else _EVENTS)))
+        likely = found.cheapest(search.likely_bytes[0])
+        if tries <= _TRIES and likely is not None and found.time(every) - found.time(likely) < _WORTH_A_LONG_TRACE:
+            return None
         search.bisect(min(_TRIES, tries))
         if len(names) <= _FEW and tries > _TRIES:
             search.improve(tries)
@@ -169,6 +174,10 @@ class _Search:
             if not rooms:
                 rooms = [low + (high - low) * (i + 1) // (self.at_once + 1) for i in range(self.at_once)]
             choices = {room: self.model.cheapest(room) for room in rooms}
+            while len(set(choices.values())) < self.at_once and min(rooms) > low:
+                # A process has nothing to do: half of the way to what is known to fit.
+                rooms.append((low + min(rooms)) // 2)
+                choices[rooms[-1]] = self.model.cheapest(rooms[-1])
             new = list(dict.fromkeys(one for one in choices.values() if one is not None and one not in self.found))
             self._try(new[:tries])
             tries -= len(new)

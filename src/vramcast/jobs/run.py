@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
-from vramcast.factories import hush_torch
+from vramcast.factories import hush_torch, without_collections
 from vramcast.gpus import GpuSpec, all_gpus, find_gpu
 from vramcast.gpus.detect import detect_gpu
 from vramcast.jobs.load import LoadedJob, load_job
@@ -50,7 +50,8 @@ def predict(
 
     progress("loading PyTorch")
     hush_torch()
-    from vramcast.jobs.tracing import trace_job
+    with without_collections():
+        from vramcast.jobs.tracing import trace_job
 
     try:
         traced = trace_job(job, card, steps=steps, allocator_conf=conf, limit_bytes=limit_bytes, progress=progress)

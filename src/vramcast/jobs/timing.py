@@ -12,9 +12,16 @@ MOST_ACCUMULATED = 3
 
 
 def job_step_time(
-    job: Job, trace: StepTrace, gpu: GpuSpec, *, gradient_bytes: int = 0, keep_rows: bool = False
+    job: Job,
+    trace: StepTrace,
+    gpu: GpuSpec,
+    *,
+    gradient_bytes: int = 0,
+    keep_rows: bool = False,
+    time_copies: bool = True,
 ) -> StepTime | None:
-    """The time of one step of `job`, of which `trace` is a run; None where it is not known."""
+    """The time of one step of `job`, of which `trace` is a run; None where it is not known. `time_copies`: see
+    `predict_step`."""
     is_training = job.task == "training" and job.script is None and job.step is None
     further = max(0, job.accumulation - MOST_ACCUMULATED) if is_training else 0
     sync = None
@@ -24,8 +31,9 @@ def job_step_time(
 
     def predict(data_seconds: float) -> StepTime | None:
         return predict_step(
-            trace, gpu, further_passes=further, sync=sync, data_seconds=data_seconds, keep_rows=keep_rows
-        )
+            trace, gpu, further_passes=further, sync=sync, data_seconds=data_seconds, keep_rows=keep_rows,
+            time_copies=time_copies,
+        )  # fmt: skip
 
     loading = loading_seconds(job)
     if not loading:

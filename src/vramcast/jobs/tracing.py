@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 import itertools
 import os
@@ -101,7 +100,7 @@ def trace_job(
         card, session, _ = _run(job, gpu, steps, allocator_conf, _NO_LIMIT, progress)
         full = card.trace()
     capacity_bytes = gpu.total_memory_bytes - full.context_bytes if limit_bytes is None else limit_bytes
-    trace = dataclasses.replace(full, capacity_bytes=capacity_bytes)
+    trace = full.changed(capacity_bytes=capacity_bytes)
     might_fit = convolves(trace) and highest_without_workspaces(trace) <= capacity_bytes
     if might_fit and not replay(lengthened(trace), None, capacity_bytes).completed:
         progress("trying smaller workspaces")

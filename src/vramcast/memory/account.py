@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress, groupby
 
 from vramcast.memory.modules import ModuleNode, module_tree
 from vramcast.memory.replay import Moment, Replay
@@ -81,35 +82,48 @@ def account(
     parts.append(Part(ROUNDING, moment.allocated_bytes - moment.requested_bytes))
     parts.append(Part(FRAGMENTATION, moment.reserved_bytes - moment.allocated_bytes))
     parts.append(Part(CONTEXT, outside_bytes))
+    phases = _phases(replay)
     return Account(
         moment=moment,
         parts=tuple(parts),
         device_bytes=moment.reserved_bytes + outside_bytes,
         modules=module_tree(trace, live),
-        steps=_stretches(replay, by_phase=False),
-        phases=_stretches(replay, by_phase=True),
+        steps=_steps(phases),
+        phases=phases,
         timeline=tuple(_timeline(replay, timeline_points)),
     )
 
 
-def _stretches(replay: Replay, *, by_phase: bool) -> tuple[Stretch, ...]:
-    """Peaks by step, or by step and phase; an event belongs to the allocation at or before it."""
-    trace = replay.trace
-    peaks: dict[tuple[int, int], list[int]] = {}
-    key = (0, -1)
-    columns = zip(trace.event_kind, trace.event_arg, replay.allocated_bytes, replay.reserved_bytes, strict=False)
-    for code, arg, allocated, reserved in columns:
-        if code == ALLOC:
-            key = (trace.step[arg], trace.phase[arg] if by_phase else -1)
-            highest = peaks.setdefault(key, [0, 0])
-            if allocated > highest[0]:
-                highest[0] = allocated
-            if reserved > highest[1]:
-                highest[1] = reserved
-    return tuple(
-        Stretch(step, trace.phases[phase] if phase >= 0 else "", allocated, reserved)
-        for (step, phase), (allocated, reserved) in peaks.items()
-    )
+def _phases(replay: Replay) -> tuple[Stretch, ...]:
+    """Peaks by step and phase, of the moments after each allocation."""
+    trace, n_events = replay.trace, replay.n_events
+    events = range(n_events)
+    is_made = list(map(ALLOC.__eq__, trace.event_kind[:n_events]))
+    made = list(compress(trace.event_arg, is_made))
+    keys = zip(map(trace.step.__getitem__, made), map(trace.phase.__getitem__, made), strict=True)
+    peaks: dict[tuple[int, int], tuple[int, int]] = {}
+    made_at = list(compress(events, is_made))
+    start = 0
+    for key, group in groupby(keys):
+        end = start + sum(1 for _ in group)
+        allocated, reserved = (
+            max(map(column.__getitem__, made_at[start:end]))
+            for column in (replay.allocated_bytes, replay.reserved_bytes)
+        )
+        before = peaks.get(key, (0, 0))
+        peaks[key] = max(before[0], allocated), max(before[1], reserved)
+        start = end
+    return tuple(Stretch(step, trace.phases[phase], *highest) for (step, phase), highest in peaks.items())
+
+
+def _steps(phases: Sequence[Stretch]) -> tuple[Stretch, ...]:
+    """The peaks of whole steps."""
+    found = []
+    for number in dict.fromkeys(stretch.step for stretch in phases):
+        inside = [stretch for stretch in phases if stretch.step == number]
+        allocated = max(stretch.peak_allocated_bytes for stretch in inside)
+        found.append(Stretch(number, "", allocated, max(stretch.peak_reserved_bytes for stretch in inside)))
+    return tuple(found)
 
 
 def _timeline(replay: Replay, points: int) -> Iterator[TimelinePoint]:
@@ -117,33 +131,34 @@ def _timeline(replay: Replay, points: int) -> Iterator[TimelinePoint]:
     n_events = replay.n_events
     bounds = sorted({round(n_events * i / points) for i in range(1, points + 1)} - {0}) if points else []
     by_kind = [0] * len(KINDS)
-    start = 0
+    start = counted = 0
     for end in bounds:
-        highest, highest_event, highest_kinds = -1, start, tuple(by_kind)
-        for event in range(start, end):
-            _apply(replay, event, by_kind)
-            if replay.allocated_bytes[event] > highest:
-                highest, highest_event, highest_kinds = replay.allocated_bytes[event], event, tuple(by_kind)
+        levels = replay.allocated_bytes[start:end]
+        highest_event = start + levels.index(max(levels))
+        _count(replay, counted, highest_event + 1, by_kind)
+        counted = highest_event + 1
         moment = replay.moment(highest_event)
         yield TimelinePoint(
             event=highest_event,
             step=moment.step,
             phase=moment.phase,
-            by_kind_bytes=highest_kinds,
+            by_kind_bytes=tuple(by_kind),
             allocated_bytes=moment.allocated_bytes,
             reserved_bytes=max(replay.reserved_bytes[start:end]),
         )
         start = end
 
 
-def _apply(replay: Replay, event: int, by_kind: list[int]) -> None:
-    trace = replay.trace
-    code = trace.event_kind[event]
-    if code in (ALLOC, FREE):
-        block = trace.event_arg[event]
-        if block not in replay.refused_blocks:
-            size = trace.requested_bytes[block]
-            by_kind[trace.kind[block]] += size if code == ALLOC else -size
+def _count(replay: Replay, first: int, end: int, by_kind: list[int]) -> None:
+    """Add what some events make and free to the bytes of each kind."""
+    trace, refused = replay.trace, replay.refused_blocks
+    kinds, sizes = trace.kind, trace.requested_bytes
+    for code, block in zip(trace.event_kind[first:end], trace.event_arg[first:end], strict=True):
+        if code == ALLOC:
+            if block not in refused:
+                by_kind[kinds[block]] += sizes[block]
+        elif code == FREE and block not in refused:
+            by_kind[kinds[block]] -= sizes[block]
 
 
 def largest(parts: Sequence[Part]) -> list[Part]:

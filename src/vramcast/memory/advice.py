@@ -9,6 +9,7 @@ from typing import Any
 from vramcast.gpus.state import LocalGpu
 from vramcast.memory.cards import CardFit, with_margin
 from vramcast.memory.prediction import Prediction
+from vramcast.timing import StepTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,13 @@ class Suggestion:
     accumulation: int
     samples_per_step: int
     time_factor: float
-    """Time of a sample, beside the job as it is; a rule of thumb."""
+    """Time of a sample, beside the job as it is."""
+    step_seconds: float | None
+    """Predicted; None where the ops of the job are not known, and the factor is a rule of thumb."""
+    samples_per_second: float | None
+    """Of all cards together."""
+    by_rule: tuple[str, ...]
+    """Changes whose part of the time is a rule of thumb."""
     config: ConfigText
 
     @property
@@ -99,6 +106,8 @@ class Advice:
     """The largest sizes that fit, found exactly."""
     too_large: str = ""
     """Where nothing fits: what takes the room."""
+    time: StepTime | None
+    """Of a step of the job as it is."""
     combinations: int
     traces: int
     refused: tuple[str, ...] = ()

@@ -8,7 +8,10 @@ costs next to nothing.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, fields
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import compress
+from weakref import WeakKeyDictionary
 
 from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, OOM, STEP, StepTrace
 
@@ -31,11 +34,24 @@ class _Round:
     end_block: int
 
 
+_known: WeakKeyDictionary[StepTrace, dict[int, StepTrace]] = WeakKeyDictionary()
+
+
 def lengthened(trace: StepTrace, steps: int = SETTLED_STEPS) -> StepTrace:
-    """The trace as it would be after `steps` optimizer steps; itself where its last rounds differ."""
+    """The trace as it would be after `steps` optimizer steps; itself where its last rounds differ. Worked out once."""
+    known = _known.setdefault(trace, {})
+    if steps not in known:
+        longer = _lengthened(trace, steps)
+        if longer is trace:
+            return trace
+        known[steps] = longer
+    return known[steps]
+
+
+def _lengthened(trace: StepTrace, steps: int) -> StepTrace:
     if not 0 < trace.steps < steps or OOM in trace.event_kind:
         return trace
-    ends = [event + 1 for event, code in enumerate(trace.event_kind) if code == STEP]
+    ends = [event + 1 for event in compress(range(trace.n_events), map(STEP.__eq__, trace.event_kind))]
     for period in range(1, _LONGEST_PERIOD + 1):
         if len(ends) <= 2 * period:
             break
@@ -46,9 +62,8 @@ def lengthened(trace: StepTrace, steps: int = SETTLED_STEPS) -> StepTrace:
 
 
 def _round(trace: StepTrace, first_event: int, end_event: int) -> _Round:
-    born = [trace.event_arg[e] for e in range(first_event, end_event) if trace.event_kind[e] == ALLOC]
-    first_block = born[0] if born else trace.n_blocks
-    return _Round(first_event, end_event, first_block, first_block + len(born))
+    first_block = bisect_left(trace.born_event, first_event)
+    return _Round(first_event, end_event, first_block, bisect_left(trace.born_event, end_event))
 
 
 def _same(trace: StepTrace, before: _Round, last: _Round) -> bool:
@@ -77,7 +92,8 @@ def _same(trace: StepTrace, before: _Round, last: _Round) -> bool:
 def _events(trace: StepTrace, round_: _Round) -> list[tuple[int, int]]:
     """(kind, event) of those that move memory: a loss that is printed now and then only synchronizes."""
     first, end = round_.first_event, round_.end_event
-    return [(code, first + i) for i, code in enumerate(trace.event_kind[first:end]) if code in _MOVES_MEMORY]
+    moves = list(map(_MOVES_MEMORY.__contains__, trace.event_kind[first:end]))
+    return list(zip(compress(trace.event_kind[first:end], moves), compress(range(first, end), moves), strict=True))
 
 
 def _repeated(trace: StepTrace, last: _Round, times: int) -> StepTrace:
@@ -94,16 +110,10 @@ def _repeated(trace: StepTrace, last: _Round, times: int) -> StepTrace:
         column: array[int] = getattr(trace, name)
         again = column[last.first_block : last.end_block]
         columns[name] = column[: last.end_block] + again * times + column[last.end_block :]
-    rest = {f.name: getattr(trace, f.name) for f in fields(trace) if f.init} | columns
-    return StepTrace(**{**rest, "event_kind": kinds, "event_arg": args})
+    return trace.changed(event_kind=kinds, event_arg=args, **columns)
 
 
 def _shifted(trace: StepTrace, first: int, end: int, from_block: int, by: int) -> array[int]:
     """The arguments of some events, blocks from `from_block` on renumbered."""
-    return array(
-        "q",
-        (
-            arg + by if code in (ALLOC, FREE) and arg >= from_block else arg
-            for code, arg in zip(trace.event_kind[first:end], trace.event_arg[first:end], strict=True)
-        ),
-    )
+    rows = zip(trace.event_kind[first:end], trace.event_arg[first:end], strict=True)
+    return array("q", [arg + by if arg >= from_block and code in (ALLOC, FREE) else arg for code, arg in rows])

@@ -10,7 +10,7 @@ import dataclasses
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from dataclasses import fields
+from itertools import compress, pairwise
 from typing import Any
 
 from vramcast.trace.calls import BACKWARD_END, ITERATION, OpCalls
@@ -98,11 +98,11 @@ def inserted(trace: StepTrace, first_event: int, end_event: int, at_event: int, 
     """The events from `first_event` up to `end_event` once more before `at_event`, where they find what was made
     from `since_event` on."""
     args, kinds = trace.event_arg, trace.event_kind
-    inside = range(first_event, end_event)
-    born = [args[event] for event in inside if kinds[event] == ALLOC]
+    inside = kinds[first_event:end_event], args[first_event:end_event]
+    born = list(compress(inside[1], map(ALLOC.__eq__, inside[0])))
     first, end = (born[0], born[-1] + 1) if born else (trace.n_blocks, trace.n_blocks)
     count, base = end - first, _blocks_before(trace, at_event)
-    freed = [args[event] for event in inside if kinds[event] == FREE and args[event] < first]
+    freed = [arg for arg in compress(inside[1], map(FREE.__eq__, inside[0])) if arg < first]
     left = [block for block in born if not 0 <= trace.died_event[block] < end_event]
     there = [
         block
@@ -115,29 +115,24 @@ def inserted(trace: StepTrace, first_event: int, end_event: int, at_event: int, 
     if successor is None or found is None:
         return None
     replaced = {found[block]: successor[block] - first + base for block in freed}
-
-    def again(code: int, arg: int) -> int:
-        if code not in (ALLOC, FREE):
-            return arg
-        return found[arg] if arg < first else arg - first + base
-
-    def after(code: int, arg: int) -> int:
-        if code not in (ALLOC, FREE):
-            return arg
-        return arg + count if arg >= base else replaced.get(arg, arg)
-
+    shift = base - first
+    again = [
+        arg if code not in (ALLOC, FREE) else found[arg] if arg < first else arg + shift
+        for code, arg in zip(*inside, strict=True)
+    ]
+    after = [
+        arg if code not in (ALLOC, FREE) else arg + count if arg >= base else replaced.get(arg, arg)
+        for code, arg in zip(kinds[at_event:], args[at_event:], strict=True)
+    ]
     columns = {}
     for name in BLOCK_COLUMNS:
         column: array[int] = getattr(trace, name)
         columns[name] = column[:base] + column[first:end] + column[base:]
-    rest = {f.name: getattr(trace, f.name) for f in fields(trace) if f.init} | columns
-    rest["event_kind"] = kinds[:at_event] + kinds[first_event:end_event] + kinds[at_event:]
-    rest["event_arg"] = (
-        args[:at_event]
-        + array("q", [again(kinds[event], args[event]) for event in inside])
-        + array("q", [after(kinds[event], args[event]) for event in range(at_event, trace.n_events)])
+    return trace.changed(
+        event_kind=kinds[:at_event] + kinds[first_event:end_event] + kinds[at_event:],
+        event_arg=args[:at_event] + array("q", again) + array("q", after),
+        **columns,
     )
-    return StepTrace(**rest)
 
 
 def _blocks_before(trace: StepTrace, event: int) -> int:
@@ -172,8 +167,8 @@ def _make(trace: StepTrace, block: int) -> tuple[int, ...]:
 
 
 def _marks(trace: StepTrace, *labels: str) -> list[int]:
-    rows = enumerate(zip(trace.event_kind, trace.event_arg, strict=True))
-    return [event for event, (code, arg) in rows if code == MARK and trace.labels[arg] in labels]
+    marks = compress(range(trace.n_events), map(MARK.__eq__, trace.event_kind))
+    return [event for event in marks if trace.labels[trace.event_arg[event]] in labels]
 
 
 def _without_marks(trace: StepTrace, calls: OpCalls | None) -> StepTrace:
@@ -181,14 +176,15 @@ def _without_marks(trace: StepTrace, calls: OpCalls | None) -> StepTrace:
     marks = _marks(trace, END_OF_PASS, END_OF_STEP)
     labels = [label for label in trace.labels if label not in (END_OF_PASS, END_OF_STEP)]
     number = {old: labels.index(label) for old, label in enumerate(trace.labels) if label in labels}
-    kinds, args, left_out = array("b"), array("q"), set(marks)
-    for event, (code, arg) in enumerate(zip(trace.event_kind, trace.event_arg, strict=True)):
-        if event not in left_out:
-            kinds.append(code)
-            args.append(arg if code in (ALLOC, FREE) else number[arg])
+    kinds, args = array("b"), array("q")
+    for first, end in pairwise((-1, *marks, trace.n_events)):
+        kinds += trace.event_kind[first + 1 : end]
+        args += trace.event_arg[first + 1 : end]
+    if labels != list(trace.labels[: len(labels)]):
+        for event, code in enumerate(kinds):
+            if code not in (ALLOC, FREE):
+                args[event] = number[args[event]]
     if calls is not None:
         events = array("q", [event - bisect_left(marks, event) for event in calls.event])
         calls = dataclasses.replace(calls, event=events)
-    rest = {f.name: getattr(trace, f.name) for f in fields(trace) if f.init}
-    rest |= {"event_kind": kinds, "event_arg": args, "labels": tuple(labels), "calls": calls}
-    return StepTrace(**rest)
+    return trace.changed(event_kind=kinds, event_arg=args, labels=tuple(labels), calls=calls)

@@ -9,7 +9,6 @@ on a line, so an answer that matters is checked with a trace of that very size (
 from __future__ import annotations
 
 import bisect
-import dataclasses
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -129,7 +128,7 @@ class ScaledTrace:
             if row[0] != row[-1] or row[0] != row[1]:
                 sizes[place] = max(1, sum(a * b for a, b in zip(row, weights, strict=True)) // whole)
         unknown = array("i", bytes(array("i").itemsize * near.n_blocks))
-        return dataclasses.replace(near, requested_bytes=sizes, shapes=("",), shape=unknown, calls=None)
+        return near.changed(requested_bytes=sizes, shapes=("",), shape=unknown, calls=None)
 
     def needs(self, size: int) -> int:
         """Reserved bytes on a card without an end."""

@@ -9,7 +9,8 @@ from typing import Any
 from vramcast.memory.advice import Advice, ConfigText, LargestSize, Suggestion
 from vramcast.memory.cards import MARGIN, with_margin
 from vramcast.report.page import Grid, Line, Page
-from vramcast.report.wording import host_lines, verdict, with_article
+from vramcast.report.time import source
+from vramcast.report.wording import host_lines, rate, seconds, verdict, with_article
 from vramcast.units import GIB, format_gib
 
 ADVICE_FORMAT = "vramcast-advice"
@@ -33,11 +34,20 @@ def advice_page(advice: Advice) -> Page:
     page.append(
         Line(
             f"{advice.job}; {advice.combinations:,} combinations, {advice.traces} runs traced; what is shown was "
-            f"traced as it is; time by rule of thumb{kept}",
+            f"traced as it is{kept}",
             "aside",
         )
     )
+    page.append(Line(_source(advice), "aside"))
     return page
+
+
+def _source(advice: Advice) -> str:
+    if advice.time is None:
+        return "time beside the job as it is, by rule of thumb"
+    shown = (*advice.best, *advice.front)
+    rules = list(dict.fromkeys(text for one in shown for text in one.by_rule))
+    return source(advice.time) + (f"; by rule of thumb: {', '.join(rules)}" if rules else "")
 
 
 def _found(advice: Advice) -> list[Line | Grid]:
@@ -88,11 +98,18 @@ def _grid(name: str, ones: tuple[Suggestion, ...]) -> Grid:
             f"{one.prediction.device_bytes / GIB:.2f}",
             f"{one.prediction.headroom_bytes / GIB:.2f}",
             f"{one.batch:,} × {one.accumulation:,}",
-            f"{one.time_factor:.2f}",
+            *_pace(one),
         )
         for one in ones
     )
-    return Grid((name, "GiB", "left", "batch", "time"), rows)
+    is_timed = all(one.step_seconds is not None for one in ones)
+    return Grid((name, "GiB", "left", "batch", *(("step", "samples/s") if is_timed else ("time",))), rows)
+
+
+def _pace(one: Suggestion) -> tuple[str, ...]:
+    if one.step_seconds is None or one.samples_per_second is None:
+        return (f"{one.time_factor:.2f}",)
+    return seconds(one.step_seconds), rate(one.samples_per_second)
 
 
 def _nothing(advice: Advice) -> list[Line | Grid]:
@@ -149,13 +166,19 @@ def advice_document(advice: Advice) -> dict[str, Any]:
         "limit_bytes": advice.asked.limit_bytes,
         "local": None if advice.local is None else asdict(advice.local),
         "fits": advice.fits,
-        "asked": {"fits": advice.asked.fits, "device_bytes": advice.asked.device_bytes},
+        "asked": {
+            "fits": advice.asked.fits,
+            "device_bytes": advice.asked.device_bytes,
+            "step_seconds": None if advice.time is None else advice.time.seconds,
+        },
         "best": [suggestion_document(one) for one in advice.best],
         "front": [suggestion_document(one) for one in advice.front],
         "smallest": None if advice.smallest is None else suggestion_document(advice.smallest),
         "smallest_card": None if card is None else card.gpu.id,
         "largest": [_largest_document(size) for size in advice.largest],
         "too_large": advice.too_large,
+        "calibrated": None if advice.time is None else advice.time.calibrated,
+        "time_source": None if advice.time is None else advice.time.source,
         "combinations": advice.combinations,
         "traces": advice.traces,
         "refused": list(advice.refused),
@@ -185,5 +208,8 @@ def suggestion_document(one: Suggestion) -> dict[str, Any]:
         "accumulation": one.accumulation,
         "samples_per_step": one.samples_per_step,
         "time_factor": round(one.time_factor, 4),
+        "step_seconds": one.step_seconds,
+        "samples_per_second": one.samples_per_second,
+        "by_rule": list(one.by_rule),
         "config": asdict(one.config),
     }

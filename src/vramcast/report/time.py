@@ -20,7 +20,7 @@ def time_page(time: StepTime, throughput: Throughput | None = None) -> Page:
     page: list[Line | Grid] = [Line(headline(time, throughput), "heading"), Line(_limits(time))]
     if throughput is not None and throughput.epoch_seconds is not None:
         page.append(Line(_durations(throughput)))
-    page.append(Line(_source(time), "aside"))
+    page.append(Line(source(time), "aside"))
     page.append(_phases(time))
     modules = _modules(time)
     if modules.rows:
@@ -58,7 +58,8 @@ def _durations(throughput: Throughput) -> str:
     return text
 
 
-def _source(time: StepTime) -> str:
+def source(time: StepTime) -> str:
+    """Where the times of kernels come from."""
     if time.calibrated:
         return f"times of kernels: {time.source}"
     return f"this card was not measured: {time.source}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from vramcast.diagnosis.result import WhatIf
 from vramcast.report.page import Grid
-from vramcast.report.wording import duration, seconds
+from vramcast.report.wording import duration, rate, seconds
 from vramcast.units import GIB
 
 
@@ -50,7 +50,7 @@ def _seconds(value: float | None) -> str:
 
 
 def _rate(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+    return "–" if value is None else rate(value)
 
 
 def _duration(value: float | None) -> str:

@@ -66,6 +66,11 @@ def seconds(value: float) -> str:
     return f"{milliseconds:.1f} ms" if milliseconds >= 0.1 or not value else f"{milliseconds:.2g} ms"
 
 
+def rate(value: float) -> str:
+    """Of samples a second."""
+    return f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+
+
 def duration(value: float) -> str:
     """Of a run: 14.8 h, 12.3 min, 45 s, 250.0 ms."""
     if value < 1:

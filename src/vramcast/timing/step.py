@@ -38,6 +38,7 @@ from vramcast.trace.schema import ALLOC, FREE, KINDS
 
 _LIMITS = {"compute": ARITHMETIC, "memory": BANDWIDTH, "launch": LAUNCHES}
 _NO_COST = OpCost("host", 0.0, 0.0, 0.0, "launch", 0, 0.0)
+_BETWEEN = ("copy-to-host", "copy-to-device")
 _GRADIENTS = KINDS.index("gradients")
 _FORWARD_PART, _BACKWARD_PART, _RECOMPUTE_PART, _OTHER_PART = range(4)
 _MODULE_PART = {FORWARD: _FORWARD_PART, BACKWARD: _BACKWARD_PART}
@@ -53,11 +54,13 @@ def predict_step(
     sync: Sync | None = None,
     data_seconds: float = 0.0,
     keep_rows: bool = False,
+    time_copies: bool = True,
 ) -> StepTime | None:
     """How long a step of `trace` takes on `gpu` (the card it was traced for); None where its ops are not known.
 
     `further_passes`: forward and backward passes of a step that are not in the trace; each is like the second.
-    `data_seconds`: what the loop waits for its data in each step.
+    `data_seconds`: what the loop waits for its data in each step. `time_copies`: False where it is known otherwise how
+    long copies between the card and the computer take.
     """
     calls = trace.calls
     if calls is None or trace.ends_refused:
@@ -67,7 +70,7 @@ def predict_step(
         return None
     spec = GpuSpec.from_dict(trace.gpu) if gpu is None else gpu
     model = model or CostModel.for_gpu(spec)
-    step = Step(calls, rows, model, host or host_of(model.calibration))
+    step = Step(calls, rows, model, host or host_of(model.calibration), time_copies=time_copies)
     return _time(trace, spec, step, further_passes, sync, data_seconds, keep_rows)
 
 
@@ -85,9 +88,13 @@ def step_time(trace: StepTrace, gpu: GpuSpec) -> StepTime | None:
 class Step:
     """The rows of one iteration with what each takes."""
 
-    def __init__(self, calls: OpCalls, rows: range, model: CostModel, host: HostModel) -> None:
+    def __init__(
+        self, calls: OpCalls, rows: range, model: CostModel, host: HostModel, *, time_copies: bool = True
+    ) -> None:
         self.calls, self.rows, self.model, self.host = calls, rows, model, host
         self.costs = costs_of(calls, model)
+        if not time_copies:
+            self.costs = [_NO_COST if cost.kind in _BETWEEN else cost for cost in self.costs]
         self.works = works_of(calls, rows, self.costs, host)
         self.stretches = stretches(calls, rows)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +122,24 @@ class StepTrace:
         if not self.shape:
             object.__setattr__(self, "shape", array("i", bytes(4 * len(self.requested_bytes))))
         self._check_columns()
+        self._set_lifetimes()
+
+    def _set_lifetimes(self) -> None:
         born, died, step, steps = _lifetimes(self.event_kind, self.event_arg, len(self.requested_bytes))
         object.__setattr__(self, "born_event", born)
         object.__setattr__(self, "died_event", died)
         object.__setattr__(self, "step", step)
         object.__setattr__(self, "steps", steps)
+
+    def changed(self, **columns: Any) -> StepTrace:
+        """With other values of some fields, which are taken to go together with the rest: nothing is checked again, and
+        lifetimes are worked out only where the events are others."""
+        new = object.__new__(StepTrace)
+        for name in _FIELDS:
+            object.__setattr__(new, name, columns[name] if name in columns else getattr(self, name))
+        if "event_kind" in columns or "event_arg" in columns:
+            new._set_lifetimes()
+        return new
 
     @property
     def n_blocks(self) -> int:
@@ -187,6 +200,9 @@ class StepTrace:
         from vramcast.trace.storage import load
 
         return load(Path(path))
+
+
+_FIELDS = tuple(field.name for field in fields(StepTrace))
 
 
 def _lifetimes(

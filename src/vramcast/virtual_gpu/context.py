@@ -15,6 +15,7 @@ import torch
 
 from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
 from vramcast.errors import UsageError
+from vramcast.factories import without_collections
 from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.trace import StepTrace
 from vramcast.trace.calls import ITERATION, ITERATION_END
@@ -110,7 +111,8 @@ class VirtualGpu:
         if self._trace is not None:
             raise UsageError("this virtual GPU was used already; make a new one with vramcast.virtual_gpu(...)")
         # Optimizers import dynamo at their first use; it must not find our stand-ins in torch's namespaces.
-        importlib.import_module("torch._dynamo")
+        with without_collections():
+            importlib.import_module("torch._dynamo")
         accumulation.sole_counts()  # runs a backward pass to learn something: not one of the program's
         with ExitStack() as exits:
             _active = self

@@ -17,7 +17,7 @@ from vramcast.virtual_gpu.storages import block_of, known_values
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.dispatch import DispatchMode
 
-LIMIT_EXACT = 1 << 18
+LIMIT_EXACT = 1 << 20
 """Most elements of an integer or bool tensor whose contents are carried."""
 LIMIT_FLOAT = 1 << 14
 """The same for floating point: schedules, scales and counters are small; activations are not worth computing."""

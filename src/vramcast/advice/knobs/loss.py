@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramcast.advice.language_models import is_causal, single_language_model
+from vramcast.advice.language_models import is_causal, single_language_model, vocabulary
 from vramcast.advice.option import Option
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.schema import Job
@@ -10,8 +10,6 @@ from vramcast.jobs.schema import Job
 NAME = "loss"
 
 _CHUNKS = 8
-_LEFT = 0.7
-"""Of activations and temporaries, for the estimate."""
 _HEAD_AGAIN = 1.05
 """The head runs once more; it is a few percent of a model's arithmetic."""
 
@@ -22,6 +20,7 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
         return []
     if len(job.loss) > 1 or any(term.kind != "model" or term.chunks > 1 for term in job.loss):
         return []
+    width = vocabulary(part)
     said = job.loss[0].model_dump(exclude_unset=True) if job.loss else {}
     return [
         Option(
@@ -30,6 +29,6 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
             changes={"loss": {"kind": "model", **said, "chunks": _CHUNKS}},
             cost="the head is computed twice; the loss must be written so, or by a library such as Liger Kernel",
             time=_HEAD_AGAIN,
-            activations_ratio=_LEFT,
+            thinned=None if width is None else (width, 1 / _CHUNKS),
         )
     ]

@@ -72,6 +72,7 @@ def _option(text: str, said: dict[str, Any], cost: str, time: float, excludes: t
         cost=cost,
         risk=SAFE,
         time=time,
+        by_rule=True,
         state_ratio=0.0 if "optimizer" in said else 1.0,
         traced="activations" in said,
         excludes=excludes,

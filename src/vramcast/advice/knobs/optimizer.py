@@ -64,5 +64,6 @@ def _option(
         cost=cost,
         risk=risk,
         time=time,
+        by_rule=time != 1,
         state_ratio=ratio,
     )

@@ -12,6 +12,8 @@ NAME = "precision"
 
 _BF16_FROM = (8, 0)
 _FP16_FROM = (7, 0)
+_LEFT = {"bf16": 0.7, "fp16": 0.7, "pure-bf16": 0.5, "pure-fp16": 0.5}
+"""Of the memory, before there is a trace: weights and state stay what they are under autocast."""
 _HALF_TIME = 0.5
 """Matrix products in half precision take at most half the time of fp32 on every card with tensor cores."""
 
@@ -42,4 +44,7 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
 
 def _option(now: Precision, text: str, preset: str, cost: str, risk: int, time: float) -> Option:
     value: Any = preset if now.tf32 is None else {"preset": preset, "tf32": now.tf32}  # what is left in fp32 stays so
-    return Option(knob=NAME, text=text, changes={"precision": value}, cost=cost, risk=risk, time=time, traced=True)
+    return Option(
+        knob=NAME, text=text, changes={"precision": value}, cost=cost, risk=risk, time=time, traced=True,
+        guess=_LEFT[preset],
+    )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,13 +16,14 @@ from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Component
 
 
-def build(component: Component, dtype: torch.dtype) -> Built:
+def find_class(component: Component) -> tuple[dict[str, Any], Any]:
+    """The config of the folder, and the class that it is for; None: it is a transformers model."""
     folder = _folder(component)
     raw = merged(read_json(folder / CONFIG), component.config)
     check_sizes(raw, str(folder / CONFIG))
     name = component.class_name or raw.get("_class_name")
-    if name is None:  # text encoders in a pipeline are transformers models
-        return transformers_folder.build(component, dtype)
+    if name is None:
+        return raw, None
     diffusers = library("diffusers", folder)
     with loading():
         model_class = getattr(diffusers, name, None) if isinstance(name, str) else None
@@ -30,10 +32,18 @@ def build(component: Component, dtype: torch.dtype) -> Built:
             f"{folder / CONFIG}: _class_name: diffusers {diffusers.__version__} has no model {name!r}; a newer version "
             "may, or name a Python function that builds it (factory: package.module:function)"
         )
+    return raw, model_class
+
+
+def build(component: Component, dtype: torch.dtype) -> Built:
+    raw, model_class = find_class(component)
+    if model_class is None:  # text encoders in a pipeline are
+        return transformers_folder.build(component, dtype)
     try:
         module = model_class.from_config({**raw, **component.arguments})
     except (TypeError, ValueError, KeyError) as error:
-        raise UsageError(f"{folder / CONFIG}: {name} cannot be built from it: {error}") from None
+        where = _folder(component) / CONFIG
+        raise UsageError(f"{where}: {model_class.__name__} cannot be built from it: {error}") from None
     return Built(module=in_dtype(module, dtype), config=dict(module.config), family="diffusers")
 
 

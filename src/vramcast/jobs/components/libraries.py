@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from vramcast.errors import UsageError
+from vramcast.factories import without_collections
 
 _SETTINGS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "DIFFUSERS_VERBOSITY": "error"}
 """Read by the libraries when they are imported: no network, and no advice about a run which is none."""
@@ -28,7 +30,9 @@ def library(name: str, wanted_for: object) -> Any:
         raise UsageError(f"{wanted_for} needs {name}, which is not installed: pip install {name}") from None
 
 
-def loading() -> AbstractContextManager[Any]:
+@contextmanager
+def loading() -> Iterator[None]:
     """Around what loads a library's modules, which asking it for a class may do: the constants that a module makes then
     stay off the card, also where a model is being built there."""
-    return torch.device("cpu")
+    with torch.device("cpu"), without_collections():
+        yield

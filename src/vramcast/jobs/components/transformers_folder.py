@@ -33,7 +33,8 @@ TASKS = {
 """The heads that `task` names, as transformers' Auto classes."""
 
 
-def build(component: Component, dtype: torch.dtype) -> Built:
+def find_class(component: Component) -> tuple[Any, Any]:
+    """The config of the folder, and the class that it is for."""
     folder = Path(component.transformers or component.diffusers or "") / (component.subfolder or "")
     if not (folder / CONFIG).is_file():
         raise UsageError(why_no_model(folder) if folder.is_dir() else f"no such folder: {folder}")
@@ -41,7 +42,11 @@ def build(component: Component, dtype: torch.dtype) -> Built:
     check_sizes(raw, str(folder / CONFIG))
     with loading():
         config = _config(folder, raw, component)
-        model_class = _model_class(folder, raw, config, component)
+        return config, _model_class(folder, raw, config, component)
+
+
+def build(component: Component, dtype: torch.dtype) -> Built:
+    config, model_class = find_class(component)
     arguments = dict(component.arguments)
     if model_class.__name__.startswith("Auto"):
         module = model_class.from_config(
