@@ -93,6 +93,19 @@ def test_it_fits_and_the_next_does_not(job: Any, axis: str, memory: str) -> None
     assert vramcast.predict(sizes.at(found.number), gpu).device_bytes == found.device_bytes
 
 
+@pytest.mark.parametrize("limit", [{"memory": "600MB"}, {"fraction": 0.004}], ids=["memory", "fraction"])
+def test_what_pytorch_may_reserve_is_the_limit_of_the_largest_batch(limit: dict[str, Any]) -> None:
+    job = {**VIDEO, "target": {"gpu": "h200", **limit}}
+    (batch,) = vramcast.advise(job).advice.largest
+    allowed = 600_000_000 if "memory" in limit else int(0.004 * find_gpu("h200").total_memory_bytes)
+    fits, too_large = (
+        vramcast.predict({**job, "sizes": {**job["sizes"], "batch": number}})
+        for number in (batch.sizes["batch"], batch.sizes["batch"] + 1)
+    )
+    assert fits.fits and fits.peak_reserved_bytes <= allowed
+    assert not too_large.fits
+
+
 def test_advise_names_them(capsys: pytest.CaptureFixture[str]) -> None:
     job = {**VIDEO, "sizes": {**VIDEO["sizes"], "batch": 2}}
     found = vramcast.advise(job, memory="1GiB", largest=True)

@@ -9,6 +9,7 @@ from vramcast.advice.runs import Runs, Traced
 from vramcast.errors import VramcastError
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.axes import AXES, axes
+from vramcast.jobs.run import limit_for
 from vramcast.jobs.scaling import Largest, Sizes
 from vramcast.jobs.schema import Job
 from vramcast.memory.advice import LargestSize
@@ -79,7 +80,8 @@ def _look(task: _Task) -> Largest | VramcastError:
         sizes = Sizes(task.job, axes(task.job)[task.axis], steps=task.steps)
         for number, trace in task.known:
             sizes.add(number, task.gpu, trace)
-        return sizes.largest(task.gpu, near=task.near, traced_beyond=task.axis != "batch")
+        limit_bytes = limit_for(task.job, task.gpu)
+        return sizes.largest(task.gpu, limit_bytes=limit_bytes, near=task.near, traced_beyond=task.axis != "batch")
     except VramcastError as error:
         error.__traceback__ = error.__cause__ = error.__context__ = None
         return error

@@ -126,7 +126,7 @@ def _trace(task: tuple[Wish, GpuSpec, int]) -> Traced | VramcastError:
     wish, gpu, steps = task
     job, under = wish.job, wish.under
     try:
-        traced = trace_job(job, gpu, steps=steps, allocator_conf=job.allocator_conf, limit_bytes=limit_for(job, None))
+        traced = trace_job(job, gpu, steps=steps, allocator_conf=job.allocator_conf, limit_bytes=limit_for(job, gpu))
         found = predict_trace(traced.trace)
         if wish.perhaps and _lacks_room_that_is_lost(found):
             under = (*under, wish.perhaps)

@@ -35,6 +35,10 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
     settings = parser.add_argument_group("settings")
     for option, (_, help_text) in _SETTINGS.items():
         settings.add_argument(f"--{option}", metavar="NAME", help=help_text)
+    settings.add_argument(
+        "--fraction", type=float, metavar="SHARE",
+        help="PyTorch may reserve this share of the card, as set_per_process_memory_fraction says",
+    )  # fmt: skip
     settings.add_argument("--inference", action="store_true", help="forward passes only")
     settings.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes",
@@ -76,6 +80,8 @@ def overrides(args: argparse.Namespace) -> dict[str, Any]:
         value = getattr(args, option)
         if value is not None:
             changes[key] = value
+    if args.fraction is not None:
+        changes["target.fraction"] = args.fraction
     if args.inference:
         changes["task"] = "inference"
     for change in args.changes:

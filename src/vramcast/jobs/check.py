@@ -13,7 +13,7 @@ from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.gpus.state import LocalGpu, local_gpu, local_gpus
 from vramcast.jobs.load import LoadedJob, with_overrides
 from vramcast.jobs.prediction import JobPrediction
-from vramcast.jobs.run import as_loaded, choose_card, predict
+from vramcast.jobs.run import as_loaded, choose_card, limit_for, predict
 from vramcast.jobs.scaling import Batches
 from vramcast.jobs.schema import Job
 from vramcast.memory.account import largest
@@ -152,7 +152,7 @@ class _Finder:
             return None
         batches = Batches(job, steps=self.steps, allocator_conf=self.conf, progress=self.progress)
         try:
-            found = batches.largest(self.result.gpu, batch - 1)
+            found = batches.largest(self.result.gpu, batch - 1, limit_for(job, self.result.gpu))
         except VramcastError:  # a batch that this model does not run with
             return None
         if not found.batch:

@@ -45,7 +45,7 @@ def predict(
     loaded = as_loaded(job)
     job = loaded.job
     card, remark = choose_card(job, gpu)
-    limit_bytes = limit_for(job, memory)
+    limit_bytes = limit_for(job, card, memory)
     conf = allocator_conf if allocator_conf is not None else job.allocator_conf
 
     progress("loading PyTorch")
@@ -99,7 +99,10 @@ def choose_card(job: Job, gpu: str | GpuSpec | None) -> tuple[GpuSpec, str | Non
     ), f"none was named and there is none here: {find_gpu(DEFAULT_CARD).short_name} is taken"
 
 
-def limit_for(job: Job, memory: str | int | None) -> int | None:
+def limit_for(job: Job, gpu: GpuSpec, memory: str | int | None = None) -> int | None:
+    """What PyTorch may reserve at most; None: what the card has."""
+    if memory is None and job.target.fraction is not None:
+        return int(gpu.total_memory_bytes * job.target.fraction)
     wanted = memory if memory is not None else job.target.memory
     limit = parse_bytes(wanted) if isinstance(wanted, str) else wanted
     if limit is not None and limit <= 0:

@@ -69,4 +69,12 @@ class Target(Section):
     gpu: str | None = None
     """A card by any of its names, or a size such as 24GiB."""
     memory: str | None = None
-    """What PyTorch may reserve at most (24GiB), instead of what the card has."""
+    """What PyTorch may reserve at most (24GiB), instead of what the card has; the CUDA context is not part of it."""
+    fraction: Annotated[float, Field(gt=0, le=1, strict=False)] | None = None
+    """The same as a share of the card: what torch.cuda.set_per_process_memory_fraction is called with."""
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        if self.memory is not None and self.fraction is not None:
+            raise ValueError("memory and fraction both limit what PyTorch may reserve: leave one out")
+        return self
