@@ -21,10 +21,11 @@ import time
 import traceback
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import yaml
 
@@ -72,23 +73,51 @@ def load_everything() -> list[Workload]:
 
 def preload(workloads: list[Workload]) -> None:
     """Import in the parent what the factories import, with CUDA out of reach."""
-    import torch
-
-    count, lazy_init = torch._C._cuda_getDeviceCount, torch.cuda._lazy_init
-
-    def refuse() -> None:
-        raise RuntimeError("CUDA is out of reach while the parent imports")
-
-    torch._C._cuda_getDeviceCount, torch.cuda._lazy_init = lambda: 1, refuse
-    try:
+    with _cuda_out_of_reach():
         for module in sorted({w.factory.partition(":")[0] for w in workloads}):
             for name in _imports_of(HERE.parent / (module.replace(".", "/") + ".py")):
                 _import_quietly(name)
             importlib.import_module(module)
         for name in ("vramcast.measure.real_run", "vramcast.measure.op_record", "vramcast.measure.event_record"):
             importlib.import_module(name)
-    finally:
-        torch._C._cuda_getDeviceCount, torch.cuda._lazy_init = count, lazy_init
+
+
+@contextmanager
+def _cuda_out_of_reach() -> Iterator[None]:
+    """What is imported finds the GPU of this machine, and cannot touch it; without one, it finds none.
+
+    What libraries ask of the card when they are imported (torchao: its capability, and whether Triton works) is
+    answered without it.
+    """
+    import torch
+    import torch.utils._triton
+
+    if not torch.backends.cuda.is_built():
+        yield
+        return
+    capability = _capability()
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("CUDA is out of reach while the parent imports")
+
+    has_triton = importlib.util.find_spec("triton") is not None
+    with ExitStack() as patches:
+        for owner, name, value in (
+            (torch._C, "_cuda_getDeviceCount", lambda: int(Path("/dev/nvidiactl").exists())),
+            (torch.cuda, "_lazy_init", refuse),
+            (torch.cuda, "get_device_capability", (lambda *_: capability) if capability else refuse),
+            (torch.utils._triton, "has_triton", lambda: has_triton),
+        ):
+            patches.enter_context(mock.patch.object(owner, name, value))
+        yield
+
+
+def _capability() -> tuple[int, int] | None:
+    """Of the first card, as NVML says; None: there is none, or it cannot be asked."""
+    from vramcast.gpus.state import local_gpus
+
+    card = next(iter(local_gpus()), None)
+    return None if card is None else card.spec().compute_capability
 
 
 def _imports_of(path: Path) -> list[str]:
