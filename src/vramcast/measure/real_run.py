@@ -203,7 +203,7 @@ def measure_factory(
         stats = torch.cuda.memory_stats()
         final = take_memory_point()
         if probe_host is not None:
-            # Before `then`: a profiler leaves launches slower than it found them. A job can fill the card.
+            # Before `then`: a profiler may stay attached and slow launches down. The job may have filled the card.
             with suppress(torch.OutOfMemoryError):
                 host_calls["after"] = probe_host()
         if then is not None:
