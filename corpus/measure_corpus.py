@@ -78,8 +78,8 @@ def preload(workloads: list[Workload]) -> None:
             for name in _imports_of(HERE.parent / (module.replace(".", "/") + ".py")):
                 _import_quietly(name)
             importlib.import_module(module)
-        for name in ("vramcast.measure.real_run", "vramcast.measure.op_record", "vramcast.measure.event_record"):
-            importlib.import_module(name)
+        for name in ("real_run", "op_record", "event_record", "calibration.host"):
+            importlib.import_module(f"vramcast.measure.{name}")
 
 
 @contextmanager
@@ -193,6 +193,7 @@ def run_workload(workload: Workload, mode: str, parts: Path, threads: int, steps
             result |= {k: record[k] for k in ("consistent", "peak_allocated_bytes", "peak_reserved_bytes")}
             result |= {"events": len(record["events"]), "gz_bytes": len(data)}
         else:
+            from vramcast.measure.calibration.host import quick_host_costs
             from vramcast.measure.real_run import measure_factory
 
             timing = mode in ("time", "op-times")
@@ -208,6 +209,7 @@ def run_workload(workload: Workload, mode: str, parts: Path, threads: int, steps
                 free_running_steps=4 if timing else 0,
                 **({"exclusive": lambda: file_lock(parts / "gpu.lock")} if timing else {}),
                 then=then if mode == "op-times" else None,
+                probe_host=quick_host_costs if timing else None,
             )  # fmt: skip
             result |= run.to_json()
             if profiled:

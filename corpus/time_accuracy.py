@@ -3,8 +3,9 @@
     python -m corpus.time_accuracy [--traces FOLDER] [--only REGEX] [--details]
     python -m corpus.time_accuracy --predict corpus/drawn-4.yaml --out FILE
 
-The second form writes what is predicted of workloads that were not measured yet. `--traces` keeps the traces of the
-workloads in a folder and takes those that are there already: useful while only the timing changes.
+The second form writes what is predicted of workloads that were not measured yet, for hosts of several speeds too.
+`--traces` keeps the traces of the workloads in a folder and takes those that are there already: useful while only the
+timing changes.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def print_summary(comparisons: list[TimeComparison]) -> None:
     for title, group in groups(comparisons):
         print(f"{title}: {len(group)}")
         for name, count, middle, most, within in summary(group):
-            print(f"  {name:<26} {count:4d}  median {middle:6.1%}  nine of ten {most:6.1%}  within 20 % {within:5.0%}")
+            print(f"  {name:<39} {count:4d}  median {middle:6.1%}  nine of ten {most:6.1%}  within 20 % {within:5.0%}")
     for title, pairs in pairs_of_variants(comparisons):
         print(f"pairs in the right order ({title}): {pairs.right} of {pairs.total} ({pairs.share:.1%})")
         for one, other in pairs.wrong[:12]:

@@ -17,6 +17,8 @@ HERE = Path(__file__).resolve().parent
 LEAST_PHASE = 0.02
 """A phase that is a smaller part of its step than this is not judged."""
 LEAST_DIFFERENCE = 0.05
+AGAINST_FASTEST = "step, against the fastest step"
+AT_HOST_SPEED = "at the host's measured speed"
 _SAME_MODEL = ("name", "kind", "layers", "width", "heads", "channels", "gated", "dims", "rank")
 
 
@@ -34,6 +36,19 @@ class TimeComparison:
     @property
     def specification_error(self) -> float:
         return self.predicted.specification_seconds / self.measured.seconds - 1
+
+    @property
+    def fastest_error(self) -> float:
+        return self.predicted.seconds / self.measured.fastest_seconds - 1
+
+    @property
+    def at_host_speed(self) -> TimeComparison | None:
+        """Measured and predicted at the speed that the host had meanwhile, where both are known."""
+        probed = self.measured.probed
+        if probed is None or probed.host_factor is None:
+            return None
+        predicted = self.predicted.at_host(probed.host_factor)
+        return None if predicted is None else TimeComparison(probed, predicted)
 
     def phase_error(self, phase: str) -> float | None:
         measured = self.measured.phases.get(phase, 0.0)
@@ -79,7 +94,7 @@ def predicted_before() -> dict[str, TimeFigures]:
             figures = json.loads(text)
             name = figures.pop("name")
             if "error" not in figures:
-                found[name] = TimeFigures(**figures)
+                found[name] = TimeFigures.from_json(figures)
     return found
 
 
@@ -141,16 +156,26 @@ def quantile(values: Iterable[float], share: float) -> float:
 def summary(comparisons: list[TimeComparison]) -> list[tuple[str, int, float, float, float]]:
     """(what, how many, median error, nine of ten, within 20 %)."""
     rows = []
-    columns: list[tuple[str, list[float]]] = [("step", [c.error for c in comparisons])]
-    for phase in PHASES:
-        errors = [c.phase_error(phase) for c in comparisons]
-        columns.append((phase, [e for e in errors if e is not None]))
+    columns = _errors(comparisons)
     columns.append(("step, specification only", [c.specification_error for c in comparisons]))
+    columns.append((AGAINST_FASTEST, [c.fastest_error for c in comparisons]))
+    probed = [there for c in comparisons if (there := c.at_host_speed) is not None]
+    if probed:
+        columns += [(f"{name}, {AT_HOST_SPEED}", errors) for name, errors in _errors(probed)]
     for name, found in columns:
         sizes = [abs(error) for error in found]
         within = sum(size <= 0.2 for size in sizes) / len(sizes) if sizes else 0.0
         rows.append((name, len(sizes), quantile(sizes, 0.5), quantile(sizes, 0.9), within))
     return rows
+
+
+def _errors(comparisons: list[TimeComparison]) -> list[tuple[str, list[float]]]:
+    """Of the step and of each phase."""
+    found = [("step", [c.error for c in comparisons])]
+    for phase in PHASES:
+        errors = [c.phase_error(phase) for c in comparisons]
+        found.append((phase, [e for e in errors if e is not None]))
+    return found
 
 
 def spread(comparisons: list[TimeComparison]) -> dict[str, tuple[float, float]]:

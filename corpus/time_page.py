@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from corpus.markdown import paragraph, table
 from corpus.time_errors import (
+    AGAINST_FASTEST,
+    AT_HOST_SPEED,
     TimeComparison,
     blind,
     groups,
@@ -46,6 +48,8 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
             unlike these. Times of kernels and of the host are fitted to recorded ops of {seen} workloads."""
         ),
         "",
+        *_other_yardsticks(found),
+        "",
     ]
     for title, group in groups(found):
         lines += [*_table(title, group), ""]
@@ -69,6 +73,19 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
         "`python -m corpus.time_accuracy --write` predicts them again and rewrites this section.",
         END,
     ]
+
+
+def _other_yardsticks(comparisons: Sequence[TimeComparison]) -> list[str]:
+    """What the rows mean that judge by another measure than the plain one."""
+    text = f"""*{AGAINST_FASTEST.capitalize()}*: against the fastest of the measured steps instead of their middle, the
+        one that the machine disturbed least; it replaces no figure, and where a host was quick at times it is worse
+        than the plain one."""
+    probed = sum(comparison.at_host_speed is not None for comparison in [*comparisons, *blind(comparisons)])
+    if probed:
+        text += f""" *{AT_HOST_SPEED.capitalize()}*: single calls were timed right before and after the run, and the
+            prediction is the one for a host that takes as much longer or shorter for them, between predictions that
+            were made for hosts of several speeds; of the runs that have such figures."""
+    return paragraph(text)
 
 
 def readme_summary(comparisons: Sequence[TimeComparison]) -> list[str]:

@@ -6,8 +6,9 @@ the same process would measure the first one too.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
@@ -78,6 +79,8 @@ class RealRun:
     host: dict[str, dict[str, int]] = field(default_factory=dict)
     """The computer's memory: resident before and after set-up, its peaks in the steps, and PyTorch's pinned memory."""
     extra: dict[str, Any] = field(default_factory=dict)
+    host_calls: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What the host took for single calls, by kind, before the job was built and after its steps; where asked for."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain dictionaries and lists."""
@@ -154,44 +157,58 @@ def measure_factory(
     seed: int = 0,
     exclusive: Callable[[], AbstractContextManager[Any]] = nullcontext,
     then: Callable[[Callable[[], object], PhaseWatcher], object] | None = None,
+    probe_host: Callable[[], dict[str, float]] | None = None,
 ) -> RealRun:
-    """Build the job, run `steps` steps, and measure. `exclusive` guards the part whose time counts; `then` gets
-    the step after it has been measured, still inside."""
+    """Build the job, run `steps` steps, and measure. `exclusive` guards the parts whose time counts; `then` gets
+    the step after all of that has been read, still inside. `probe_host` times single calls before the job is built
+    and after its steps: PyTorch's figures do not show it, the driver's have the kernels that it loads."""
     if not torch.cuda.is_available():
         raise UsageError("measuring needs a GPU that PyTorch can use; there is none here")
     if not 0 <= warmup_steps < steps:
         raise UsageError(f"warmup_steps must lie between 0 and steps - 1, not {warmup_steps} of {steps}")
     driver: dict[str, int | None] = {"device_before_bytes": device_used_bytes()}
-    torch.manual_seed(seed)
     torch.cuda.init()
     torch.cuda.synchronize()
     driver["context_bytes"] = process_used_bytes()
     driver["free_with_context_bytes"] = torch.cuda.mem_get_info()[0]
     host = {"before": resident_bytes()}
+    host_calls = {}
+    if probe_host is not None:
+        with exclusive():
+            host_calls["before"] = probe_host()
+            _empty_allocator()
+    torch.manual_seed(seed)
     recorder = _Recorder()
     watcher = PhaseWatcher(recorder.boundary)
 
-    with watcher.watching():
-        started = perf_counter()
-        step = factory(**(arguments or {}))
+    with ExitStack() as alone:
+        with watcher.watching():
+            started = perf_counter()
+            step = factory(**(arguments or {}))
+            torch.cuda.synchronize()
+            setup_seconds = perf_counter() - started
+            recorder.clear()
+            setup = take_memory_point()
+            driver["setup_bytes"] = process_used_bytes()
+            host |= {"setup": resident_bytes(), "pinned_setup": pinned_bytes()}
+            alone.enter_context(exclusive())
+            with HostWatch() as watch:
+                measured = [_measure_step(step, watcher, recorder) for _ in range(steps)]
+                recorder.enabled = False
+                free_running = _free_running(step, free_running_steps) if free_running_steps else None
         torch.cuda.synchronize()
-        setup_seconds = perf_counter() - started
-        recorder.clear()
-        setup = take_memory_point()
-        driver["setup_bytes"] = process_used_bytes()
-        host |= {"setup": resident_bytes(), "pinned_setup": pinned_bytes()}
-        with exclusive(), HostWatch() as watch:
-            measured = [_measure_step(step, watcher, recorder) for _ in range(steps)]
-            recorder.enabled = False
-            free_running = _free_running(step, free_running_steps) if free_running_steps else None
-            if then is not None:
+        host |= {"steps": watch.peaks, "pinned": pinned_bytes()}
+        driver["end_bytes"] = process_used_bytes()
+        driver["device_end_bytes"] = device_used_bytes()
+        stats = torch.cuda.memory_stats()
+        final = take_memory_point()
+        if probe_host is not None:
+            # Before `then`: a profiler may stay attached and slow launches down. The job may have filled the card.
+            with suppress(torch.OutOfMemoryError):
+                host_calls["after"] = probe_host()
+        if then is not None:
+            with watcher.watching():
                 then(step, watcher)
-    torch.cuda.synchronize()
-    host |= {"steps": watch.peaks, "pinned": pinned_bytes()}
-    driver["end_bytes"] = process_used_bytes()
-    driver["device_end_bytes"] = device_used_bytes()
-    stats = torch.cuda.memory_stats()
-    final = take_memory_point()
     timed = measured[warmup_steps:]
     return RealRun(
         peak_allocated_bytes=_highest("peak_allocated_bytes", setup, final, measured),
@@ -210,6 +227,7 @@ def measure_factory(
         seed=seed,
         host=host,
         extra={"optimizer_steps": watcher.optimizer_steps},
+        host_calls=host_calls,
     )
 
 
@@ -250,6 +268,15 @@ def _free_running(step: Callable[[], object], count: int) -> float:
         step()
     torch.cuda.synchronize()
     return (perf_counter() - started) / count
+
+
+def _empty_allocator() -> None:
+    """As it was before anything ran; cuBLAS keeps its workspace in it until it is told otherwise."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
 
 
 def _highest(name: str, setup: MemoryPoint, final: MemoryPoint, steps: list[StepMeasurement]) -> int:

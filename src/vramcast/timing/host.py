@@ -110,12 +110,24 @@ def packaged_host() -> HostModel:
     return HostModel(data["seconds"], Latencies(**data["latencies"]), str(data["source"]))
 
 
+def packaged_calls() -> dict[str, float]:
+    """What that host took for single calls, by kind."""
+    return dict(_packaged()["calls"])
+
+
 def host_of(calibration: Calibration | None) -> HostModel:
     """The host that a calibration was made on: the packaged one, as much slower or faster as it took for the same
     single calls."""
     host = packaged_host()
-    factor = None if calibration is None else factor_between(calibration.host, _packaged()["calls"])
+    factor = None if calibration is None else host_factor(calibration.host)
     return host if factor is None else host.scaled(factor)
+
+
+def host_factor(*probes: Mapping[str, float]) -> float | None:
+    """How many times as long a host takes as the packaged one, from what single calls took there (by kind, as
+    `measure/calibration/host.py` times them); the geometric mean where it was asked more than once."""
+    found = [factor for calls in probes if (factor := factor_between(calls, packaged_calls())) is not None]
+    return math.exp(sum(map(math.log, found)) / len(found)) if found else None
 
 
 def factor_between(theirs: Mapping[str, float], ours: Mapping[str, float]) -> float | None:
