@@ -34,6 +34,8 @@ _FRONT = 6
 """Points of the front that are looked for."""
 _FRONT_TRACES, _MANY_EVENTS = 4, 15_000
 """Runs that are traced for it; half of them where a trace is longer than that."""
+_BEFORE_TIME = 3
+"""What counts before the time for the throughput: risk, changes to the training, the margin."""
 _TRIES = 8
 """Traces that may disappoint before the search gives up on a level of risk."""
 
@@ -231,13 +233,27 @@ class Search:
                 heapq.heappush(queue, (now, number))
             elif one in self.found:
                 chosen.append(one)
-            else:
+            elif not self._has_equal(one):
                 self._trace([one, *self._beside_it(estimated, queue, one, len(chosen))])
                 if one in self.found and self.prediction(one).fits:
                     heapq.heappush(queue, (self._rank(one), number))
                 else:
                     failed += 1
         return chosen
+
+    def _has_equal(self, one: Combination) -> bool:
+        """What was traced is as good and about as fast: a trace that takes long would not be worth its time."""
+        place = self._rank(one)[:_BEFORE_TIME]
+        return (
+            self._is_long
+            and self.objective == OBJECTIVES[0]
+            and any(
+                self.prediction(other).fits
+                and self._rank(other)[:_BEFORE_TIME] <= place
+                and self.time(one) > self.time(other) * FASTER
+                for other in self.found
+            )
+        )
 
     def _beside_it(
         self, estimated: Sequence[Combination], queue: Sequence[tuple[tuple[float, ...], int]], one: Combination, n: int
