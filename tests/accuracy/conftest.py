@@ -7,6 +7,8 @@ import importlib.util
 import os
 import zlib
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import pytest
 
@@ -24,24 +26,31 @@ def recorded() -> list[object]:
     return [workload for recording in recordings() for workload in recording.workloads]
 
 
+@cache
 def reason_to_skip(name: str) -> str:
     """Why a workload cannot be compared here; empty when it can."""
-    from corpus.measure_corpus import load_everything
-    from corpus.predictions import recordings
-
     if zlib.crc32(name.encode()) % ONE_IN and not os.environ.get(EVERY_VARIABLE):
         return f"one in {ONE_IN} is enough here: `make accuracy` predicts it, and so does {EVERY_VARIABLE}=1"
-    workloads = {w.name: w for w in load_everything()}
+    workloads, environments = _corpus()
     needs = workloads[name].needs if name in workloads else []
     if name in workloads and workloads[name].missing:
         return "needs " + ", ".join(workloads[name].missing)
-    for recording in recordings():
-        measured_with = {"torch": recording.environment["torch"], **recording.environment.get("packages", {})}
+    for environment in environments:
+        measured_with = {"torch": environment["torch"], **environment.get("packages", {})}
         for package in ("torch", *needs):
             wanted = measured_with.get(package, "").partition("+")[0]
             if wanted and (here := importlib.metadata.version(package).partition("+")[0]) != wanted:
                 return f"measured with {package} {wanted}, here is {here}"
     return ""
+
+
+@cache
+def _corpus() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Workloads by name, and the environments in which they were recorded."""
+    from corpus.measure_corpus import load_everything
+    from corpus.predictions import recordings
+
+    return {w.name: w for w in load_everything()}, [recording.environment for recording in recordings()]
 
 
 @pytest.fixture(scope="session")
