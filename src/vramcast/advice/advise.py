@@ -246,18 +246,16 @@ def _placed(error: VramcastError, loaded: LoadedJob) -> VramcastError:
 
 def _suggestion(loaded: LoadedJob, search: Search, one: Combination, card: str) -> Suggestion:
     job = with_overrides(loaded.job, one.changes)
-    batch = job.effective_sizes["batch"]
-    samples = batch * job.accumulation * job.gpus.count
     sample_seconds = search.pace.seconds_per_sample(one)
     return Suggestion(
         changes=tuple(Change(knob=o.knob, text=o.text, cost=o.cost, risk=RISKS[o.risk]) for o in one.options),
         overrides=one.changes,
         prediction=search.prediction(one),
-        batch=batch,
+        batch=job.effective_sizes["batch"],
         accumulation=job.accumulation,
-        samples_per_step=samples,
+        samples_per_step=job.samples_per_step,
         time_factor=search.time(one),
-        step_seconds=None if sample_seconds is None else sample_seconds * samples,
+        step_seconds=None if sample_seconds is None else sample_seconds * job.samples_per_step,
         samples_per_second=None if sample_seconds is None else 1 / sample_seconds,
         by_rule=tuple(option.text for option in one.by_rule),
         config=config_text(loaded, one.changes, card),

@@ -66,14 +66,11 @@ class Pace:
             if time is None or one in self._runs or one.run != one:
                 continue
             job = with_overrides(self._job, one.changes)
-            batch, passes = job.effective_sizes["batch"], job.accumulation
             self._runs[one] = _Run(
-                sample_seconds=prod(option.time for option in one.by_rule)
-                * time.seconds
-                / (batch * passes * job.gpus.count),
-                batch=batch,
-                device_seconds=time.device_seconds / passes,
-                host_seconds=time.host_seconds / passes,
+                sample_seconds=prod(option.time for option in one.by_rule) * time.seconds / job.samples_per_step,
+                batch=job.effective_sizes["batch"],
+                device_seconds=time.device_seconds / job.accumulation,
+                host_seconds=time.host_seconds / job.accumulation,
             )
 
     def _time(self, one: Combination) -> float:

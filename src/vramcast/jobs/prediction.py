@@ -80,7 +80,7 @@ class JobPrediction:
 
     @property
     def samples_per_step(self) -> int:
-        return self.job.effective_sizes["batch"] * self.job.accumulation * self.job.gpus.count
+        return self.job.samples_per_step
 
     @property
     def steps_per_epoch(self) -> int | None:

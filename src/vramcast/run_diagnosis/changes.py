@@ -30,7 +30,7 @@ def _change(loaded: LoadedJob, one: Outcome) -> PredictedChange | None:
     return PredictedChange(
         change=one.text,
         seconds=one.time.seconds - one.time.phases.get("data", 0.0),
-        samples=job.effective_sizes["batch"] * job.accumulation * job.gpus.count,
+        samples=job.samples_per_step,
         device_bytes=one.prediction.device_bytes,
         fits=one.prediction.fits,
         loading_seconds=None if dataset is None or dataset.seconds_per_sample is None else loading_seconds(job),

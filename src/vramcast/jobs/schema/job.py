@@ -118,6 +118,11 @@ class Job(Section):
         sizes.setdefault("batch", 1)
         return sizes
 
+    @property
+    def samples_per_step(self) -> int:
+        """Of all GPUs and passes."""
+        return self.effective_sizes["batch"] * self.accumulation * self.gpus.count
+
     @model_validator(mode="after")
     def _agree(self) -> Self:
         from vramcast.jobs.offload import check_offload
