@@ -78,7 +78,7 @@ def preload(workloads: list[Workload]) -> None:
             for name in _imports_of(HERE.parent / (module.replace(".", "/") + ".py")):
                 _import_quietly(name)
             importlib.import_module(module)
-        for name in ("real_run", "op_record", "event_record", "calibration.host"):
+        for name in ("real_run", "op_record", "event_record"):
             importlib.import_module(f"vramcast.measure.{name}")
 
 
@@ -193,7 +193,6 @@ def run_workload(workload: Workload, mode: str, parts: Path, threads: int, steps
             result |= {k: record[k] for k in ("consistent", "peak_allocated_bytes", "peak_reserved_bytes")}
             result |= {"events": len(record["events"]), "gz_bytes": len(data)}
         else:
-            from vramcast.measure.calibration.host import quick_host_costs
             from vramcast.measure.real_run import measure_factory
 
             timing = mode in ("time", "op-times")
@@ -209,7 +208,7 @@ def run_workload(workload: Workload, mode: str, parts: Path, threads: int, steps
                 free_running_steps=4 if timing else 0,
                 **({"exclusive": lambda: file_lock(parts / "gpu.lock")} if timing else {}),
                 then=then if mode == "op-times" else None,
-                probe_host=quick_host_costs if timing else None,
+                watch_host=timing,
             )  # fmt: skip
             result |= run.to_json()
             if profiled:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,7 @@ HERE = Path(__file__).resolve().parent
 LEAST_PHASE = 0.02
 """A phase that is a smaller part of its step than this is not judged."""
 LEAST_DIFFERENCE = 0.05
-AGAINST_FASTEST = "step, against the fastest step"
-AT_HOST_SPEED = "at the host's measured speed"
+UNDISTURBED = "undisturbed host"
 _SAME_MODEL = ("name", "kind", "layers", "width", "heads", "channels", "gated", "dims", "rank")
 
 
@@ -38,17 +37,15 @@ class TimeComparison:
         return self.predicted.specification_seconds / self.measured.seconds - 1
 
     @property
-    def fastest_error(self) -> float:
-        return self.predicted.seconds / self.measured.fastest_seconds - 1
-
-    @property
-    def at_host_speed(self) -> TimeComparison | None:
-        """Measured and predicted at the speed that the host had meanwhile, where both are known."""
-        probed = self.measured.probed
-        if probed is None or probed.host_factor is None:
+    def undisturbed(self) -> TimeComparison | None:
+        """The same for a host that nothing slows down, where that was measured and predicted."""
+        measured, predicted = self.measured.undisturbed, self.predicted.undisturbed
+        if measured is None or predicted is None:
             return None
-        predicted = self.predicted.at_host(probed.host_factor)
-        return None if predicted is None else TimeComparison(probed, predicted)
+        return TimeComparison(
+            replace(self.measured, seconds=measured.seconds, phases=measured.phases),
+            replace(self.predicted, seconds=predicted.seconds, phases=predicted.phases),
+        )
 
     def phase_error(self, phase: str) -> float | None:
         measured = self.measured.phases.get(phase, 0.0)
@@ -158,10 +155,9 @@ def summary(comparisons: list[TimeComparison]) -> list[tuple[str, int, float, fl
     rows = []
     columns = _errors(comparisons)
     columns.append(("step, specification only", [c.specification_error for c in comparisons]))
-    columns.append((AGAINST_FASTEST, [c.fastest_error for c in comparisons]))
-    probed = [there for c in comparisons if (there := c.at_host_speed) is not None]
-    if probed:
-        columns += [(f"{name}, {AT_HOST_SPEED}", errors) for name, errors in _errors(probed)]
+    calm = [there for c in comparisons if (there := c.undisturbed) is not None]
+    if calm:
+        columns += [(f"{name}, {UNDISTURBED}", errors) for name, errors in _errors(calm)]
     for name, found in columns:
         sizes = [abs(error) for error in found]
         within = sum(size <= 0.2 for size in sizes) / len(sizes) if sizes else 0.0

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from corpus.markdown import paragraph, table
 from corpus.time_errors import (
-    AGAINST_FASTEST,
-    AT_HOST_SPEED,
+    UNDISTURBED,
     TimeComparison,
     blind,
     groups,
@@ -35,9 +34,7 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
             time is the mean of two: the median of steps with a wait between them, and the time of steps in a row
             (where those differ by more than 40 % something disturbed one of them, and the smaller counts:
             {noisy or "none"}); and the mean of all runs where a workload was measured more than once. Phases are those
-            of the steps with a wait between them. A host-bound step differs by 10 to 30 % from run to run, and from
-            minute to minute, on the machine
-            itself. [timing.md](timing.md) says how it is predicted."""
+            of the steps with a wait between them. [timing.md](timing.md) says how it is predicted."""
         ),
         "",
         *paragraph(
@@ -48,7 +45,7 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
             unlike these. Times of kernels and of the host are fitted to recorded ops of {seen} workloads."""
         ),
         "",
-        *_other_yardsticks(found),
+        *_undisturbed(),
         "",
     ]
     for title, group in groups(found):
@@ -75,17 +72,15 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
     ]
 
 
-def _other_yardsticks(comparisons: Sequence[TimeComparison]) -> list[str]:
+def _undisturbed() -> list[str]:
     """What the rows mean that judge by another measure than the plain one."""
-    text = f"""*{AGAINST_FASTEST.capitalize()}*: against the fastest of the measured steps instead of their middle, the
-        one that the machine disturbed least; it replaces no figure, and where a host was quick at times it is worse
-        than the plain one."""
-    probed = sum(comparison.at_host_speed is not None for comparison in [*comparisons, *blind(comparisons)])
-    if probed:
-        text += f""" *{AT_HOST_SPEED.capitalize()}*: single calls were timed right before and after the run, and the
-            prediction is the one for a host that takes as much longer or shorter for them, between predictions that
-            were made for hosts of several speeds; of the runs that have such figures."""
-    return paragraph(text)
+    return paragraph(
+        f"""*{UNDISTURBED.capitalize()}*: the H200's computer is shared, and what others do there makes the host take up
+        to 1.8 times as long, for seconds or for a whole run; host-bound steps take up to 1.6 times as long then.
+        Where the host's speed was watched during a run, these rows set the step that it would have made undisturbed
+        beside the prediction for an undisturbed host. The other rows are of runs as they came, beside the prediction
+        for a host as it is on average."""
+    )
 
 
 def readme_summary(comparisons: Sequence[TimeComparison]) -> list[str]:

@@ -6,34 +6,40 @@ import difflib
 import gzip
 import json
 import zipfile
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from corpus.recorded import Recorded, identity
 from vramcast.gpus import GpuSpec, find_gpu
+from vramcast.measure.host_speed import undisturbed
 from vramcast.timing import predict_step
 from vramcast.timing.costs import CostModel
-from vramcast.timing.host import host_factor, packaged_host
+from vramcast.timing.host import undisturbed_host
 from vramcast.trace import StepTrace
 from vramcast.trace.calls import MARKS, OpCalls
 
 RECORDS = Path(__file__).resolve().parent / "records"
 OP_TIMES = RECORDS / "op_times"
-STEP_TIMES = (RECORDS / "times", OP_TIMES)
+STEP_TIMES = (RECORDS / "times", OP_TIMES, RECORDS / "watched_times")
 NOISE = 0.4
 PHASES = ("forward", "backward", "optimizer")
-HOST_FACTORS = (0.7, 0.85, 1.0, 1.2, 1.4, 1.7)
-"""Hosts that a step is predicted for: what each takes over what the packaged figures' host took."""
 
 # Under a recording mode some ops make tensors that they do not make alone, and the other way round.
 _MAY_DIFFER = {
     "aten.empty.memory_format", "aten.lift_fresh.default", "aten.detach.default", "aten.scalar_tensor.default",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """A step while nothing else slows the host down, measured or predicted."""
+
+    seconds: float
+    phases: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -46,14 +52,10 @@ class MeasuredTimes(Recorded):
     """Of steps with a wait between them, which the phases add up to."""
     phases: Mapping[str, float]
     issue_seconds: float | None
-    fastest_seconds: float
-    """The step with a wait before and after it that was disturbed least."""
     noisy: bool = False
     """With and without waits between steps the times were far apart, and the smaller one counts."""
-    host_factor: float | None = None
-    """How many times as long as the packaged figures' host this one took for single calls, before and after."""
-    probed: MeasuredTimes | None = None
-    """Of several runs that are combined: those alone whose host's factor is known."""
+    undisturbed: Undisturbed | None = None
+    """Where the host's speed was watched."""
 
 
 def measured_times(folders: Sequence[Path] = STEP_TIMES) -> dict[str, list[MeasuredTimes]]:
@@ -90,38 +92,26 @@ def _times(record: dict[str, Any], gpu: str) -> MeasuredTimes:
         step_seconds=step_seconds,
         phases={name: median(step["phase_seconds"].get(name, 0.0) for step in steps) for name in PHASES},
         issue_seconds=median(step["issue_seconds"] for step in steps) if "issue_seconds" in steps[0] else None,
-        fastest_seconds=min(step["device_seconds"] for step in steps),
         noisy=noisy,
-        host_factor=host_factor(*record.get("host_calls", {}).values()),
+        undisturbed=Undisturbed(*undisturbed(record["watched"])) if record.get("watched") else None,
     )
 
 
 def combined(runs: Sequence[MeasuredTimes]) -> MeasuredTimes:
     """One figure of several runs: hosts differ from run to run, so the mean is nearer to what to expect."""
-    probed = [run for run in runs if run.host_factor is not None]
-    return replace(_mean(runs), probed=_mean(probed) if probed else None)
-
-
-def _mean(runs: Sequence[MeasuredTimes]) -> MeasuredTimes:
-    factors = [run.host_factor for run in runs if run.host_factor is not None]
+    calm = [run.undisturbed for run in runs if run.undisturbed is not None]
     return replace(
         runs[-1],
-        seconds=sum(run.seconds for run in runs) / len(runs),
-        step_seconds=sum(run.step_seconds for run in runs) / len(runs),
-        phases={name: sum(run.phases[name] for run in runs) / len(runs) for name in PHASES},
-        fastest_seconds=min(run.fastest_seconds for run in runs),
+        seconds=fmean(run.seconds for run in runs),
+        step_seconds=fmean(run.step_seconds for run in runs),
+        phases=_mean_phases(runs),
         noisy=any(run.noisy for run in runs),
-        host_factor=sum(factors) / len(factors) if len(factors) == len(runs) else None,
+        undisturbed=Undisturbed(fmean(one.seconds for one in calm), _mean_phases(calm)) if calm else None,
     )
 
 
-@dataclass(frozen=True)
-class AtHost:
-    """What is predicted of a step whose host takes `factor` times as long as the packaged figures say."""
-
-    factor: float
-    seconds: float
-    phases: Mapping[str, float]
+def _mean_phases(runs: Sequence[MeasuredTimes | Undisturbed]) -> dict[str, float]:
+    return {name: fmean(run.phases.get(name, 0.0) for run in runs) for name in PHASES}
 
 
 @dataclass(frozen=True)
@@ -135,29 +125,13 @@ class TimeFigures:
     host_seconds: float
     specification_seconds: float
     """As for a card that was never measured."""
-    at_host_speed: tuple[AtHost, ...] = ()
-    """By factor; nothing in predictions that were written before this was."""
+    undisturbed: Undisturbed | None = None
+    """Nothing in predictions that were written before this was."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> TimeFigures:
-        points = tuple(AtHost(**point) for point in document.get("at_host_speed", ()))
-        return cls(**{**document, "at_host_speed": points})
-
-    def at_host(self, factor: float) -> TimeFigures | None:
-        """The same for a host that takes `factor` times as long, between the two nearest of the predicted ones, or
-        on the line through the last two beyond them."""
-        points = self.at_host_speed
-        if len(points) < 2:
-            return None
-        place = bisect_left([point.factor for point in points], factor)
-        low, high = points[min(max(place, 1), len(points) - 1) - 1 :][:2]
-        share = (factor - low.factor) / (high.factor - low.factor)
-
-        def between(one: float, other: float) -> float:
-            return one + share * (other - one)
-
-        phases = {name: between(seconds, high.phases.get(name, 0.0)) for name, seconds in low.phases.items()}
-        return replace(self, seconds=between(low.seconds, high.seconds), phases=phases)
+        calm = document.get("undisturbed")
+        return cls(**{**document, "undisturbed": Undisturbed(**calm) if calm else None})
 
 
 def time_figures(trace: StepTrace) -> TimeFigures | None:
@@ -165,13 +139,9 @@ def time_figures(trace: StepTrace) -> TimeFigures | None:
     model = _model(gpu.id, calibrated=True)
     time = predict_step(trace, gpu, model=model)
     plain = predict_step(trace, gpu, model=_model(gpu.id, calibrated=False))
-    if time is None or plain is None:
+    calm = predict_step(trace, gpu, model=model, host=undisturbed_host())
+    if time is None or plain is None or calm is None:
         return None
-    points = []
-    for factor in HOST_FACTORS:
-        there = predict_step(trace, gpu, model=model, host=packaged_host().scaled(factor))
-        if there is not None:
-            points.append(AtHost(factor, there.seconds, dict(there.phases)))
     return TimeFigures(
         seconds=time.seconds,
         phases=dict(time.phases),
@@ -179,7 +149,7 @@ def time_figures(trace: StepTrace) -> TimeFigures | None:
         device_seconds=time.device_seconds,
         host_seconds=time.host_seconds,
         specification_seconds=plain.seconds,
-        at_host_speed=tuple(points),
+        undisturbed=Undisturbed(calm.seconds, dict(calm.phases)),
     )
 
 

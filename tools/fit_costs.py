@@ -17,7 +17,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
 from corpus.times import combined, measured_times, op_records
@@ -77,16 +76,11 @@ def trusted(rows: list[Row], card: Card) -> list[Row]:
 
 
 def sweep() -> dict[str, Any]:
-    """All sweeps as one; what the host took is the mean of them, since it differs from day to day."""
+    """All sweeps as one. What the host took is not among it: the package's host has a file of its own (fit_host.py)."""
     swept = [json.loads(gzip.decompress(path.read_bytes())) for path in sorted(RECORDS.glob("*sweep*.json.gz"))]
     if not swept:
-        return {"rows": [], "host": {}, "environment": {}}
-    host = {name: geometric_mean(one["host"][name] for one in swept) for name in swept[0]["host"]}
-    return {
-        "rows": [row for one in swept for row in one["rows"]],
-        "host": host,
-        "environment": swept[-1]["environment"],
-    }
+        return {"rows": [], "environment": {}}
+    return {"rows": [row for one in swept for row in one["rows"]], "environment": swept[-1]["environment"]}
 
 
 def family(name: str) -> str:
@@ -204,9 +198,7 @@ def main() -> None:
         }
         source = f"measured on {versions['gpu']} with torch {versions['torch']}: steps of {len(recorded)} workloads"
         source += f" and a sweep of {len(swept['rows'])} operators" if extra else ""
-        Calibration(
-            gpu="h200", source=source, date="2026-11-15", environment=versions, kinds=models, host=swept["host"]
-        ).save(PACKAGED)
+        Calibration(gpu="h200", source=source, date="2026-11-15", environment=versions, kinds=models).save(PACKAGED)
         print(f"wrote {PACKAGED.relative_to(ROOT)}")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,62 +114,28 @@ def test_only_the_timed_part_is_exclusive(monkeypatch: pytest.MonkeyPatch) -> No
     assert run.free_running_step_seconds is not None
 
 
-def test_probes_of_the_host_leave_no_mark_on_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_is_watched_after_memory_was_read_and_before_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     card = FakeCard(monkeypatch)
     order: list[str] = []
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: card.move(-900))
-    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: order.append("clear"), raising=False)
-
-    @contextmanager
-    def lock() -> Iterator[None]:
-        order.append("lock")
-        yield
-        order.append("unlock")
-
-    def probe() -> dict[str, float]:
-        order.append("probe")
-        card.move(900)
-        model = nn.Linear(2, 2)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-        return {"view": 1e-6 * len(order)}
 
     def factory() -> Any:
-        order.append(f"build {torch.rand(()).item():.4f}")
         card.move(100)
-        return lambda: order.append("step")
 
-    def run(**options: Any) -> real_run.RealRun:
-        return real_run.measure_factory(
-            factory, steps=2, warmup_steps=1, exclusive=lock, then=lambda *_: order.append("then"), **options
-        )
+        def step() -> None:
+            order.append("step")
+            card.move(10 * len(order))
+            card.move(-10 * len(order))
 
-    found = run(probe_host=probe)
-    first = order.copy()
-    order.clear()
-    assert run().host_calls == {}
-    built = order[0]
-    assert first == [
-        "lock", "probe", "clear", "unlock", built, "lock", "step", "step", "probe", "then", "unlock",
-    ]  # fmt: skip
-    assert found.host_calls == {"before": {"view": 2e-6}, "after": {"view": pytest.approx(9e-6)}}
-    assert found.peak_allocated_bytes == found.setup.peak_allocated_bytes == 100
-    assert found.extra == {"optimizer_steps": 0}
+        return step
 
-
-def test_a_full_card_has_no_second_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    FakeCard(monkeypatch)
-    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
-    answers = iter([{"view": 1e-6}])
-
-    def probe() -> dict[str, float]:
-        for answer in answers:
-            return answer
-        raise torch.OutOfMemoryError
-
-    run = real_run.measure_factory(lambda: lambda: None, steps=1, warmup_steps=0, probe_host=probe)
-    assert run.host_calls == {"before": {"view": 1e-6}}
+    run = real_run.measure_factory(
+        factory, steps=2, warmup_steps=1, watch_host=True, then=lambda *_: order.append("then")
+    )
+    tried = len(run.watched["steps"])
+    assert order == ["step"] * (2 + tried) + ["then"] and tried >= 8
+    assert run.peak_allocated_bytes == 120, "what the watched steps took is not in it"
+    assert all(len(step["loops"]) == 4 and step["phase_seconds"] for step in run.watched["steps"])
+    assert real_run.measure_factory(factory, steps=2, warmup_steps=1).watched == {}
 
 
 def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

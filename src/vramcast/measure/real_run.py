@@ -6,9 +6,8 @@ the same process would measure the first one too.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from vramcast.errors import UsageError
 from vramcast.factories import Factory
 from vramcast.measure.driver_state import device_used_bytes, environment, process_used_bytes
+from vramcast.measure.host_speed import watched_steps
 from vramcast.measure.host_state import HostWatch, pinned_bytes, resident_bytes
 from vramcast.measure.phases import PhaseWatcher
 
@@ -79,8 +79,8 @@ class RealRun:
     host: dict[str, dict[str, int]] = field(default_factory=dict)
     """The computer's memory: resident before and after set-up, its peaks in the steps, and PyTorch's pinned memory."""
     extra: dict[str, Any] = field(default_factory=dict)
-    host_calls: dict[str, dict[str, float]] = field(default_factory=dict)
-    """What the host took for single calls, by kind, before the job was built and after its steps; where asked for."""
+    watched: dict[str, Any] = field(default_factory=dict)
+    """Further steps, each with how fast the host was meanwhile (`host_speed.py`); where asked for."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain dictionaries and lists."""
@@ -157,11 +157,11 @@ def measure_factory(
     seed: int = 0,
     exclusive: Callable[[], AbstractContextManager[Any]] = nullcontext,
     then: Callable[[Callable[[], object], PhaseWatcher], object] | None = None,
-    probe_host: Callable[[], dict[str, float]] | None = None,
+    watch_host: bool = False,
 ) -> RealRun:
     """Build the job, run `steps` steps, and measure. `exclusive` guards the parts whose time counts; `then` gets
-    the step after all of that has been read, still inside. `probe_host` times single calls before the job is built
-    and after its steps: PyTorch's figures do not show it, the driver's have the kernels that it loads."""
+    the step after all of that has been read, still inside. `watch_host` measures further steps, each with how fast the
+    host was meanwhile, once all memory has been read."""
     if not torch.cuda.is_available():
         raise UsageError("measuring needs a GPU that PyTorch can use; there is none here")
     if not 0 <= warmup_steps < steps:
@@ -172,11 +172,6 @@ def measure_factory(
     driver["context_bytes"] = process_used_bytes()
     driver["free_with_context_bytes"] = torch.cuda.mem_get_info()[0]
     host = {"before": resident_bytes()}
-    host_calls = {}
-    if probe_host is not None:
-        with exclusive():
-            host_calls["before"] = probe_host()
-            _empty_allocator()
     torch.manual_seed(seed)
     recorder = _Recorder()
     watcher = PhaseWatcher(recorder.boundary)
@@ -202,10 +197,8 @@ def measure_factory(
         driver["device_end_bytes"] = device_used_bytes()
         stats = torch.cuda.memory_stats()
         final = take_memory_point()
-        if probe_host is not None:
-            # Before `then`: a profiler may stay attached and slow launches down. The job may have filled the card.
-            with suppress(torch.OutOfMemoryError):
-                host_calls["after"] = probe_host()
+        # Before `then`: a profiler may stay attached and slow launches down.
+        watched = _watched(step, watcher, recorder) if watch_host else {}
         if then is not None:
             with watcher.watching():
                 then(step, watcher)
@@ -227,7 +220,7 @@ def measure_factory(
         seed=seed,
         host=host,
         extra={"optimizer_steps": watcher.optimizer_steps},
-        host_calls=host_calls,
+        watched=watched,
     )
 
 
@@ -261,6 +254,17 @@ def _measure_step(step: Callable[[], object], watcher: PhaseWatcher, recorder: _
     )
 
 
+def _watched(step: Callable[[], object], watcher: PhaseWatcher, recorder: _Recorder) -> dict[str, Any]:
+    recorder.enabled = True
+
+    def times() -> dict[str, Any]:
+        one = _measure_step(step, watcher, recorder)
+        return {"device_seconds": one.device_seconds, "phase_seconds": one.phase_seconds}
+
+    with watcher.watching():
+        return watched_steps(times)
+
+
 def _free_running(step: Callable[[], object], count: int) -> float:
     torch.cuda.synchronize()
     started = perf_counter()
@@ -268,15 +272,6 @@ def _free_running(step: Callable[[], object], count: int) -> float:
         step()
     torch.cuda.synchronize()
     return (perf_counter() - started) / count
-
-
-def _empty_allocator() -> None:
-    """As it was before anything ran; cuBLAS keeps its workspace in it until it is told otherwise."""
-    gc.collect()
-    torch.cuda.synchronize()
-    torch._C._cuda_clearCublasWorkspaces()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
 
 
 def _highest(name: str, setup: MemoryPoint, final: MemoryPoint, steps: list[StepMeasurement]) -> int:

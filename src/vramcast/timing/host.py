@@ -104,33 +104,31 @@ def _packaged() -> dict[str, Any]:
 
 
 @cache
-def packaged_host() -> HostModel:
-    """The host of the machine that the package's measurements come from."""
+def undisturbed_host() -> HostModel:
+    """The host of the machine that the package's measurements come from, when nothing else slows it down."""
     data = _packaged()
     return HostModel(data["seconds"], Latencies(**data["latencies"]), str(data["source"]))
 
 
+@cache
+def packaged_host() -> HostModel:
+    """The same host as it is on average: other guests of its computer take their part."""
+    return undisturbed_host().scaled(float(_packaged()["typical"]))
+
+
 def packaged_calls() -> dict[str, float]:
-    """What that host took for single calls, by kind."""
+    """What the undisturbed host took for single calls, by kind."""
     return dict(_packaged()["calls"])
 
 
 def host_of(calibration: Calibration | None) -> HostModel:
     """The host that a calibration was made on: the packaged one, as much slower or faster as it took for the same
     single calls."""
-    host = packaged_host()
-    factor = None if calibration is None else host_factor(calibration.host)
-    return host if factor is None else host.scaled(factor)
-
-
-def host_factor(*probes: Mapping[str, float]) -> float | None:
-    """How many times as long a host takes as the packaged one, from what single calls took there (by kind, as
-    `measure/calibration/host.py` times them); the geometric mean where it was asked more than once."""
-    found = [factor for calls in probes if (factor := factor_between(calls, packaged_calls())) is not None]
-    return math.exp(sum(map(math.log, found)) / len(found)) if found else None
+    factor = None if calibration is None else factor_between(calibration.host, packaged_calls())
+    return packaged_host() if factor is None else undisturbed_host().scaled(factor)
 
 
 def factor_between(theirs: Mapping[str, float], ours: Mapping[str, float]) -> float | None:
-    """How much slower a host is, from what both took for the same kinds of calls."""
+    """How much slower a host is, from what both took for the same kinds of calls (geometric mean)."""
     common = [theirs[name] / ours[name] for name in theirs if ours.get(name, 0) > 0 and theirs[name] > 0]
     return math.exp(sum(map(math.log, common)) / len(common)) if common else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -13,10 +13,6 @@ from torch.nn import functional
 
 _CALLS = 200
 _REPEATS = 7
-QUICK_KINDS = (
-    "view", "elementwise", "elementwise-grad", "matmul-grad", "module", "linear-module", "backward-elementwise",
-    "adamw-foreach",
-)  # fmt: skip
 
 
 def _issue_seconds(call: Callable[[], object], calls: int = _CALLS) -> float:
@@ -57,15 +53,9 @@ def _chain(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, de
     return make
 
 
-def host_costs(kinds: Collection[str] | None = None) -> dict[str, float]:
-    """Seconds the host takes for one call, by kind: of all kinds, or of some."""
-    found = _probes()
-    return {kind: found[kind]() for kind in found if kinds is None or kind in kinds}
-
-
-def quick_host_costs() -> dict[str, float]:
-    """Of the kinds that most of a step is made of; about 0.2 s."""
-    return host_costs(QUICK_KINDS)
+def host_costs() -> dict[str, float]:
+    """Seconds the host takes for one call, by kind."""
+    return {kind: probe() for kind, probe in _probes().items()}
 
 
 def _probes() -> dict[str, Callable[[], float]]:
