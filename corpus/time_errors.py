@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 LEAST_PHASE = 0.02
 """A phase that is a smaller part of its step than this is not judged."""
 LEAST_DIFFERENCE = 0.05
-UNDISTURBED = "undisturbed host"
+AT_HOST_SPEED = "at the host's measured speed"
 _SAME_MODEL = ("name", "kind", "layers", "width", "heads", "channels", "gated", "dims", "rank")
 
 
@@ -37,15 +37,13 @@ class TimeComparison:
         return self.predicted.specification_seconds / self.measured.seconds - 1
 
     @property
-    def undisturbed(self) -> TimeComparison | None:
-        """The same for a host that nothing slows down, where that was measured and predicted."""
-        measured, predicted = self.measured.undisturbed, self.predicted.undisturbed
-        if measured is None or predicted is None:
+    def at_host_speed(self) -> TimeComparison | None:
+        """Steps during which the host's speed was watched, beside the prediction for that speed."""
+        watched = self.measured.watched
+        predicted = None if watched is None else self.predicted.at_host(watched.factor)
+        if watched is None or predicted is None:
             return None
-        return TimeComparison(
-            replace(self.measured, seconds=measured.seconds, phases=measured.phases),
-            replace(self.predicted, seconds=predicted.seconds, phases=predicted.phases),
-        )
+        return TimeComparison(replace(self.measured, seconds=watched.seconds, phases=watched.phases), predicted)
 
     def phase_error(self, phase: str) -> float | None:
         measured = self.measured.phases.get(phase, 0.0)
@@ -155,9 +153,9 @@ def summary(comparisons: list[TimeComparison]) -> list[tuple[str, int, float, fl
     rows = []
     columns = _errors(comparisons)
     columns.append(("step, specification only", [c.specification_error for c in comparisons]))
-    calm = [there for c in comparisons if (there := c.undisturbed) is not None]
-    if calm:
-        columns += [(f"{name}, {UNDISTURBED}", errors) for name, errors in _errors(calm)]
+    watched = [there for c in comparisons if (there := c.at_host_speed) is not None]
+    if watched:
+        columns += [(f"{name}, {AT_HOST_SPEED}", errors) for name, errors in _errors(watched)]
     for name, found in columns:
         sizes = [abs(error) for error in found]
         within = sum(size <= 0.2 for size in sizes) / len(sizes) if sizes else 0.0

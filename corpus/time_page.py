@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from corpus.markdown import paragraph, table
 from corpus.time_errors import (
-    UNDISTURBED,
+    AT_HOST_SPEED,
     TimeComparison,
     blind,
     groups,
@@ -45,7 +45,7 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
             unlike these. Times of kernels and of the host are fitted to recorded ops of {seen} workloads."""
         ),
         "",
-        *_undisturbed(),
+        *_at_host_speed(),
         "",
     ]
     for title, group in groups(found):
@@ -72,14 +72,14 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
     ]
 
 
-def _undisturbed() -> list[str]:
+def _at_host_speed() -> list[str]:
     """What the rows mean that judge by another measure than the plain one."""
     return paragraph(
-        f"""*{UNDISTURBED.capitalize()}*: the H200's computer is shared, and what others do there makes the host take up
-        to 1.8 times as long, for seconds or for a whole run; host-bound steps take up to 1.6 times as long then.
-        Where the host's speed was watched during a run, these rows set the step that it would have made undisturbed
-        beside the prediction for an undisturbed host. The other rows are of runs as they came, beside the prediction
-        for a host as it is on average."""
+        f"""*{AT_HOST_SPEED.capitalize()}*: the H200's computer is shared, and what others do there makes its host take
+        up to 1.8 times as long, for seconds or for a whole run; a step that waits for the host takes as much longer.
+        Where the host's speed was watched while steps ran, these rows set those steps beside the prediction for a host
+        of that speed, on the line through predictions for hosts of other speeds that were made before. The other rows
+        are of runs as they came, beside the prediction for a host that is disturbed as usual."""
     )
 
 
@@ -89,11 +89,13 @@ def readme_summary(comparisons: Sequence[TimeComparison]) -> list[str]:
     (_, count, middle, _, within), *_ = summary(list(comparisons))
     (_, count_drawn, middle_drawn, _, within_drawn), *_ = summary(newest_blind(comparisons))
     pairs = order_of_pairs(filter(is_variant, before))
+    watched = {name: row for name, *row in summary(newest_blind(comparisons))}.get(f"step, {AT_HOST_SPEED}")
+    known = f" ({watched[1]:.1%} and {watched[3]:.0%} {AT_HOST_SPEED}: it is shared)" if watched else ""
     return paragraph(
         f"""The time of a step, of {count_drawn} workloads drawn at random and predicted before they were measured:
-        {middle_drawn:.1%} off at the median, {within_drawn:.0%} within 20 %; {pairs.right} of {pairs.total} pairs of
-        variants of one model in the right order. Over all {count} with the present code, most of which it was tuned
-        on: {middle:.1%}, {within:.0%} ([timing](docs/timing.md))."""
+        {middle_drawn:.1%} off at the median, {within_drawn:.0%} within 20 %{known}; {pairs.right} of {pairs.total}
+        pairs of variants of one model in the right order. Over all {count} with the present code, most of which it was
+        tuned on: {middle:.1%}, {within:.0%} ([timing](docs/timing.md))."""
     )
 
 

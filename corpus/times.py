@@ -6,6 +6,7 @@ import difflib
 import gzip
 import json
 import zipfile
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,7 +16,7 @@ from typing import Any
 
 from corpus.recorded import Recorded, identity
 from vramcast.gpus import GpuSpec, find_gpu
-from vramcast.measure.host_speed import undisturbed
+from vramcast.measure.host_speed import slowdown
 from vramcast.timing import predict_step
 from vramcast.timing.costs import CostModel
 from vramcast.timing.host import undisturbed_host
@@ -27,6 +28,8 @@ OP_TIMES = RECORDS / "op_times"
 STEP_TIMES = (RECORDS / "times", OP_TIMES, RECORDS / "watched_times")
 NOISE = 0.4
 PHASES = ("forward", "backward", "optimizer")
+HOST_FACTORS = (1.0, 1.3, 1.7)
+"""Hosts that a step is predicted for: what each takes over an undisturbed one."""
 
 # Under a recording mode some ops make tensors that they do not make alone, and the other way round.
 _MAY_DIFFER = {
@@ -35,9 +38,10 @@ _MAY_DIFFER = {
 
 
 @dataclass(frozen=True)
-class Undisturbed:
-    """A step while nothing else slows the host down, measured or predicted."""
+class AtHost:
+    """A step whose host takes `factor` times as long as an undisturbed one, measured or predicted."""
 
+    factor: float
     seconds: float
     phases: Mapping[str, float]
 
@@ -54,8 +58,8 @@ class MeasuredTimes(Recorded):
     issue_seconds: float | None
     noisy: bool = False
     """With and without waits between steps the times were far apart, and the smaller one counts."""
-    undisturbed: Undisturbed | None = None
-    """Where the host's speed was watched."""
+    watched: AtHost | None = None
+    """Further steps, whose host's speed is known."""
 
 
 def measured_times(folders: Sequence[Path] = STEP_TIMES) -> dict[str, list[MeasuredTimes]]:
@@ -93,25 +97,27 @@ def _times(record: dict[str, Any], gpu: str) -> MeasuredTimes:
         phases={name: median(step["phase_seconds"].get(name, 0.0) for step in steps) for name in PHASES},
         issue_seconds=median(step["issue_seconds"] for step in steps) if "issue_seconds" in steps[0] else None,
         noisy=noisy,
-        undisturbed=Undisturbed(*undisturbed(record["watched"])) if record.get("watched") else None,
+        watched=_watched(record["watched"]) if record.get("watched") else None,
     )
+
+
+def _watched(watched: dict[str, Any]) -> AtHost:
+    steps = watched["steps"]
+    phases = {name: median(step["phase_seconds"].get(name, 0.0) for step in steps) for name in PHASES}
+    return AtHost(slowdown(watched), median(step["device_seconds"] for step in steps), phases)
 
 
 def combined(runs: Sequence[MeasuredTimes]) -> MeasuredTimes:
     """One figure of several runs: hosts differ from run to run, so the mean is nearer to what to expect."""
-    calm = [run.undisturbed for run in runs if run.undisturbed is not None]
+    watched = [run.watched for run in runs if run.watched is not None]
     return replace(
         runs[-1],
         seconds=fmean(run.seconds for run in runs),
         step_seconds=fmean(run.step_seconds for run in runs),
-        phases=_mean_phases(runs),
+        phases={name: fmean(run.phases[name] for run in runs) for name in PHASES},
         noisy=any(run.noisy for run in runs),
-        undisturbed=Undisturbed(fmean(one.seconds for one in calm), _mean_phases(calm)) if calm else None,
+        watched=watched[-1] if watched else None,
     )
-
-
-def _mean_phases(runs: Sequence[MeasuredTimes | Undisturbed]) -> dict[str, float]:
-    return {name: fmean(run.phases.get(name, 0.0) for run in runs) for name in PHASES}
 
 
 @dataclass(frozen=True)
@@ -125,13 +131,29 @@ class TimeFigures:
     host_seconds: float
     specification_seconds: float
     """As for a card that was never measured."""
-    undisturbed: Undisturbed | None = None
-    """Nothing in predictions that were written before this was."""
+    at_host_speed: tuple[AtHost, ...] = ()
+    """By factor, undisturbed and busy; nothing in predictions that were written before this was."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> TimeFigures:
-        calm = document.get("undisturbed")
-        return cls(**{**document, "undisturbed": Undisturbed(**calm) if calm else None})
+        points = tuple(AtHost(**point) for point in document.get("at_host_speed", ()))
+        return cls(**{**document, "at_host_speed": points})
+
+    def at_host(self, factor: float) -> TimeFigures | None:
+        """The same for a host that takes `factor` times as long as an undisturbed one, on the line through the two
+        nearest of the predicted ones."""
+        points = self.at_host_speed
+        if len(points) < 2:
+            return None
+        place = bisect_left([point.factor for point in points], factor)
+        low, high = points[min(max(place, 1), len(points) - 1) - 1 :][:2]
+        share = (factor - low.factor) / (high.factor - low.factor)
+
+        def between(one: float, other: float) -> float:
+            return one + share * (other - one)
+
+        phases = {name: between(seconds, high.phases.get(name, 0.0)) for name, seconds in low.phases.items()}
+        return replace(self, seconds=between(low.seconds, high.seconds), phases=phases)
 
 
 def time_figures(trace: StepTrace) -> TimeFigures | None:
@@ -139,9 +161,13 @@ def time_figures(trace: StepTrace) -> TimeFigures | None:
     model = _model(gpu.id, calibrated=True)
     time = predict_step(trace, gpu, model=model)
     plain = predict_step(trace, gpu, model=_model(gpu.id, calibrated=False))
-    calm = predict_step(trace, gpu, model=model, host=undisturbed_host())
-    if time is None or plain is None or calm is None:
+    if time is None or plain is None:
         return None
+    points = []
+    for factor in HOST_FACTORS:
+        there = predict_step(trace, gpu, model=model, host=undisturbed_host().scaled(factor))
+        if there is not None:
+            points.append(AtHost(factor, there.seconds, dict(there.phases)))
     return TimeFigures(
         seconds=time.seconds,
         phases=dict(time.phases),
@@ -149,7 +175,7 @@ def time_figures(trace: StepTrace) -> TimeFigures | None:
         device_seconds=time.device_seconds,
         host_seconds=time.host_seconds,
         specification_seconds=plain.seconds,
-        undisturbed=Undisturbed(calm.seconds, dict(calm.phases)),
+        at_host_speed=tuple(points),
     )
 
 

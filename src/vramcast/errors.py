@@ -21,6 +21,14 @@ class CannotPredict(VramcastError):
     exit_code = 3
 
 
+class StepRefused(CannotPredict):
+    """A kernel does not take tensors as large as this step's; smaller ones would run."""
+
+
+class TooManyElements(RuntimeError):
+    """What PyTorch raises where a kernel does not take that many elements; on the virtual card."""
+
+
 class DoesNotFit(VramcastError):
     """A run that was about to start would not fit the card; `result` says by how much and why."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -107,3 +108,17 @@ def job() -> dict[str, Any]:
 
 def not_a_job() -> int:
     return 3
+
+
+def enlarging_step(batch: int, channels: int, size: int) -> Callable[[], None]:
+    """One convolution and an enlargement, channels last."""
+    model = nn.Conv2d(3, channels, 3, padding=1).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        x = torch.empty(batch, 3, size // 8, size // 8, device="cuda").to(memory_format=torch.channels_last)
+        F.interpolate(model(x), size=(size, size), mode="bilinear").mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step

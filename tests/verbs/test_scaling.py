@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.jobs.tiny import JOB
 from tests.samples import random_trace, transformer
+from vramcast.errors import StepRefused
 from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.jobs.load import load_job, with_overrides
 from vramcast.jobs.run import predict
@@ -170,3 +171,17 @@ def test_cards_with_the_same_kernels_share_traces() -> None:
 def test_shapes_survive_lengthening() -> None:
     longer = lengthened(transformer())
     assert len(longer.shape) == longer.n_blocks
+
+
+def test_what_a_kernel_refuses_is_not_the_largest_batch() -> None:
+    job = make_job(
+        {
+            "step": {"factory": "tests.jobs.tiny:enlarging_step", "arguments": {"channels": 64, "size": 1024}},
+            "sizes": {"batch": 4},
+        },
+        "job",
+    )
+    card = dataclasses.replace(find_gpu("h200"), total_memory_bytes=2**42)
+    assert Batches(job, steps=2).largest(card).batch == 31, "32 images have as many elements as an int cannot count"
+    with pytest.raises(StepRefused, match="less than INT_MAX elements"):
+        trace_job(with_overrides(job, {"sizes.batch": 32}), card, steps=1)

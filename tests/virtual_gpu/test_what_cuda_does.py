@@ -451,3 +451,20 @@ def test_a_discarded_model_gives_its_memory_back(gpu: VirtualGpu) -> None:
     trace = gpu.trace()
     alive = [b for b in range(trace.n_blocks) if trace.died_event[b] < 0]
     assert {trace.kind[b] for b in alive} == {8}, "only cuBLAS's workspaces stay"
+
+
+# -- what kernels refuse ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("batch", "channels", "last", "runs"), [
+    (62, 150, True, True), (63, 150, True, False), (63, 150, False, True), (900, 15, True, True),
+])  # fmt: skip
+def test_enlarged_channels_last_images_have_fewer_elements_than_an_int_counts(
+    batch: int, channels: int, last: bool, runs: bool
+) -> None:
+    layout = torch.channels_last if last else torch.contiguous_format
+    with vramcast.virtual_gpu("b200", limit_bytes=2**50):
+        x = torch.empty(batch, channels, 48, 48, device="cuda", dtype=torch.bfloat16, memory_format=layout)
+        refused = contextlib.nullcontext() if runs else pytest.raises(RuntimeError, match=r"INT_MAX .* \[63, 150, 480,")
+        with refused:
+            F.interpolate(x, size=(480, 480), mode="bilinear")

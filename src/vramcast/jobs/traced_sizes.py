@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vramcast.errors import StepRefused
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.axes import Axis
 from vramcast.jobs.load import with_overrides
@@ -100,7 +101,12 @@ class TracedSizes:
         """
         key = _key(batch, gpu, limit_bytes)
         if key not in self._known:
-            self._known[key] = self._work_out(batch, gpu, limit_bytes)
+            try:
+                self._known[key] = self._work_out(batch, gpu, limit_bytes)
+            except StepRefused:
+                if batch == 1:
+                    raise
+                self._known[key] = False, 0
         return self._known[key]
 
     def _work_out(self, batch: int, gpu: GpuSpec, limit_bytes: int | None) -> tuple[bool, int]:
@@ -120,7 +126,10 @@ class TracedSizes:
         capacity_bytes = capacity_of(trace, gpu, limit_bytes)
         if highest_without_workspaces(trace) > capacity_bytes:
             return False
-        run = self._limited(number, gpu, capacity_bytes)
+        try:
+            run = self._limited(number, gpu, capacity_bytes)
+        except StepRefused:
+            run = None
         if run is None:
             return False
         self._squeezed.add(key)

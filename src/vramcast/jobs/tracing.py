@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from vramcast.access import check_code
-from vramcast.errors import CannotPredict, UsageError, VramcastError
+from vramcast.errors import CannotPredict, StepRefused, TooManyElements, UsageError, VramcastError
 from vramcast.factories import check_arguments, load_factory
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.components.build import build_component
@@ -177,7 +177,8 @@ def _run(
         except (VramcastError, KeyboardInterrupt):
             raise
         except (RuntimeError, ValueError) as error:  # a GradScaler refuses fp16 gradients with the latter
-            raise CannotPredict(f"{job.name}: the step failed: {_first_line(error)}") from error
+            kind = StepRefused if isinstance(error, TooManyElements) else CannotPredict
+            raise kind(f"{job.name}: the step failed: {_first_line(error)}") from error
     if refused:
         card.end_at_last_refusal()
     return card, session, refused
@@ -299,7 +300,7 @@ def _own_step(job: Job, card: VirtualGpu, session: _Session, steps: int, progres
             progress(f"step {i + 1} of {steps}")
             with _timed(card, i, steps):
                 step()
-    except (VramcastError, torch.OutOfMemoryError, KeyboardInterrupt):
+    except (VramcastError, TooManyElements, torch.OutOfMemoryError, KeyboardInterrupt):
         raise
     except Exception as error:
         name = job.step.factory

@@ -1,9 +1,9 @@
-"""What a step takes when nothing else on the computer slows its host down.
+"""How fast the host is while steps are timed.
 
 Where several guests share a computer, a neighbour's work on the other half of a core makes this one's take up to twice
 as long, for seconds at a time, and no counter shows it. A loop in pure Python does. It is timed on every processor, the
 program's two busy threads (Python's and autograd's) are put onto the fastest, and it is timed there again after the
-step. What the step takes against what the loop took, over many steps, says what it takes at the loop's fastest.
+step. What it took on average over its fastest says how much longer the host took for everything.
 """
 
 from __future__ import annotations
@@ -12,14 +12,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import combinations
-from math import exp, log
 from pathlib import Path
-from statistics import fmean, median
+from statistics import geometric_mean
 from time import perf_counter
 from typing import Any
-
-from vramcast.measure.phases import BACKWARD
 
 _LOOPS = 8_000
 _AUTOGRAD = "pt_autograd"
@@ -46,29 +42,10 @@ def watched_steps(measure_step: Callable[[], dict[str, Any]], *, seconds: float 
     return {"loop_seconds": fastest, "autograd_threads": len(_autograd_threads()), "steps": steps}
 
 
-def undisturbed(watched: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
-    """Seconds of the step and of each phase with the loop at its fastest, on a line through their logarithms."""
-    steps, fastest = watched["steps"], watched["loop_seconds"]
-
-    def slowdowns(places: Sequence[int]) -> list[float]:
-        return [fmean(log(step["loops"][place] / fastest) for place in places) for step in steps]
-
-    phases = {}
-    for name in dict.fromkeys(name for step in steps for name in step["phase_seconds"]):
-        felt = slowdowns((1, 3) if name == BACKWARD else (0, 2))
-        phases[name] = _at_zero(felt, [step["phase_seconds"].get(name, 0.0) for step in steps])
-    return _at_zero(slowdowns((0, 1, 2, 3)), [step["device_seconds"] for step in steps]), phases
-
-
-def _at_zero(slowdowns: Sequence[float], seconds: Sequence[float]) -> float:
-    """The line is the one whose slope is the middle of those between any two steps: single odd steps do not turn it."""
-    if min(seconds) <= 0:
-        return median(seconds)
-    points = [(x, log(y)) for x, y in zip(slowdowns, seconds, strict=True)]
-    slopes = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x1 != x2]
-    # A step is slowed down by no more than its host is, and not sped up.
-    slope = min(1.0, max(0.0, median(slopes))) if slopes else 0.0
-    return exp(median(y - slope * x for x, y in points))
+def slowdown(watched: Mapping[str, Any]) -> float:
+    """How many times as long as undisturbed the host took, on average over the steps."""
+    loops = [loop for step in watched["steps"] for loop in step["loops"]]
+    return geometric_mean(loops) / float(watched["loop_seconds"])
 
 
 def _alike(steps: Sequence[Mapping[str, Any]]) -> bool:

@@ -1,4 +1,5 @@
-"""Pooling and upsampling: a gradient that is not dense is copied first."""
+"""Pooling and upsampling: a gradient that is not dense is copied first, and some kernels take no more elements than an
+int counts."""
 
 from __future__ import annotations
 
@@ -6,11 +7,38 @@ from typing import Any
 
 import torch
 
+from vramcast.errors import TooManyElements
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
+
+_INT_MAX = 2**31 - 1
+
+
+def _refuse_beyond_int(name: str, least_channels: int, **tensors: torch.Tensor) -> None:
+    """As the kernels for channels-last images do; those for the other layout count further."""
+    for role, tensor in tensors.items():
+        turned = tensor.dim() == 4 and not tensor.is_contiguous() and tensor.size(1) >= least_channels
+        if turned and tensor.is_contiguous(memory_format=torch.channels_last) and tensor.numel() >= _INT_MAX:
+            raise TooManyElements(
+                f"{name} only supports {role} tensors with less than INT_MAX elements, but got {list(tensor.shape)}"
+            )
+
+
+@kernel("aten::upsample_bilinear2d")
+def bilinear(call: Call) -> Any:
+    out = call.run()
+    _refuse_beyond_int("upsample_bilinear2d_nhwc", 16, input=call.args[0], output=out)
+    return out
+
+
+@kernel("aten::upsample_nearest2d_backward")
+def nearest_backward(call: Call) -> Any:
+    out = resample_backward(call)
+    _refuse_beyond_int("upsample_nearest_nhwc", 4, grad_output=call.args[0], grad_input=out)
+    return out
 
 
 @kernel(
-    "aten::upsample_bilinear2d_backward", "aten::upsample_bicubic2d_backward", "aten::upsample_nearest2d_backward",
+    "aten::upsample_bilinear2d_backward", "aten::upsample_bicubic2d_backward",
     "aten::upsample_trilinear3d_backward", "aten::max_pool3d_with_indices_backward",
     "aten::avg_pool3d_backward", "aten::upsample_linear1d_backward", "aten::upsample_nearest3d_backward",
 )  # fmt: skip
