@@ -45,6 +45,11 @@ class TimeComparison:
             return None
         return TimeComparison(replace(self.measured, seconds=watched.seconds, phases=watched.phases), predicted)
 
+    @property
+    def reserved_error(self) -> float:
+        """Of the reserved peak of the same run."""
+        return self.predicted.reserved_bytes / self.measured.reserved_bytes - 1
+
     def phase_error(self, phase: str) -> float | None:
         measured = self.measured.phases.get(phase, 0.0)
         if measured < LEAST_PHASE * self.measured.seconds:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from corpus.errors import percent, signed_percent, summarize
 from corpus.markdown import paragraph, table
+from corpus.predictions import recordings
 from corpus.time_errors import (
     AT_HOST_SPEED,
     TimeComparison,
     blind,
+    draw_of,
     groups,
     is_variant,
     newest_blind,
@@ -18,6 +21,7 @@ from corpus.time_errors import (
 )
 from corpus.times import PHASES
 
+FAR_OFF = 0.01
 BEGIN, END = "<!-- times -->", "<!-- end of times -->"
 
 
@@ -50,6 +54,7 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
     ]
     for title, group in groups(found):
         lines += [*_table(title, group), ""]
+    lines += [*_memory(found), ""]
     lines += paragraph("*Order of variants.* Pairs of runs of one model whose measured times differ by more than 5 %:")
     lines += ["", *table(["pairs", "in the right order", "of", "share"], [
         [title, str(pairs.right), str(pairs.total), f"{pairs.share:.1%}"] for title, pairs in pairs_of_variants(found)
@@ -80,6 +85,24 @@ def _at_host_speed() -> list[str]:
         Where the host's speed was watched while steps ran, these rows set those steps beside the prediction for a host
         of that speed, on the line through predictions for hosts of other speeds that were made before. The other rows
         are of runs as they came, beside the prediction for a host that is disturbed as usual."""
+    )
+
+
+def _memory(comparisons: Sequence[TimeComparison]) -> list[str]:
+    """Of runs that were made for their times alone."""
+    elsewhere = {workload.name for recording in recordings() for workload in recording.workloads}
+    new = [one for one in comparisons if draw_of(one) and one.measured.name not in elsewhere]
+    errors = {one.measured.name: one.reserved_error for one in new}
+    exact = sum(error == 0 for error in errors.values())
+    worst = sorted((name for name in errors if abs(errors[name]) > FAR_OFF), key=lambda name: -abs(errors[name]))
+    named = ", ".join(f"`{name}` {signed_percent(errors[name])}" for name in worst)
+    found = summarize(errors.values())
+    return paragraph(
+        f"""*Memory of the same runs.* {found.count} of the drawn workloads were run for their times only, and are not
+        in the tables of memory above. Their reserved peaks, with the present code: {exact} to the byte,
+        {percent(found.p95)} at the 95th percentile, {percent(found.largest)} at most. Off by more than
+        {percent(FAR_OFF)}: {named or "none"}. What these ask for is right, as far as the peaks of their phases say;
+        where their blocks come to lie is not."""
     )
 
 

@@ -17,6 +17,8 @@ from typing import Any
 from corpus.recorded import Recorded, identity
 from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.measure.host_speed import slowdown
+from vramcast.memory.longer import lengthened
+from vramcast.memory.replay import replay
 from vramcast.timing import predict_step
 from vramcast.timing.costs import CostModel
 from vramcast.timing.host import undisturbed_host
@@ -54,6 +56,8 @@ class MeasuredTimes(Recorded):
     """What is compared with predictions: see `robust_seconds`."""
     step_seconds: float
     """Of steps with a wait between them, which the phases add up to."""
+    reserved_bytes: int
+    """The peak; where a workload ran more than once, of the last run."""
     phases: Mapping[str, float]
     issue_seconds: float | None
     noisy: bool = False
@@ -94,6 +98,7 @@ def _times(record: dict[str, Any], gpu: str) -> MeasuredTimes:
         **identity(record, gpu),
         seconds=seconds,
         step_seconds=step_seconds,
+        reserved_bytes=record["peak_reserved_bytes"],
         phases={name: median(step["phase_seconds"].get(name, 0.0) for step in steps) for name in PHASES},
         issue_seconds=median(step["issue_seconds"] for step in steps) if "issue_seconds" in steps[0] else None,
         noisy=noisy,
@@ -133,6 +138,8 @@ class TimeFigures:
     """As for a card that was never measured."""
     at_host_speed: tuple[AtHost, ...] = ()
     """By factor, undisturbed and busy; nothing in predictions that were written before this was."""
+    reserved_bytes: int = 0
+    """The predicted peak."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> TimeFigures:
@@ -176,6 +183,7 @@ def time_figures(trace: StepTrace) -> TimeFigures | None:
         host_seconds=time.host_seconds,
         specification_seconds=plain.seconds,
         at_host_speed=tuple(points),
+        reserved_bytes=replay(lengthened(trace)).peak_reserved.reserved_bytes,
     )
 
 

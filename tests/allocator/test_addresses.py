@@ -98,7 +98,7 @@ def test_the_context_lets_go_when_much_has_been_taken_or_a_kernel_has_run() -> N
 
     falling, rising = places(False, 50, 100), places(True, 50, 100)
     assert falling[1] < falling[0] and rising[1] > rising[0]
-    much = places(False, 320, 100)
+    much = places(False, 820, 100)
     assert much[1] > much[0]
 
 

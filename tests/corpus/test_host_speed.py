@@ -22,7 +22,7 @@ def _step(ms: float) -> dict[str, Any]:
 def _record(step_ms: list[float], watched_ms: float = 0.0, slowdown: float = 1.0) -> dict[str, Any]:
     record = {
         "name": "a", "factory": "m:f", "args": {}, "tags": ["vision"], "steps": [{}, *map(_step, step_ms)],
-        "warmup_steps": 1, "free_running_step_seconds": None,
+        "warmup_steps": 1, "free_running_step_seconds": None, "peak_reserved_bytes": 2**30,
     }  # fmt: skip
     if watched_ms:
         steps = [

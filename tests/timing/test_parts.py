@@ -124,4 +124,4 @@ def test_durations_follow_from_the_step() -> None:
 
 def test_a_card_that_was_not_measured_is_less_sure() -> None:
     sure, unsure = interval(1.0, calibrated=True), interval(1.0, calibrated=False)
-    assert unsure[0] < sure[0] < 1 < sure[1] < unsure[1]
+    assert unsure[0] <= sure[0] < 1 < sure[1] < unsure[1]

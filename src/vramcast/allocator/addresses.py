@@ -25,8 +25,9 @@ RANGE_BYTES = 32 << 20
 _MIB = 1 << 20
 _FIRST_RANGE_BYTES, _FIRST_USED_BYTES = 416 * _MIB, 414 * _MIB
 _SECOND_RANGE_BYTES, _SECOND_USED_BYTES = 96 * _MIB, 72 * _MIB
-SETTLED_BYTES = 300 * _MIB
-"""What has been taken when the context's range is free at the latest."""
+SETTLED_BYTES = 800 * _MIB
+"""What has been taken when the context's range is free at the latest. Peaks of 246 workloads on an H200 say so: most
+that feel it want more than 600 MiB, all less than 3 GiB. A few want other figures, so it is not the whole rule."""
 
 
 class AddressSpace:
