@@ -12,7 +12,7 @@ from vramcast.virtual_gpu import host_ops, values
 from vramcast.virtual_gpu.kernels import Call, kernel_for
 from vramcast.virtual_gpu.ledger import Ledger
 from vramcast.virtual_gpu.op_log import OpLog
-from vramcast.virtual_gpu.output_cache import OutputCache
+from vramcast.virtual_gpu.output_cache import OutputCache, writes_contents
 from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, sparse_parts
 from vramcast.virtual_gpu.unknown import in_words_of_cuda, no_rule
 
@@ -41,6 +41,7 @@ class DispatchMode(TorchDispatchMode):
         self.outputs = OutputCache()
         self._handlers: dict[Any, Handler] = {}
         self._op_ids: dict[Any, int] = {}
+        self._writes_contents: dict[Any, bool] = {}
         self._note_recipe = machine.guesses.note
         self._note_written = machine.guesses.note_written
         self._log: OpLog = machine.op_log
@@ -123,7 +124,7 @@ class DispatchMode(TorchDispatchMode):
 
     def run_in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
         try:
-            out = func(*args, **kwargs)
+            out = self._run_written(func, args, kwargs)
         except NotImplementedError:
             if func.namespace != "aten":
                 raise self.machine.report_unknown(no_rule(func, args)) from None
@@ -132,6 +133,12 @@ class DispatchMode(TorchDispatchMode):
         values.update_in_place(self, func, args, kwargs)
         self._note_written(func, args, kwargs)
         return out
+
+    def _run_written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        simple = self._writes_contents.get(func)
+        if simple is None:
+            simple = self._writes_contents[func] = writes_contents(func)
+        return self.outputs.run_in_place(func, args, kwargs) if simple else func(*args, **kwargs)
 
     def _foreach_in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = args[0]
