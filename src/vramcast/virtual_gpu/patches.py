@@ -6,10 +6,12 @@ gone.
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -134,9 +136,19 @@ def groups_on_the_card(original: Callable[..., Any]) -> Callable[..., Any]:
     return group
 
 
-def _eager(graph: Any, inputs: Any) -> Any:
-    """A backend by itself, not by its name: to find one among all by name, dynamo imports them all."""
-    return graph.forward
+def _compiled_when_called(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Libraries compile many functions that a program never calls, and the first to be compiled makes dynamo import
+    much of inductor."""
+    compiled: list[Callable[..., Any]] = []
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not compiled:
+            compiled.append(original(function, backend="eager"))
+        return compiled[0](*args, **kwargs)
+
+    call._torchdynamo_orig_callable = function  # type: ignore[attr-defined]
+    return call
 
 
 def compile_as_eager(put: Patches, note: Callable[[str], None]) -> None:
@@ -148,11 +160,13 @@ def compile_as_eager(put: Patches, note: Callable[[str], None]) -> None:
             return lambda inner: compile(inner, **options)
         if isinstance(model, torch.nn.Module):
             note(type(model).__name__)
-        return original(model, backend=_eager)
+        elif isinstance(model, (FunctionType, MethodType)):
+            return _compiled_when_called(original, model)
+        return original(model, backend="eager")
 
     put.set(torch, "compile", compile)
     put.set(torch.nn.Module, "compile", lambda module, *args, **kwargs: note(type(module).__name__))
-    # Functions are noted when they run: libraries compile many that a program never calls.
+    # Functions are noted when they run.
     eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     choose = getattr(eval_frame, "_callback_from_stance", None)
     if choose is None:
