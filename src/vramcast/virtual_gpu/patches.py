@@ -15,6 +15,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 
 from vramcast.trace.calls import HOOK
 from vramcast.virtual_gpu.storages import HOST, block_of
@@ -108,14 +109,36 @@ def hooks_with_modes(
 
         return run
 
+    def unseen(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def run(value: Any) -> Any:
+            mark(HOOK)
+            with torch._C.DisableTorchFunction():
+                return hook(value)
+
+        return run
+
     def __init__(self: Any, pack_hook: Callable[[Any], Any], unpack_hook: Callable[[Any], Any]) -> None:
         def pack(value: Any) -> Any:
             with saving():
                 return pack_hook(value)
 
-        original(self, with_mode(pack), with_mode(unpack_hook))
+        # What checkpointing packs with asks for shapes and dtypes of every tensor, and moves nothing.
+        is_bookkeeping = getattr(pack_hook, "__module__", "") == torch.utils.checkpoint.__name__
+        original(self, unseen(pack_hook) if is_bookkeeping else with_mode(pack), with_mode(unpack_hook))
 
     return __init__
+
+
+def seen_alike(put: Patches) -> None:
+    """Checkpointing compares what it packs with what it recomputes; neither asks the card (see hooks_with_modes)."""
+
+    def default(tensor: torch.Tensor) -> dict[str, Any]:
+        with torch._C.DisableTorchFunction():
+            return {"shape": tensor.shape, "dtype": tensor.dtype, "device": tensor.device}
+
+    checks = torch.utils.checkpoint._allowed_determinism_checks_to_fns
+    own = torch.utils.checkpoint._DEFAULT_DETERMINISM_MODE
+    put.set(torch.utils.checkpoint, "_allowed_determinism_checks_to_fns", {**checks, own: default})
 
 
 def groups_on_the_card(original: Callable[..., Any]) -> Callable[..., Any]:
