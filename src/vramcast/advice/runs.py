@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from vramcast.advice.estimate import Corners, corners_of
 from vramcast.errors import VramcastError
 from vramcast.factories import hush_torch, without_collections
 from vramcast.gpus import GpuSpec
@@ -41,6 +42,8 @@ class Traced:
     """Of a step; None where its ops are not known."""
     under: Mapping[str, Prediction] = field(default_factory=dict)
     """Setting of the allocator → the same run under it, without its trace."""
+    corners: Corners | None = None
+    """What estimates of other batches are made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +195,8 @@ def _predict(task: _Task, run: TracedJob) -> Traced:
         found = predict_trace(run.trace)
         gradient_bytes = sum(row.gradients_bytes for row in run.parameters)
         time = job_step_time(wish.job, run.trace, gpu, gradient_bytes=gradient_bytes, time_copies=wish.time_copies)
-    return Traced(found, run.parameters, dict(run.output_shapes), time)
+        corners = corners_of(run.trace)
+    return Traced(found, run.parameters, dict(run.output_shapes), time, corners=corners)
 
 
 def _predict_under(trace: StepTrace, settings: Sequence[str]) -> dict[str, Prediction]:

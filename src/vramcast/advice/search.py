@@ -78,7 +78,7 @@ class Search:
 
     def keep(self, one: Combination, traced: Traced) -> None:
         self.found[one] = traced
-        self.estimates.learn(one, traced.prediction)
+        self.estimates.learn(one, traced.prediction, traced.corners)
 
     def best(self, meanwhile: Callable[[], None] = lambda: None) -> list[Combination]:
         """The best few. What risks more, or takes much longer, is looked at only where less does not do, but for the

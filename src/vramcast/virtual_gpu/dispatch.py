@@ -95,7 +95,7 @@ class DispatchMode(TorchDispatchMode):
     # -- the kinds of op ------------------------------------------------------------------------------------
 
     def _functional(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
-        device = self.device_of(args, kwargs)
+        device = self._device(args, kwargs, known)
         if device == REAL and not _wants_meta(kwargs):
             return func(*args, **kwargs)
         if device == HOST:
@@ -126,7 +126,7 @@ class DispatchMode(TorchDispatchMode):
 
     def _on_contents(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
         """In place, and neither a size nor another argument changes."""
-        if self.device_of(args, kwargs) != GPU:
+        if self._device(args, kwargs, known) != GPU:
             return self._in_place(func, args, kwargs, known)
         self.enter(func)
         return self.run_in_place(func, args, kwargs, GPU, lambda: self.calls.run_in_place(func, args, kwargs, known))
@@ -165,7 +165,7 @@ class DispatchMode(TorchDispatchMode):
         for_host = host_ops.holds_on_host(kernel)
 
         def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
-            device = self.device_of(args, kwargs)
+            device = self._device(args, kwargs, known)
             if device == REAL and not _wants_meta(kwargs):
                 return func(*args, **kwargs)
             if device == HOST and not for_host:
@@ -187,6 +187,14 @@ class DispatchMode(TorchDispatchMode):
         ledger = self.ledger
         ledger.op = self._op_ids[id(func)]
         self.machine.locate(ledger)
+
+    def _device(self, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> int:
+        """Where such a call ran before, unless a factory function was told where."""
+        if known is None or self.target is not None:
+            return self.device_of(args, kwargs)
+        if known.device is None:
+            known.device = self.device_of(args, kwargs)
+        return known.device
 
     def device_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Where the op runs: GPU as soon as one argument is on the card."""

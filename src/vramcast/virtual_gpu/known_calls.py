@@ -23,7 +23,7 @@ _PLAIN = (bool, int, float, str, complex, torch.dtype, torch.device, torch.layou
 class KnownCall:
     """An op with such arguments."""
 
-    __slots__ = ("_func", "exact", "in_place", "made", "number")
+    __slots__ = ("_func", "device", "exact", "in_place", "made", "number")
 
     def __init__(self, func: Any, exact: bool) -> None:
         self._func = func
@@ -32,6 +32,8 @@ class KnownCall:
         """The key says all of the arguments that a meta kernel can see."""
         self.number: int | None = None
         """In the log of ops."""
+        self.device: int | None = None
+        """Where it runs, unless it is told."""
         self.made: Any = None
         """How to make its outputs, once it ran."""
         self.in_place = False
@@ -50,7 +52,13 @@ class KnownCalls:
         """None where an argument has no shape yet (of a lazy module), or cannot be hashed."""
         try:
             # The default dtype decides where an op is told none.
-            key = [id(func), _default_dtype(), *[_key(a) for a in args]]
+            key: list[Any] = [id(func), _default_dtype()]
+            for value in args:
+                if isinstance(value, _Tensor) and value.is_meta and value.layout is _strided:  # as _key does, at once
+                    block = value.untyped_storage().__dict__.get(ATTRIBUTE)
+                    key += (value.shape, value.stride(), value.dtype, None if block is None else block.device)
+                else:
+                    key.append(_key(value))
             for name, value in kwargs.items():
                 key += (name, _key(value))
             whole = tuple(key)
