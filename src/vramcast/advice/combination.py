@@ -12,7 +12,6 @@ from vramcast.advice.knobs import KNOBS
 from vramcast.advice.option import CHANGES_TRAINING, SAFE, Option, go_together
 from vramcast.jobs.schema import Job
 
-
 T = TypeVar("T")
 
 

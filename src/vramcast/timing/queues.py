@@ -70,8 +70,9 @@ class TwoQueues:
             self._latencies.wait_seconds,
         )
         origin, host, device, ends, depth = self.host, self.host, self.device, self._ends, self._depth
-        columns = [array("d") for _ in range(4)]
-        note_issue, note_issued, note_start, note_done = (column.append for column in columns)
+        issue_start, issue_end, starts, done = (array("d") for _ in range(4))
+        note_issue, note_issued = issue_start.append, issue_end.append
+        note_start, note_done = starts.append, done.append
         # On the hot path: comparisons instead of min() and max(), which cost several times as much.
         for work in works:
             note_issue(host - origin)
@@ -105,7 +106,7 @@ class TwoQueues:
         if len(ends) > depth:
             del ends[: len(ends) - depth]
         self.host, self.device = host, device
-        return Timeline(*columns, host - origin, device - origin)
+        return Timeline(issue_start, issue_end, starts, done, host - origin, device - origin)
 
     def join(self) -> None:
         """The host waits for the card, as a measurement does between steps."""
