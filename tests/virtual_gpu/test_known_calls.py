@@ -25,11 +25,11 @@ def test_what_was_right_for_one_shape_is_not_for_another() -> None:
         for other in (torch.empty(4, 3, device="cuda"), torch.empty(3, device="cuda")):
             x.add_(other)
         for _ in range(2):
-            with pytest.raises(RuntimeError, match="size of tensor|broadcast"):
+            with pytest.raises(RuntimeError, match=r"size of tensor|broadcast"):
                 x.add_(torch.empty(4, device="cuda"))
         counts = torch.empty(4, dtype=torch.int64, device="cuda")
         for _ in range(2):
-            with pytest.raises(RuntimeError, match="Float|Promotion"):
+            with pytest.raises(RuntimeError, match=r"Float|Promotion"):
                 counts.add_(x[:, 0])
 
 
