@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.virtual_gpu import host_ops, values
 from vramcast.virtual_gpu.kernels import Call, kernel_for
-from vramcast.virtual_gpu.known_calls import KnownCall, KnownCalls, writes_contents
+from vramcast.virtual_gpu.known_calls import KnownCall, KnownCalls
 from vramcast.virtual_gpu.ledger import Ledger
 from vramcast.virtual_gpu.op_log import OpLog
 from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, sparse_parts
@@ -87,7 +87,7 @@ class DispatchMode(TorchDispatchMode):
                 return self._foreach_in_place
             if any(a.is_out for a in func._schema.arguments):
                 return self._functional
-            return self._on_contents if writes_contents(func) else self._in_place
+            return self._in_place
         if returns and all(r.alias_info is not None for r in returns):
             return _view(func)
         return self._functional
@@ -114,33 +114,22 @@ class DispatchMode(TorchDispatchMode):
         return out
 
     def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
-        device = self.device_of(args, kwargs)
+        device = self._device(args, kwargs, known)
         if device == REAL:
             return func(*args, **kwargs)
         if device == HOST:
             if not args[0].is_meta:
                 return host_ops.written_unseen(args[0])
             args, kwargs = host_ops.host_arguments(args, kwargs)
+            known = None
         self.enter(func)
-        return self.run_in_place(func, args, kwargs, device)
-
-    def _on_contents(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
-        """In place, and neither a size nor another argument changes."""
-        if self._device(args, kwargs, known) != GPU:
-            return self._in_place(func, args, kwargs, known)
-        self.enter(func)
-        return self.run_in_place(func, args, kwargs, GPU, lambda: self.calls.run_in_place(func, args, kwargs, known))
+        return self.run_in_place(func, args, kwargs, device, known)
 
     def run_in_place(
-        self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        device: int,
-        run: Callable[[], Any] | None = None,
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int, known: KnownCall | None = None
     ) -> Any:
         try:
-            out = func(*args, **kwargs) if run is None else run()
+            out = self.calls.run_in_place(func, args, kwargs, known)
         except NotImplementedError:
             if func.namespace != "aten":
                 raise self.machine.report_unknown(no_rule(func, args)) from None

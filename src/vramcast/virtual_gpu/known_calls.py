@@ -47,6 +47,7 @@ class KnownCalls:
         self._known: dict[Any, KnownCall] = {}
         self._never: set[int] = set()
         """Ops whose outputs are not simply new tensors."""
+        self._writes_contents: dict[int, bool] = {}
 
     def of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KnownCall | None:
         """None where an argument has no shape yet (of a lazy module), or cannot be hashed."""
@@ -91,19 +92,23 @@ class KnownCalls:
     def run_in_place(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None = None
     ) -> Any:
-        """For an op that writes contents alone (see `writes_contents`): its first argument, once such arguments were
-        found to be allowed."""
-        if known is None:
+        """What `func` gives back, which is its first argument where it writes contents alone and was found to take such
+        arguments."""
+        simple = self._writes_contents.get(id(func))
+        if simple is None:
+            simple = self._writes_contents[id(func)] = _writes_contents(func)
+        if simple and known is None:
             known = self.of(func, args, kwargs)
-        if known is not None and known.in_place:
+        if not simple or known is None:
+            return func(*args, **kwargs)
+        if known.in_place:
             return args[0]
         out = func(*args, **kwargs)
-        if known is not None and known.exact and out is args[0]:
-            known.in_place = True
+        known.in_place = known.exact and out is args[0]
         return out
 
 
-def writes_contents(func: Any) -> bool:
+def _writes_contents(func: Any) -> bool:
     """Whether an in-place op changes what is in its first argument, and nothing else: neither its size nor others."""
     written = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
     elementwise = torch.Tag.pointwise in func.tags or torch.Tag.nondeterministic_seeded in func.tags
