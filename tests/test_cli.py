@@ -213,6 +213,23 @@ def test_a_closed_pipe_is_no_error(trace: str) -> None:
     assert done.stderr == ""
 
 
+_LASTS = "threading.Thread(target=lambda: (threading.main_thread().join(), print('thread'))).start(); "
+"""A thread of the user's code that outlives ours."""
+
+
+@pytest.mark.parametrize("thread", ["", _LASTS], ids=["alone", "thread"])
+def test_the_command_ends_with_all_that_is_due_at_the_end(trace: str, thread: str) -> None:
+    code = (
+        f"import atexit, sys, threading; sys.argv = ['vramcast', 'show', {trace!r}, '--limit', '1KiB']; "
+        f"{thread}atexit.register(print, 'at exit'); from vramcast.cli.main import entry; entry()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    said = done.stdout.splitlines()
+    assert said[0].startswith("Does not fit") and said[-1] == "at exit"
+    assert ("thread" in said) == bool(thread)
+
+
 def test_measure_without_a_gpu_ends_with_2(tmp_path: Path) -> None:
     import torch
 

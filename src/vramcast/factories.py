@@ -49,7 +49,7 @@ def hush_torch() -> None:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Around imports: modules make a million objects that stay, and to look for garbage among them takes a fifth of the
+    """Around what makes many objects that stay, imports above all: to look for garbage among them takes a fifth of the
     time."""
     was_enabled = gc.isenabled()
     gc.disable()

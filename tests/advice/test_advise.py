@@ -137,6 +137,25 @@ def test_two_processes_say_what_one_says(found: Any) -> None:
         assert said.get(one.text, one.prediction.device_bytes) == one.prediction.device_bytes
 
 
+def test_replays_that_another_process_takes_are_the_same() -> None:
+    """A run under other settings comes back in between; a wish that cannot be traced says why, in its place."""
+    code = (
+        "from tests.jobs.tiny import JOB; from vramcast.advice.runs import Runs, Wish\n"
+        "from vramcast.gpus import find_gpu; from vramcast.jobs.validation import make_job\n"
+        "settings = ('expandable_segments:True', 'max_split_size_mb:64')\n"
+        "bad = make_job({**JOB, 'components': {'model': {'factory': 'tests.jobs.tiny:nothing'}}}, 'job')\n"
+        "wishes = [Wish(make_job(JOB, 'job'), '', settings), Wish(bad, '', settings)]\n"
+        "found = []\n"
+        "for workers in (2, 1):\n"
+        "    with Runs(find_gpu('rtx-4090'), steps=3, workers=workers, progress=lambda text: None) as runs:\n"
+        "        found.append(runs.trace(wishes))\n"
+        "(one, bad), (other, bad_too) = found\n"
+        "assert one == other and set(one.under) == set(settings)\n"
+        "assert str(bad) == str(bad_too) and 'nothing' in str(bad)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_front_is_one(found: Any) -> None:
     points = [(one.prediction.device_bytes, one.time_factor) for one in found.advice.front]
     assert points == sorted(points)

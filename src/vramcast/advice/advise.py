@@ -113,7 +113,7 @@ def advise(
         search = Search(job=loaded.job, runs=runs, options=options, objective=objective, asked=asked)
         search.expect(zip(first[1:], others, strict=True))
         sizes = _Sizes(runs, search, card, steps, pins, largest)
-        best = search.best()
+        best = search.best(sizes.start_what_is_traced)
         search.collect()
         sizes.start(Combination(()))
         if best:
@@ -170,18 +170,26 @@ class _Sizes:
         self._runs, self._search, self._gpu, self._steps = runs, search, gpu, steps
         self._keep, self._every_size = keep, every_size
         self._waiting: list[tuple[Job, Callable[[], Found]]] = []
+        self._started: set[Combination] = set()
         self.problems: list[str] = []
 
+    def start_what_is_traced(self) -> None:
+        """Of the job as it is, where the batch that is thought to be the answer is traced already: what the search
+        will trace adds nothing to it."""
+        asked = Combination(())
+        job = self._job(asked)
+        traced = [number for number, _ in self._batches(asked, job.accumulation)]
+        if not self._every_size and self._search.largest_batch(asked, job) in traced:
+            self.start(asked)
+
     def start(self, one: Combination) -> None:
-        """Of the job as it is the batch, and all else where it fits; of another configuration if asked for."""
+        """Of the job as it is the batch, and all else where it fits; of another configuration if asked for. Once."""
+        if one in self._started:
+            return
+        self._started.add(one)
         search = self._search
         asked, fits = not one.options, search.prediction(one).fits
-        job = with_overrides(search.job, one.changes)
-        if asked and not fits and self._accumulates(job):
-            # A smaller batch accumulates gradients, which then lie there during the forward pass.
-            together = job.effective_sizes["batch"] * job.accumulation
-            batch = search.largest_batch(one, with_overrides(job, {"accumulation": MOST_ACCUMULATED})) or 1
-            job = with_overrides(job, {"accumulation": min(MOST_ACCUMULATED, max(2, round(together / batch)))})
+        job = self._job(one)
         for axis in which(job, self._keep, all_of_them=self._every_size and (not asked or fits)):
             known, near = [(asked_number(job, axis), search.found[one])], None
             if axis == "batch":
@@ -191,6 +199,17 @@ class _Sizes:
                     continue
             answer = start(self._runs, job, self._gpu, self._steps, axis, known, near, of=one.text)
             self._waiting.append((job, answer))
+
+    def _job(self, one: Combination) -> Job:
+        """With as many passes as a batch that fits would take."""
+        search = self._search
+        job = with_overrides(search.job, one.changes)
+        if not one.options and not search.prediction(one).fits and self._accumulates(job):
+            # A smaller batch accumulates gradients, which then lie there during the forward pass.
+            together = job.effective_sizes["batch"] * job.accumulation
+            batch = search.largest_batch(one, with_overrides(job, {"accumulation": MOST_ACCUMULATED})) or 1
+            job = with_overrides(job, {"accumulation": min(MOST_ACCUMULATED, max(2, round(together / batch)))})
+        return job
 
     def _accumulates(self, job: Job) -> bool:
         together = job.effective_sizes["batch"] * job.accumulation

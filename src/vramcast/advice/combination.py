@@ -3,92 +3,115 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from vramcast.advice.knobs import KNOBS
 from vramcast.advice.option import CHANGES_TRAINING, SAFE, Option, go_together
 from vramcast.jobs.schema import Job
+
+T = TypeVar("T")
+
+
+class once(Generic[T]):
+    """functools.cached_property without its lock (up to Python 3.11), which takes longer than what is worked out here
+    for thousands of combinations."""
+
+    def __init__(self, work: Callable[[Any], T]) -> None:
+        self._work = work
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type) -> T:
+        value = instance.__dict__[self._name] = self._work(instance)
+        return value
 
 
 @dataclass(frozen=True)
 class Combination:
     options: tuple[Option, ...]
 
-    @cached_property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @once
+    def _hash(self) -> int:
+        return hash(self.options)
+
+    @once
     def text(self) -> str:
         return " + ".join(option.text for option in self.options)
 
-    @cached_property
+    @once
     def texts(self) -> frozenset[str]:
         return frozenset(option.text for option in self.options)
 
-    @cached_property
+    @once
     def run(self) -> Combination:
         """Without a setting of the allocator, which makes no other run."""
         return self.without("allocator")
 
-    @cached_property
+    @once
     def changes(self) -> dict[str, Any]:
         return {key: value for option in self.options for key, value in option.changes.items()}
 
-    @cached_property
+    @once
     def risk(self) -> int:
         return max((option.risk for option in self.options), default=SAFE)
 
-    @cached_property
+    @once
     def sacrifices(self) -> int:
         """How many of the options change the training."""
         return sum(option.risk >= CHANGES_TRAINING for option in self.options)
 
-    @cached_property
+    @once
     def time(self) -> float:
         """Of a sample, beside the job as it is, by rule of thumb."""
         return prod(option.time for option in self.options)
 
-    @cached_property
+    @once
     def sample_share(self) -> float:
         return prod(option.sample_share for option in self.options)
 
-    @cached_property
+    @once
     def by_rule(self) -> tuple[Option, ...]:
         """Those whose time is not predicted."""
         return tuple(option for option in self.options if option.by_rule)
 
-    @cached_property
+    @once
     def state_ratio(self) -> float:
         return prod(option.state_ratio for option in self.options)
 
-    @cached_property
+    @once
     def activations_ratio(self) -> float:
         return prod(option.activations_ratio for option in self.options)
 
-    @cached_property
+    @once
     def thinned(self) -> tuple[int, float] | None:
         return next((option.thinned for option in self.options if option.thinned is not None), None)
 
-    @cached_property
+    @once
     def guess(self) -> float:
         """Of the memory of a run without the options that need a trace, before there is one."""
         return prod(option.guess for option in self.options)
 
-    @cached_property
+    @once
     def traced(self) -> tuple[Option, ...]:
         """Those that need a trace of their own."""
         return tuple(option for option in self.options if option.traced)
 
-    @cached_property
+    @once
     def untraced(self) -> tuple[Option, ...]:
         return tuple(option for option in self.options if not option.traced)
 
-    @cached_property
+    @once
     def traced_knobs(self) -> tuple[str, ...]:
         return tuple(option.text for option in self.traced)
 
-    @cached_property
+    @once
     def expandable(self) -> bool:
         return "expandable_segments:True" in str(self.changes.get("allocator_conf"))
 

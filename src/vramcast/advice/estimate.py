@@ -21,6 +21,8 @@ from vramcast.trace.schema import ALLOC, FREE, KINDS
 _GROWS = tuple(KINDS.index(kind) for kind in ("saved activations", "temporaries", "inputs", "outputs/other"))
 _OTHERWISE = log(2)
 """A run that accumulates gradients where the other does not is as far from it as one of half the batch."""
+Corners = list[tuple[int, int]]
+"""See corners_of."""
 _STATE, _GRADIENTS = KINDS.index("optimizer state"), KINDS.index("gradients")
 
 
@@ -36,13 +38,14 @@ class _Run:
     state_bytes: int
     gradients_bytes: int
     """Free during the forward pass where nothing is accumulated."""
-    _corners: dict[tuple[int, float] | None, list[tuple[int, int]]] = field(default_factory=dict)
+    corners: dict[tuple[int, float] | None, Corners] = field(default_factory=dict)
+    """By what is thinned out."""
 
     def allocated(self, scale: float, thinned: tuple[int, float] | None = None) -> int:
         """The highest level with activations `scale` times as large, those of a certain width thinned out."""
-        if thinned not in self._corners:
-            self._corners[thinned] = _corners(self.trace, thinned)
-        return max(fixed + round(growing * scale) for growing, fixed in self._corners[thinned])
+        if thinned not in self.corners:
+            self.corners[thinned] = corners_of(self.trace, thinned)
+        return max(fixed + round(growing * scale) for growing, fixed in self.corners[thinned])
 
 
 class Estimates:
@@ -71,8 +74,8 @@ class Estimates:
         self._known.clear()
         self.refused[frozenset(sizes or [*kinds, *optimizers] or [one.text])] = why
 
-    def learn(self, one: Combination, found: Prediction) -> None:
-        """A real trace is there."""
+    def learn(self, one: Combination, found: Prediction, corners: Corners | None = None) -> None:
+        """A real trace is there; `corners` are those of it, where they were worked out already."""
         self._known.clear()
         if found.trace is None:
             return
@@ -89,6 +92,8 @@ class Estimates:
             state_bytes=_held_at_end(found.trace, _STATE),
             gradients_bytes=_held_at_end(found.trace, _GRADIENTS),
         )
+        if corners is not None:
+            run.corners[None] = corners
         self._runs.setdefault(one.traced_knobs, []).append(run)
 
     def device_bytes(
@@ -179,7 +184,7 @@ def _held_at_end(trace: StepTrace, kind: int) -> int:
     return sum(size for size, one, died in rows if one == kind and died < 0)
 
 
-def _corners(trace: StepTrace, thinned: tuple[int, float] | None) -> list[tuple[int, int]]:
+def corners_of(trace: StepTrace, thinned: tuple[int, float] | None = None) -> Corners:
     """(what grows, what does not) at the moments that are the highest for some batch: a convex line, by what grows."""
     grows = [
         kind in _GROWS and trace.phases[phase] != "optimizer"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from vramcast.advice.estimate import Corners, corners_of
 from vramcast.errors import VramcastError
 from vramcast.factories import hush_torch, without_collections
 from vramcast.gpus import GpuSpec
@@ -20,6 +22,10 @@ from vramcast.memory import predict as predict_trace
 from vramcast.memory.cards import with_margin
 from vramcast.memory.parameters import ModuleParameters
 from vramcast.timing import StepTime
+from vramcast.trace import StepTrace
+
+if TYPE_CHECKING:
+    from vramcast.jobs.tracing import TracedJob
 
 Progress = Callable[[str], None]
 T = TypeVar("T")
@@ -36,6 +42,8 @@ class Traced:
     """Of a step; None where its ops are not known."""
     under: Mapping[str, Prediction] = field(default_factory=dict)
     """Setting of the allocator → the same run under it, without its trace."""
+    corners: Corners | None = None
+    """What estimates of other batches are made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,10 @@ class Wish:
     """One more, where it could make room that is missing."""
     time_copies: bool = True
     """Whether copies between card and computer count in the time."""
+
+
+_Task = tuple[Wish, GpuSpec, int]
+"""What is traced, for which card, and for how many steps."""
 
 
 class Runs:
@@ -94,18 +106,41 @@ class Runs:
             found = []
             for wish, task in zip(wishes, tasks, strict=True):
                 self._progress(f"tracing {wish.text}")
-                found.append(_trace(task))
+                found.append(_answer(_trace, task))
             return found
         if wishes:
             self._progress(f"tracing {'; '.join(wish.text for wish in wishes)}")
-        return list(self._pool.map(_trace, tasks))
+        return self._at_once(self._pool, tasks)
+
+    def _at_once(self, pool: ProcessPoolExecutor, tasks: Sequence[_Task]) -> list[Traced | VramcastError]:
+        """A run that is replayed under other settings too comes back in between: a process that has nothing to do any
+        more can take one of the replays."""
+        waiting: list[Callable[[], Traced | VramcastError]] = []
+        runs: dict[Future[TracedJob | VramcastError], int] = {}
+        for place, task in enumerate(tasks):
+            if task[0].under and not task[0].perhaps:
+                run = pool.submit(_answer, _run, task)
+                runs[run] = place
+                waiting.append(run.result)  # type: ignore[arg-type]
+            else:
+                waiting.append(pool.submit(_answer, _trace, task).result)
+        for run in as_completed(runs):
+            traced = run.result()
+            if not isinstance(traced, VramcastError):
+                task = tasks[runs[run]]
+                parts = (
+                    pool.submit(_answer, _predict, task, traced),
+                    pool.submit(_answer, _predict_under, traced.trace, task[0].under),
+                )
+                waiting[runs[run]] = partial(_together, *parts)
+        return [wait() for wait in waiting]
 
     def begin(self, wish: Wish) -> Callable[[], Traced | VramcastError]:
         """A trace that goes on beside others; what is given back waits for it."""
         self.n_traced += 1
         if self._pool is not None:
             self._progress(f"tracing {wish.text}")
-        return self.start(_trace, (wish, self._gpu, self._steps), f"tracing {wish.text}")
+        return self.start(partial(_answer, _trace), (wish, self._gpu, self._steps), f"tracing {wish.text}")
 
     def start(self, work: Callable[[T], R], task: T, text: str) -> Callable[[], R]:
         """Work that goes on beside the traces; what is given back waits for it. Without workers it is done then."""
@@ -119,24 +154,54 @@ class Runs:
         return self._pool.submit(work, task).result
 
 
-def _trace(task: tuple[Wish, GpuSpec, int]) -> Traced | VramcastError:
-    """As `predict` does, so that the figures are the same when the config is read back."""
-    from vramcast.jobs.tracing import trace_job
+def _together(
+    found: Future[Traced | VramcastError], under: Future[dict[str, Prediction] | VramcastError]
+) -> Traced | VramcastError:
+    traced, others = found.result(), under.result()
+    if isinstance(traced, VramcastError):
+        return traced
+    return others if isinstance(others, VramcastError) else replace(traced, under=others)
 
-    wish, gpu, steps = task
-    job, under = wish.job, wish.under
+
+def _answer(work: Callable[..., R], *arguments: Any) -> R | VramcastError:
+    """What comes out, or why nothing does, as it can be sent from process to process."""
     try:
-        traced = trace_job(job, gpu, steps=steps, allocator_conf=job.allocator_conf, limit_bytes=limit_for(job, gpu))
-        found = predict_trace(traced.trace)
-        if wish.perhaps and _lacks_room_that_is_lost(found):
-            under = (*under, wish.perhaps)
-        others = {conf: replace(predict_trace(traced.trace, allocator_conf=conf), trace=None) for conf in under}
-        gradient_bytes = sum(row.gradients_bytes for row in traced.parameters)
-        time = job_step_time(job, traced.trace, gpu, gradient_bytes=gradient_bytes, time_copies=wish.time_copies)
-        return Traced(found, traced.parameters, dict(traced.output_shapes), time, others)
+        return work(*arguments)
     except VramcastError as error:
         error.__traceback__ = error.__cause__ = error.__context__ = None
         return error
+
+
+def _trace(task: _Task) -> Traced:
+    """As `predict` does, so that the figures are the same when the config is read back."""
+    run = _run(task)
+    traced = _predict(task, run)
+    perhaps = task[0].perhaps
+    also = (perhaps,) if perhaps and _lacks_room_that_is_lost(traced.prediction) else ()
+    return replace(traced, under=_predict_under(run.trace, (*task[0].under, *also)))
+
+
+def _run(task: _Task) -> TracedJob:
+    from vramcast.jobs.tracing import trace_job
+
+    wish, gpu, steps = task
+    job = wish.job
+    return trace_job(job, gpu, steps=steps, allocator_conf=job.allocator_conf, limit_bytes=limit_for(job, gpu))
+
+
+def _predict(task: _Task, run: TracedJob) -> Traced:
+    wish, gpu, _ = task
+    with without_collections():
+        found = predict_trace(run.trace)
+        gradient_bytes = sum(row.gradients_bytes for row in run.parameters)
+        time = job_step_time(wish.job, run.trace, gpu, gradient_bytes=gradient_bytes, time_copies=wish.time_copies)
+        corners = corners_of(run.trace)
+    return Traced(found, run.parameters, dict(run.output_shapes), time, corners=corners)
+
+
+def _predict_under(trace: StepTrace, settings: Sequence[str]) -> dict[str, Prediction]:
+    with without_collections():
+        return {conf: replace(predict_trace(trace, allocator_conf=conf), trace=None) for conf in settings}
 
 
 def _lacks_room_that_is_lost(found: Prediction) -> bool:

@@ -78,15 +78,17 @@ class Search:
 
     def keep(self, one: Combination, traced: Traced) -> None:
         self.found[one] = traced
-        self.estimates.learn(one, traced.prediction)
+        self.estimates.learn(one, traced.prediction, traced.corners)
 
-    def best(self) -> list[Combination]:
+    def best(self, meanwhile: Callable[[], None] = lambda: None) -> list[Combination]:
         """The best few. What risks more, or takes much longer, is looked at only where less does not do, but for the
-        least memory."""
+        least memory. `meanwhile` is called once runs were traced that estimates are made from."""
         for risk in _LEVELS[1:] if self.objective == "memory" else _LEVELS:
             for slow in (True,) if self.objective == "memory" else (False, True):
                 self._reach = (risk, slow)
-                chosen = self._choose(self._estimated())
+                estimated = self._estimated()
+                meanwhile()
+                chosen = self._choose(estimated)
                 if chosen:
                     return chosen
         return []

@@ -17,7 +17,7 @@ from torch import nn
 
 from vramcast.access import check_code
 from vramcast.errors import CannotPredict, StepRefused, TooManyElements, UsageError, VramcastError
-from vramcast.factories import check_arguments, load_factory
+from vramcast.factories import check_arguments, load_factory, without_collections
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.components.build import build_component
 from vramcast.jobs.components.built import Built
@@ -95,7 +95,8 @@ def trace_job(
         card, session, _ = _run(job, gpu, 2, allocator_conf, _NO_LIMIT, progress, briefly=True)
         brief = card.trace()
         if not any(note.topic == "unknown value" for note in brief.notes):
-            full = full_length(brief, min(job.accumulation, MOST_ACCUMULATED))
+            with without_collections():
+                full = full_length(brief, min(job.accumulation, MOST_ACCUMULATED))
     if full is None:
         card, session, _ = _run(job, gpu, steps, allocator_conf, _NO_LIMIT, progress)
         full = card.trace()

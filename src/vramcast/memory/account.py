@@ -6,9 +6,11 @@ allocator holds without using it, and what lies outside the allocator.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress, groupby
+from itertools import compress, pairwise
+from operator import ne
 
 from vramcast.memory.modules import ModuleNode, module_tree
 from vramcast.memory.replay import Moment, Replay
@@ -96,24 +98,24 @@ def account(
 
 def _phases(replay: Replay) -> tuple[Stretch, ...]:
     """Peaks by step and phase, of the moments after each allocation."""
-    trace, n_events = replay.trace, replay.n_events
-    events = range(n_events)
-    is_made = list(map(ALLOC.__eq__, trace.event_kind[:n_events]))
-    made = list(compress(trace.event_arg, is_made))
-    keys = zip(map(trace.step.__getitem__, made), map(trace.phase.__getitem__, made), strict=True)
+    trace = replay.trace
+    made = bisect_left(trace.born_event, replay.n_events)  # blocks are numbered as they are made
+    made_at, phase = trace.born_event[:made], trace.phase[:made]
+    allocated, reserved = (
+        list(map(column.__getitem__, made_at)) for column in (replay.allocated_bytes, replay.reserved_bytes)
+    )
+    changes = [*compress(range(1, made), map(ne, phase, phase[1:])), *_first_of_steps(trace.step[:made])]
     peaks: dict[tuple[int, int], tuple[int, int]] = {}
-    made_at = list(compress(events, is_made))
-    start = 0
-    for key, group in groupby(keys):
-        end = start + sum(1 for _ in group)
-        allocated, reserved = (
-            max(map(column.__getitem__, made_at[start:end]))
-            for column in (replay.allocated_bytes, replay.reserved_bytes)
-        )
+    for start, end in pairwise(sorted({0, *changes, made})):
+        key = trace.step[start], phase[start]
         before = peaks.get(key, (0, 0))
-        peaks[key] = max(before[0], allocated), max(before[1], reserved)
-        start = end
+        peaks[key] = max(before[0], *allocated[start:end]), max(before[1], *reserved[start:end])
     return tuple(Stretch(step, trace.phases[phase], *highest) for (step, phase), highest in peaks.items())
+
+
+def _first_of_steps(step: Sequence[int]) -> list[int]:
+    """Where a column that only grows does so."""
+    return [bisect_left(step, number) for number in range(1, step[-1] + 1)] if step else []
 
 
 def _steps(phases: Sequence[Stretch]) -> tuple[Stretch, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
 from vramcast.trace.kernels import KernelWatch
@@ -91,13 +93,16 @@ def replay(trace: StepTrace, conf: str | None = None, capacity_bytes: int | None
     malloc, free = allocator.malloc, allocator.free
     sizes, streams = trace.requested_bytes, trace.stream
     addresses = [0] * trace.n_blocks
-    columns = (array("q"), array("q"), array("q"))
-    note_requested, note_allocated, note_reserved = (column.append for column in columns)
+    requested: list[int] = []
+    allocated: list[int] = []
+    note_requested, note_allocated = requested.append, allocated.append
+    reserved = _Level()
+    allocator.observe_segments(lambda change: reserved.set(len(allocated), allocator.reserved_bytes))
     refusals: list[Refusal] = []
     refused: set[int] = set()
     watch: KernelWatch | None = KernelWatch()
 
-    for event, (code, arg) in enumerate(zip(trace.event_kind, trace.event_arg, strict=True)):
+    for code, arg in zip(trace.event_kind, trace.event_arg, strict=True):
         if code == ALLOC:
             if watch is not None and watch.has_run_before(trace.ops[trace.op[arg]]):
                 allocator.settle_addresses()
@@ -106,7 +111,7 @@ def replay(trace: StepTrace, conf: str | None = None, capacity_bytes: int | None
                 addresses[arg] = malloc(sizes[arg], streams[arg])
             except OutOfMemory as error:
                 refused.add(arg)
-                refusals.append(_refusal(trace, event, error))
+                refusals.append(_refusal(trace, len(allocated), error))
                 if not refusals[-1].survived:
                     break
         elif code == FREE:
@@ -116,8 +121,11 @@ def replay(trace: StepTrace, conf: str | None = None, capacity_bytes: int | None
             allocator.empty_cache()
         note_requested(allocator.requested_bytes)
         note_allocated(allocator.allocated_bytes)
-        note_reserved(allocator.reserved_bytes)
 
+    held = reserved.stretches(len(allocated))
+    columns = array("q", requested), array("q", allocated), array("q")
+    for level, first, end in held:
+        columns[2].extend(array("q", [level]) * (end - first))
     return Replay(
         trace=trace,
         conf=conf,
@@ -128,9 +136,27 @@ def replay(trace: StepTrace, conf: str | None = None, capacity_bytes: int | None
         refusals=tuple(refusals),
         retries=allocator.num_alloc_retries,
         peak_allocated=_moment(trace, _first_highest(columns[1]), *columns),
-        peak_reserved=_moment(trace, _highest_reserved(columns[1], columns[2]), *columns),
+        peak_reserved=_moment(trace, _highest_reserved(columns[1], held), *columns),
         refused_blocks=frozenset(refused),
     )
+
+
+class _Level:
+    """What changes now and then, after every event."""
+
+    def __init__(self) -> None:
+        self._events, self._values = [0], [0]
+
+    def set(self, event: int, value: int) -> None:
+        """So much from this event on; of several at one event the last counts."""
+        self._events.append(event)
+        self._values.append(value)
+
+    def stretches(self, n_events: int) -> list[tuple[int, int, int]]:
+        """(value, first event, end) of each stretch of one value."""
+        bounds = pairwise((*self._events, n_events))
+        rows = zip(self._values, bounds, strict=True)
+        return [(value, first, end) for value, (first, end) in rows if first < end]
 
 
 def convolves(trace: StepTrace) -> bool:
@@ -163,14 +189,14 @@ def _first_highest(column: array[int]) -> int:
     return column.index(max(column)) if column else -1
 
 
-def _highest_reserved(allocated: array[int], reserved: array[int]) -> int:
-    if not reserved:
-        return -1
-    highest = max(reserved)
-    return max(
-        (event for event, level in enumerate(reserved) if level == highest),
-        key=lambda event: (allocated[event], -event),
-    )
+def _highest_reserved(allocated: array[int], held: Sequence[tuple[int, int, int]]) -> int:
+    """`held`: reserved memory by stretches of one level."""
+    highest = max((level for level, _, _ in held), default=0)
+    found, most = -1, -1
+    for level, first, end in held:
+        if level == highest and (top := max(allocated[first:end])) > most:
+            found, most = allocated.index(top, first), top
+    return found
 
 
 def _moment(trace: StepTrace, event: int, requested: array[int], allocated: array[int], reserved: array[int]) -> Moment:

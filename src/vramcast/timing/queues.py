@@ -71,31 +71,38 @@ class TwoQueues:
         )
         origin, host, device, ends, depth = self.host, self.host, self.device, self._ends, self._depth
         issue_start, issue_end, starts, done = (array("d") for _ in range(4))
+        note_issue, note_issued = issue_start.append, issue_end.append
+        note_start, note_done = starts.append, done.append
+        # On the hot path: comparisons instead of min() and max(), which cost several times as much.
         for work in works:
-            issue_start.append(host - origin)
+            note_issue(host - origin)
             kernels = work.kernels
             begun = host
             host += work.host_seconds
             if kernels:
-                full = min(len(ends) + kernels - depth, len(ends))
+                device_seconds = work.device_seconds
+                full = len(ends) + kernels - depth if kernels < depth else len(ends)
                 if full > 0 and ends[full - 1] > host:
                     host = ends[full - 1]
                 # The first kernel can start before the last one is launched.
-                first = begun + (host - begun) / kernels + launch
-                start = max(device + gap, first)
-                end = start + work.device_seconds + (kernels - 1) * gap
-                last = host + launch + work.device_seconds / kernels
-                end = max(end, last)
-                for number in range(kernels - 1, -1, -1):
-                    ends.append(end - work.device_seconds * number / kernels)
+                start = begun + (host - begun) / kernels + launch
+                if device + gap > start:
+                    start = device + gap
+                end = start + device_seconds + (kernels - 1) * gap
+                last = host + launch + device_seconds / kernels
+                if last > end:
+                    end = last
+                for number in range(kernels - 1, 0, -1):
+                    ends.append(end - device_seconds * number / kernels)
+                ends.append(end)
                 device = end
-                starts.append(start - origin)
+                note_start(start - origin)
             else:
-                starts.append(device - origin)
+                note_start(device - origin)
             if work.waits:
-                host = max(host, device) + wait
-            issue_end.append(host - origin)
-            done.append(device - origin)
+                host = (device if device > host else host) + wait
+            note_issued(host - origin)
+            note_done(device - origin)
         if len(ends) > depth:
             del ends[: len(ends) - depth]
         self.host, self.device = host, device

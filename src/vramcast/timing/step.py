@@ -135,11 +135,15 @@ class _Elapsed:
 
 def _elapsed(timeline: Timeline, begin: float) -> _Elapsed:
     seconds, busy = array("d"), array("d")
+    note_seconds, note_busy = seconds.append, busy.append
     before = begin
     for issued, started, ended in zip(timeline.issue_end, timeline.start, timeline.end, strict=True):
-        now = max(before, issued, ended)
-        seconds.append(now - before)
-        busy.append(max(0.0, min(now, ended) - max(before, started)))
+        now = issued if issued > before else before
+        if ended > now:
+            now = ended
+        note_seconds(now - before)
+        works = ended - (started if started > before else before)  # it has ended by now
+        note_busy(works if works > 0.0 else 0.0)
         before = now
     return _Elapsed(seconds, busy)
 
@@ -153,30 +157,30 @@ class _Totals:
         self.limits: defaultdict[str, float] = defaultdict(float, {DATA: waiting})
         self.own: defaultdict[tuple[str, int], float] = defaultdict(float)
         self.recompute = self.flops = self.arithmetic = self.device = self.host = 0.0
-        calls, first = step.calls, step.rows.start
+        calls, costs, works, first = step.calls, step.costs, step.works, step.rows.start
+        own, limits, modules = self.own, self.limits, trace.modules
         for stretch in step.stretches:
+            is_backward, part_of_phase = stretch.phase == BACKWARD, _MODULE_PART.get(stretch.phase, _OTHER_PART)
+            in_phase = self.phases[stretch.phase]
             for row in range(stretch.first, stretch.end):
                 at, number = row - first, calls.call[row]
-                weight = weights[at]
+                weight, cost, work = weights[at], costs[number], works[at]
                 seconds, busy = elapsed.seconds[at + 1] * weight, elapsed.busy[at + 1] * weight
-                self._add(step.costs[number], stretch.phase, seconds, busy)
-                recomputed = bool(calls.flags[row] & RECOMPUTED) and stretch.phase == BACKWARD
+                in_phase += seconds
+                limits[_LIMITS[cost.limited_by]] += busy
+                limits[HOST] += seconds - busy
+                recomputed = is_backward and bool(calls.flags[row] & RECOMPUTED)
                 if recomputed:
                     self.recompute += seconds
                 if seconds:
-                    part = _RECOMPUTE_PART if recomputed else _MODULE_PART.get(stretch.phase, _OTHER_PART)
-                    self.own[trace.modules[calls.module[row]], part] += seconds
-                self.device += step.works[at].device_seconds * weight
-                self.host += step.works[at].host_seconds * weight
-                flops = step.costs[number].flops * weight
+                    own[modules[calls.module[row]], _RECOMPUTE_PART if recomputed else part_of_phase] += seconds
+                self.device += work.device_seconds * weight
+                self.host += work.host_seconds * weight
+                flops = cost.flops * weight
                 if flops:
                     self.flops += flops
                     self.arithmetic += flops / step.model.card.rate(_unit(calls, number))
-
-    def _add(self, cost: OpCost, phase: str, seconds: float, busy: float) -> None:
-        self.phases[phase] += seconds
-        self.limits[_LIMITS[cost.limited_by]] += busy
-        self.limits[HOST] += seconds - busy
+            self.phases[stretch.phase] = in_phase
 
     @property
     def seconds(self) -> float:

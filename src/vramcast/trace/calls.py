@@ -62,7 +62,6 @@ class CallLog:
         self._texts: list[tuple[str, str]] = []
         self._by_text: dict[tuple[str, str], int] = {}
         self._rows: list[int] = []
-        self.find = self._numbers.get
         self.settings: dict[str, bool] = {}
 
     def add_distinct(self, key: Any, op: str, arguments: str) -> int:

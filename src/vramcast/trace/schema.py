@@ -8,15 +8,18 @@ blocks   one row for each allocation: `requested_bytes`, `op`, `module`, `phase`
          tables of those names), `kind` (an index into KINDS), `stream`, `shape` (an index into `shapes`, texts such
          as "float32[8, 1024, 768]" of the tensor it was made for; "" where there is none)
 
-and three columns worked out from them when a trace is made or loaded: `born_event`, `died_event` (-1 while
-still alive at the end) and `step` (how many optimizer steps had finished when the block was made).
+Blocks are numbered as they are made. Three columns are worked out from these when a trace is made or loaded:
+`born_event`, `died_event` (-1 while still alive at the end) and `step` (how many optimizer steps had finished when the
+block was made).
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +125,7 @@ class StepTrace:
         if not self.shape:
             object.__setattr__(self, "shape", array("i", bytes(4 * len(self.requested_bytes))))
         self._check_columns()
+        _check_events(self.event_kind, self.event_arg, len(self.requested_bytes))
         self._set_lifetimes()
 
     def _set_lifetimes(self) -> None:
@@ -205,28 +209,40 @@ class StepTrace:
 _FIELDS = tuple(field.name for field in fields(StepTrace))
 
 
+def _check_events(event_kind: array[int], event_arg: array[int], n_blocks: int) -> None:
+    """Refuses a sequence that cannot have happened. Blocks are numbered as they are made."""
+    made = 0
+    freed = bytearray(n_blocks)
+    for event, (code, arg) in enumerate(zip(event_kind, event_arg, strict=True)):
+        if code == ALLOC:
+            if arg != made or arg >= n_blocks:
+                raise TraceError(f"trace: event {event} allocates block {arg}, which is unknown or made already")
+            made += 1
+        elif code == FREE:
+            if not 0 <= arg < made or freed[arg]:
+                raise TraceError(f"trace: event {event} frees block {arg}, which is not alive")
+            freed[arg] = 1
+        elif not 0 <= code < len(EVENT_KINDS):
+            raise TraceError(f"trace: event {event} is of unknown kind {code}")
+    if made < n_blocks:
+        raise TraceError(f"trace: block {made} is never allocated")
+
+
+_IS_ALLOC, _IS_FREE, _IS_STEP = (bytes(code == kind for kind in range(256)) for code in (ALLOC, FREE, STEP))
+
+
 def _lifetimes(
     event_kind: array[int], event_arg: array[int], n_blocks: int
 ) -> tuple[array[int], array[int], array[int], int]:
-    """When each block was made and freed, and in which step; refuses a sequence that cannot have happened."""
-    born = array("q", [-1]) * n_blocks
-    died = array("q", [-1]) * n_blocks
-    step = array("i", [0]) * n_blocks
-    steps = 0
-    for event, (code, arg) in enumerate(zip(event_kind, event_arg, strict=True)):
-        if code == ALLOC:
-            if not 0 <= arg < n_blocks or born[arg] >= 0:
-                raise TraceError(f"trace: event {event} allocates block {arg}, which is unknown or made already")
-            born[arg] = event
-            step[arg] = steps
-        elif code == FREE:
-            if not 0 <= arg < n_blocks or born[arg] < 0 or died[arg] >= 0:
-                raise TraceError(f"trace: event {event} frees block {arg}, which is not alive")
-            died[arg] = event
-        elif code == STEP:
-            steps += 1
-        elif not 0 <= code < len(EVENT_KINDS):
-            raise TraceError(f"trace: event {event} is of unknown kind {code}")
-    if n_blocks and min(born) < 0:
-        raise TraceError(f"trace: block {list(born).index(-1)} is never allocated")
-    return born, died, step, steps
+    """When each block was made and freed, and in which step."""
+    kinds, events = event_kind.tobytes(), range(len(event_kind))
+    born = array("q", list(compress(events, kinds.translate(_IS_ALLOC))))
+    is_freed = kinds.translate(_IS_FREE)
+    died = [-1] * n_blocks
+    for event, block in zip(compress(events, is_freed), compress(event_arg, is_freed), strict=True):
+        died[block] = event
+    ends = [bisect_left(born, event) for event in compress(events, kinds.translate(_IS_STEP))]
+    step = array("i")
+    for number, (first, end) in enumerate(pairwise((0, *ends, n_blocks))):
+        step += array("i", [number]) * (end - first)
+    return born, array("q", died), step, len(ends)

@@ -30,12 +30,13 @@ _misses: dict[int, int] = {}
 
 def forget_cached_tensors() -> None:
     """Empty every `functools.lru_cache` of a module's function or method that holds a tensor of a virtual card."""
+    seen: set[int] = set()
     for name, module in list(sys.modules.items()):
         if isinstance(module, ModuleType) and name.partition(".")[0] not in _OURS:
             names = vars(module)
             if _sizes.get(name) != len(names):
                 _sizes[name] = len(names)
-                _caches.update((id(cache), cache) for cache in _found(list(names.values())))
+                _caches.update((id(cache), cache) for cache in _found(list(names.values()), seen))
     for key, cache in _caches.items():
         misses = cache.cache_info().misses
         if misses != _misses.get(key, 0):
@@ -45,10 +46,14 @@ def forget_cached_tensors() -> None:
                 _misses[key] = 0
 
 
-def _found(values: list[Any]) -> Iterator[functools._lru_cache_wrapper[Any]]:
+def _found(values: list[Any], seen: set[int]) -> Iterator[functools._lru_cache_wrapper[Any]]:
+    """`seen`: classes that were looked through, as they are imported from module to module."""
     # type(), because asking a proxy object for its class may run code of its own.
     for value in values:
         if issubclass(type(value), type):
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
             inside = [getattr(one, "__func__", one) for one in vars(value).values() if type(one) in _METHODS]
             yield from (one for one in inside if type(one) is functools._lru_cache_wrapper)
         elif type(value) is functools._lru_cache_wrapper:

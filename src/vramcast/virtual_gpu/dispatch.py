@@ -10,13 +10,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.virtual_gpu import host_ops, values
 from vramcast.virtual_gpu.kernels import Call, kernel_for
+from vramcast.virtual_gpu.known_calls import KnownCall, KnownCalls
 from vramcast.virtual_gpu.ledger import Ledger
 from vramcast.virtual_gpu.op_log import OpLog
-from vramcast.virtual_gpu.output_cache import OutputCache
 from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, sparse_parts
 from vramcast.virtual_gpu.unknown import in_words_of_cuda, no_rule
 
-Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any], KnownCall | None], Any]
+"""Takes an op, its arguments, and what is known of such a call where that was looked up already."""
 
 REAL = -1
 """Neither on the card nor virtual host memory: ordinary CPU tensors, or the user's own meta tensors."""
@@ -38,15 +39,17 @@ class DispatchMode(TorchDispatchMode):
         self.machine = machine
         self.target: int | None = None
         """Where the factory function now running was told to put its result (set by the function mode)."""
-        self.outputs = OutputCache()
-        self._handlers: dict[Any, Handler] = {}
-        self._op_ids: dict[Any, int] = {}
+        self.calls = KnownCalls()
+        # By address, since to hash an op takes Python code of torch's; `_ops` keeps each alive.
+        self._ops: list[Any] = []
+        self._handlers: dict[int, Handler] = {}
+        self._op_ids: dict[int, int] = {}
         self._note_recipe = machine.guesses.note
         self._note_written = machine.guesses.note_written
         self._log: OpLog = machine.op_log
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        handler = self._handlers.get(func)
+        handler = self._handlers.get(id(func))
         if handler is None:
             handler = self._prepare(func)
         kwargs = kwargs or {}
@@ -54,23 +57,25 @@ class DispatchMode(TorchDispatchMode):
         with torch._C.DisableTorchFunction():
             try:
                 if not log.on:
-                    return handler(func, args, kwargs)
-                number = log.number(func, args, kwargs)
-                out = handler(func, args, kwargs)
+                    return handler(func, args, kwargs, None)
+                known = self.calls.of(func, args, kwargs)
+                number = log.number(func, args, kwargs, known)
+                out = handler(func, args, kwargs, known)
                 log.note(number, args)
                 return out
             except RuntimeError as error:
                 raise in_words_of_cuda(error) from error.__cause__
 
     def _prepare(self, func: Any) -> Handler:
-        self._op_ids[func] = self.ledger.builder.intern_op(str(func).removesuffix(".default"))
+        self._ops.append(func)
+        self._op_ids[id(func)] = self.ledger.builder.intern_op(str(func).removesuffix(".default"))
         handler = self._choose(func)
-        self._handlers[func] = handler
+        self._handlers[id(func)] = handler
         return handler
 
     def _choose(self, func: Any) -> Handler:
         kernel = kernel_for(func)
-        return self._without_kernel(func) if kernel is None else self._with_kernel(kernel, self._without_kernel(func))
+        return self._without_kernel(func) if kernel is None else self._with_kernel(func, kernel)
 
     def _without_kernel(self, func: Any) -> Handler:
         name = func._schema.name
@@ -84,23 +89,21 @@ class DispatchMode(TorchDispatchMode):
                 return self._functional
             return self._in_place
         if returns and all(r.alias_info is not None for r in returns):
-            return self._view
+            return _view(func)
         return self._functional
 
     # -- the kinds of op ------------------------------------------------------------------------------------
 
-    def _view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return func(*args, **kwargs)
-
-    def _functional(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        device = self.device_of(args, kwargs)
+    def _functional(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
+        device = self._device(args, kwargs, known)
         if device == REAL and not _wants_meta(kwargs):
             return func(*args, **kwargs)
         if device == HOST:
             args, kwargs = host_ops.host_arguments(args, kwargs)
+            known = None
         self.enter(func)
         try:
-            out = self.outputs.run(func, args, kwargs)
+            out = self.calls.run(func, args, kwargs, known)
         except NotImplementedError:
             if device == HOST:
                 return host_ops.run_for_real(func, args, kwargs)
@@ -110,20 +113,23 @@ class DispatchMode(TorchDispatchMode):
         self._note_recipe(func, args, kwargs, out)
         return out
 
-    def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        device = self.device_of(args, kwargs)
+    def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
+        device = self._device(args, kwargs, known)
         if device == REAL:
             return func(*args, **kwargs)
         if device == HOST:
             if not args[0].is_meta:
                 return host_ops.written_unseen(args[0])
             args, kwargs = host_ops.host_arguments(args, kwargs)
+            known = None
         self.enter(func)
-        return self.run_in_place(func, args, kwargs, device)
+        return self.run_in_place(func, args, kwargs, device, known)
 
-    def run_in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int) -> Any:
+    def run_in_place(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int, known: KnownCall | None = None
+    ) -> Any:
         try:
-            out = func(*args, **kwargs)
+            out = self.calls.run_in_place(func, args, kwargs, known)
         except NotImplementedError:
             if func.namespace != "aten":
                 raise self.machine.report_unknown(no_rule(func, args)) from None
@@ -133,7 +139,9 @@ class DispatchMode(TorchDispatchMode):
         self._note_written(func, args, kwargs)
         return out
 
-    def _foreach_in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _foreach_in_place(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None
+    ) -> Any:
         tensors = args[0]
         if not tensors or not tensors[0].is_meta:
             return func(*args, **kwargs)
@@ -141,18 +149,19 @@ class DispatchMode(TorchDispatchMode):
             values.forget(tensor)
         return None
 
-    def _with_kernel(self, kernel: Callable[[Call], Any], plain: Handler) -> Handler:
+    def _with_kernel(self, func: Any, kernel: Callable[[Call], Any]) -> Handler:
+        plain, is_mutable = self._without_kernel(func), func._schema.is_mutable
         for_host = host_ops.holds_on_host(kernel)
 
-        def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            device = self.device_of(args, kwargs)
+        def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
+            device = self._device(args, kwargs, known)
             if device == REAL and not _wants_meta(kwargs):
                 return func(*args, **kwargs)
             if device == HOST and not for_host:
-                return plain(func, args, kwargs)
+                return plain(func, args, kwargs, known)
             self.enter(func)
-            out = kernel(Call(self, func, args, kwargs, device))
-            if func._schema.is_mutable:
+            out = kernel(Call(self, func, args, kwargs, device, known))
+            if is_mutable:
                 self._note_written(func, args, kwargs)
             else:
                 self._note_recipe(func, args, kwargs, out)
@@ -165,8 +174,16 @@ class DispatchMode(TorchDispatchMode):
     def enter(self, func: Any) -> None:
         """Say which op is running; its module and phase come from the program's position."""
         ledger = self.ledger
-        ledger.op = self._op_ids[func]
+        ledger.op = self._op_ids[id(func)]
         self.machine.locate(ledger)
+
+    def _device(self, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> int:
+        """Where such a call ran before, unless a factory function was told where."""
+        if known is None or self.target is not None:
+            return self.device_of(args, kwargs)
+        if known.device is None:
+            known.device = self.device_of(args, kwargs)
+        return known.device
 
     def device_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Where the op runs: GPU as soon as one argument is on the card."""
@@ -226,6 +243,16 @@ class DispatchMode(TorchDispatchMode):
         if block is None:
             block = self.ledger.book(storage, device, tensor)
         return block
+
+
+def _view(func: Any) -> Handler:
+    """Nothing is booked; the op is called without the layer of Python that torch puts around it."""
+    call = getattr(func, "_op", func)
+
+    def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
+        return call(*args, **kwargs)
+
+    return run
 
 
 def _block(tensor: torch.Tensor) -> Block | None:

@@ -164,7 +164,8 @@ class Guesses:
 
     def __init__(self, position: Position) -> None:
         self._position = position
-        self._simple: dict[Any, str | None] = {}
+        self._simple: dict[int, str | None] = {}
+        """By the op's address: the dispatcher keeps every op that it met."""
         self._layers = 0
         self._layers_of_step = 0
         self.made_up = False
@@ -227,12 +228,12 @@ class Guesses:
 
     def _name(self, func: Any) -> str | None:
         """The op's name if it is simple."""
-        if func not in self._simple:
+        if id(func) not in self._simple:
             name = func._schema.name
             plain = name.removeprefix("aten::")
             simple = name.startswith("aten::") and (plain in _SIMPLE or plain.removesuffix("_") in _SIMPLE)
-            self._simple[func] = plain if simple else None
-        return self._simple[func]
+            self._simple[id(func)] = plain if simple else None
+        return self._simple[id(func)]
 
     def _described(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -14,9 +14,10 @@ import torch
 
 from vramcast.trace.arguments import describe_arguments
 from vramcast.trace.calls import AUTOCAST, ENGINE, GRAD, ITERATION, OPTIMIZER, RECOMPUTED
-from vramcast.virtual_gpu.storages import ATTRIBUTE, HOST, block_of
+from vramcast.virtual_gpu.storages import HOST, block_of
 
 if TYPE_CHECKING:
+    from vramcast.virtual_gpu.known_calls import KnownCall
     from vramcast.virtual_gpu.ledger import Ledger
     from vramcast.virtual_gpu.position import Position
 
@@ -24,7 +25,6 @@ _Tensor = torch.Tensor
 _strided = torch.strided
 _grad_enabled = torch.is_grad_enabled
 _CARD = "cuda:0"
-_PLAIN = (bool, int, float, str, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class OpLog:
@@ -34,7 +34,6 @@ class OpLog:
         self._ledger = ledger
         self._position = position
         self._log = ledger.builder.calls
-        self._find = self._log.find
         self._append = self._log.append
         self._autocast = False
         self.on = True
@@ -43,18 +42,18 @@ class OpLog:
     def start(self) -> None:
         self.on = True
 
-    def number(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    def number(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> int:
         """Taken before the op runs: it may change the shapes it was called with."""
+        if known is not None and known.number is not None:
+            return known.number
         try:
-            key = (func, *[_key(a) for a in args], *[(name, _key(value)) for name, value in kwargs.items()])
-            number = self._find(key)
-        except TypeError:  # an argument that cannot be hashed: its text is
-            key, number = None, None
-        except RuntimeError:  # a parameter of a lazy module has no shape yet
-            return self._log.add_distinct((func,), str(func), "")
-        if number is None:
             text = describe_arguments(args, kwargs, _place)
-            number = self._log.add_distinct((func, text) if key is None else key, str(func), text)
+        except RuntimeError:  # a parameter of a lazy module has no shape yet
+            text = ""
+        op = str(func)
+        number = self._log.add_distinct((op, text), op, text)
+        if known is not None:
+            known.number = number
         return number
 
     def note(self, number: int, args: Sequence[Any]) -> None:
@@ -101,20 +100,6 @@ def _settings() -> dict[str, bool]:
         "cudnn tf32": torch.backends.cudnn.allow_tf32,
         "cudnn benchmark": torch.backends.cudnn.benchmark,
     }
-
-
-def _key(value: Any) -> Any:
-    if isinstance(value, _Tensor):
-        if value.layout is not _strided:
-            return value.shape, value.dtype, value.layout
-        if not value.is_meta:
-            return value.shape, value.stride(), value.dtype, value.is_cpu
-        block = value.untyped_storage().__dict__.get(ATTRIBUTE)
-        return value.shape, value.stride(), value.dtype, None if block is None else block.device
-    if isinstance(value, (list, tuple)):
-        return tuple([_key(v) for v in value])
-    # Of a storage or a generator only the class: a reference kept here would keep memory alive.
-    return (value.__class__, value) if isinstance(value, _PLAIN) else value.__class__
 
 
 def _wants_grad(values: Sequence[Any]) -> bool:

@@ -6,13 +6,16 @@ gone.
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 
 from vramcast.trace.calls import HOOK
 from vramcast.virtual_gpu.storages import HOST, block_of
@@ -106,14 +109,36 @@ def hooks_with_modes(
 
         return run
 
+    def unseen(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def run(value: Any) -> Any:
+            mark(HOOK)
+            with torch._C.DisableTorchFunction():
+                return hook(value)
+
+        return run
+
     def __init__(self: Any, pack_hook: Callable[[Any], Any], unpack_hook: Callable[[Any], Any]) -> None:
         def pack(value: Any) -> Any:
             with saving():
                 return pack_hook(value)
 
-        original(self, with_mode(pack), with_mode(unpack_hook))
+        # What checkpointing packs with asks for shapes and dtypes of every tensor, and moves nothing.
+        is_bookkeeping = getattr(pack_hook, "__module__", "") == torch.utils.checkpoint.__name__
+        original(self, unseen(pack_hook) if is_bookkeeping else with_mode(pack), with_mode(unpack_hook))
 
     return __init__
+
+
+def seen_alike(put: Patches) -> None:
+    """Checkpointing compares what it packs with what it recomputes; neither asks the card (see hooks_with_modes)."""
+
+    def default(tensor: torch.Tensor) -> dict[str, Any]:
+        with torch._C.DisableTorchFunction():
+            return {"shape": tensor.shape, "dtype": tensor.dtype, "device": tensor.device}
+
+    checks = torch.utils.checkpoint._allowed_determinism_checks_to_fns
+    own = torch.utils.checkpoint._DEFAULT_DETERMINISM_MODE
+    put.set(torch.utils.checkpoint, "_allowed_determinism_checks_to_fns", {**checks, own: default})
 
 
 def groups_on_the_card(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,6 +159,21 @@ def groups_on_the_card(original: Callable[..., Any]) -> Callable[..., Any]:
     return group
 
 
+def _compiled_when_called(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Libraries compile many functions that a program never calls, and the first to be compiled makes dynamo import
+    much of inductor."""
+    compiled: list[Callable[..., Any]] = []
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not compiled:
+            compiled.append(original(function, backend="eager"))
+        return compiled[0](*args, **kwargs)
+
+    call._torchdynamo_orig_callable = function  # type: ignore[attr-defined]
+    return call
+
+
 def compile_as_eager(put: Patches, note: Callable[[str], None]) -> None:
     """torch.compile whose result looks compiled and runs eagerly (the stance sees to that); each that runs is noted."""
     original = torch.compile
@@ -143,11 +183,13 @@ def compile_as_eager(put: Patches, note: Callable[[str], None]) -> None:
             return lambda inner: compile(inner, **options)
         if isinstance(model, torch.nn.Module):
             note(type(model).__name__)
+        elif isinstance(model, (FunctionType, MethodType)):
+            return _compiled_when_called(original, model)
         return original(model, backend="eager")
 
     put.set(torch, "compile", compile)
     put.set(torch.nn.Module, "compile", lambda module, *args, **kwargs: note(type(module).__name__))
-    # Functions are noted when they run: libraries compile many that a program never calls.
+    # Functions are noted when they run.
     eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     choose = getattr(eval_frame, "_callback_from_stance", None)
     if choose is None:

@@ -15,6 +15,7 @@ from vramcast.virtual_gpu import values
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
     from vramcast.virtual_gpu.dispatch import DispatchMode
+    from vramcast.virtual_gpu.known_calls import KnownCall
 
 Kernel = Callable[["Call"], Any]
 
@@ -42,16 +43,23 @@ def kernel_for(op: Any) -> Kernel | None:
 class Call:
     """One call of an op on the virtual card, and what a rule may do with it."""
 
-    __slots__ = ("args", "device", "func", "kwargs", "mode")
+    __slots__ = ("args", "device", "func", "known", "kwargs", "mode")
 
     def __init__(
-        self, mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int
+        self,
+        mode: DispatchMode,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        device: int,
+        known: KnownCall | None = None,
     ) -> None:
         self.mode = mode
         self.func = func
         self.args = args
         self.kwargs = kwargs
         self.device = device
+        self.known = known
 
     @property
     def gpu(self) -> GpuSpec:
@@ -70,7 +78,7 @@ class Call:
 
     def run(self) -> Any:
         """The op's own meta kernel, its new storages booked, known values carried on."""
-        out = self.mode.outputs.run(self.func, self.args, self.kwargs)
+        out = self.mode.calls.run(self.func, self.args, self.kwargs, self.known)
         self.mode.adopt(out, self.device)
         values.propagate(self.mode, self.func, self.args, self.kwargs, out)
         return out
