@@ -7,7 +7,15 @@ import os
 import pytest
 from corpus.predictions import Comparison, Measured
 from corpus.time_accuracy import time_comparisons
-from corpus.time_errors import TimeComparison, blind, is_variant, order_of_pairs, predicted_before, quantile
+from corpus.time_errors import (
+    TimeComparison,
+    blind,
+    is_variant,
+    newest_blind,
+    order_of_pairs,
+    predicted_before,
+    quantile,
+)
 from corpus.times import PHASES, combined, measured_times, robust_seconds
 
 from tests.accuracy.conftest import EVERY_VARIABLE, reason_to_skip, recorded
@@ -63,6 +71,19 @@ def test_predictions_made_before_the_measurement_are_kept() -> None:
     pairs = order_of_pairs(filter(is_variant, compared))
     assert pairs.total > 100 and pairs.share >= 0.95
     assert quantile([abs(one.error) for one in compared], 0.5) <= STEP_MEDIAN
+
+
+def test_the_last_draw_is_near_at_the_speed_that_its_host_had() -> None:
+    known, before = measured_times(), predicted_before()
+    drawn = newest_blind(TimeComparison(combined(known[name]), before[name]) for name in before if name in known)
+    watched = [there for one in drawn if (there := one.at_host_speed) is not None]
+    assert len(watched) >= 50
+    errors = [abs(one.error) for one in watched]
+    assert quantile(errors, 0.5) <= STEP_MEDIAN
+    assert sum(error <= 0.2 for error in errors) >= 0.9 * len(errors)
+    for phase in PHASES:
+        found = [abs(error) for one in watched if (error := one.phase_error(phase)) is not None]
+        assert quantile(found, 0.5) <= 0.15, phase
 
 
 def test_two_figures_that_are_far_apart_are_not_averaged() -> None:
