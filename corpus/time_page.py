@@ -83,8 +83,9 @@ def _at_host_speed() -> list[str]:
         f"""*{AT_HOST_SPEED.capitalize()}*: the H200's computer is shared, and what others do there makes its host take
         up to 1.8 times as long, for seconds or for a whole run; a step that waits for the host takes as much longer.
         Where the host's speed was watched while steps ran, these rows set those steps beside the prediction for a host
-        of that speed, on the line through predictions for hosts of other speeds that were made before. The other rows
-        are of runs as they came, beside the prediction for a host that is disturbed as usual."""
+        of that speed, on the line through predictions for hosts of other speeds that were made before. (How the speed
+        is read off was settled after drawn-7 had been measured, see [timing.md](timing.md).) The other rows are of
+        runs as they came, beside the prediction for a host that is disturbed as usual."""
     )
 
 
