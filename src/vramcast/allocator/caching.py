@@ -53,8 +53,6 @@ class CachingAllocator:
         self._large = Pool(is_small=False, tie_break=tie_break)
         self._expandable = ExpandableSegments(self._device, self._ranks, device_total_bytes)
         self._live: dict[int, Block] = {}
-        self._spare: list[Block] = []
-        """Merged with their neighbours; to make an object anew takes longer than to split a block."""
         self._device_total_bytes = device_total_bytes
 
         self.allocated_bytes = 0
@@ -155,16 +153,7 @@ class CachingAllocator:
             rest = block
             rank = rest.rank if self._ranks.inherited else self._ranks.of_segment()
             address = rest.address
-            if self._spare:
-                block = self._spare.pop()
-                block.free_list = free_list
-                block.address = address
-                block.size = size
-                block.rank = rank
-                block.expandable = rest.expandable
-                block.free = False
-            else:
-                block = Block(free_list, address, size, rank, rest.expandable)
+            block = Block(free_list, address, size, rank, rest.expandable)
             block.prev = before = rest.prev
             if before is not None:
                 before.next = block
@@ -214,7 +203,6 @@ class CachingAllocator:
             key = before.key
             del free_list.blocks[key]
             del keys[bisect_left(keys, key)]
-            self._spare.append(before)
             block.address = address = before.address
             block.size += before.size
             block.prev = before = before.prev
@@ -225,7 +213,6 @@ class CachingAllocator:
             key = after.key
             del free_list.blocks[key]
             del keys[bisect_left(keys, key)]
-            self._spare.append(after)
             block.size += after.size
             block.next = after = after.next
             if after is not None:

@@ -77,15 +77,18 @@ class TracedSizes:
         return lengthened(trace, self._settled_steps * max(1, trace.steps // self._steps))
 
     def _limited(self, number: int, gpu: GpuSpec, capacity_bytes: int) -> Replay | None:
-        """The run that may take no more, every step of it; None where it runs out of memory. Each step finds other room
-        and convolutions choose anew."""
+        """The run that may take no more, every step of it; None where it is refused. Each step finds other room and
+        convolutions choose anew."""
         from vramcast.jobs.tracing import trace_under_limit
 
         self._count(number, gpu)
         steps = max(self._steps, self._settled_steps)
-        trace = trace_under_limit(
-            self.at(number), gpu, steps=steps, allocator_conf=self._conf, limit_bytes=capacity_bytes
-        )
+        try:
+            trace = trace_under_limit(
+                self.at(number), gpu, steps=steps, allocator_conf=self._conf, limit_bytes=capacity_bytes
+            )
+        except StepRefused:
+            return None
         found = None if trace is None else replay(trace, self._conf, capacity_bytes)
         return found if found is not None and found.completed else None
 
@@ -126,10 +129,7 @@ class TracedSizes:
         capacity_bytes = capacity_of(trace, gpu, limit_bytes)
         if highest_without_workspaces(trace) > capacity_bytes:
             return False
-        try:
-            run = self._limited(number, gpu, capacity_bytes)
-        except StepRefused:
-            run = None
+        run = self._limited(number, gpu, capacity_bytes)
         if run is None:
             return False
         self._squeezed.add(key)

@@ -8,11 +8,11 @@ it does not. `features` takes an op apart into such kinds; a calibration says wh
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from statistics import geometric_mean
 from typing import Any
 
 from vramcast.timing.costs.calibration import Calibration
@@ -131,4 +131,4 @@ def host_of(calibration: Calibration | None) -> HostModel:
 def factor_between(theirs: Mapping[str, float], ours: Mapping[str, float]) -> float | None:
     """How much slower a host is, from what both took for the same kinds of calls (geometric mean)."""
     common = [theirs[name] / ours[name] for name in theirs if ours.get(name, 0) > 0 and theirs[name] > 0]
-    return math.exp(sum(map(math.log, common)) / len(common)) if common else None
+    return geometric_mean(common) if common else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -55,11 +54,6 @@ def _chain(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, de
 
 def host_costs() -> dict[str, float]:
     """Seconds the host takes for one call, by kind."""
-    return {kind: probe() for kind, probe in _probes().items()}
-
-
-def _probes() -> dict[str, Callable[[], float]]:
-    """What times each kind."""
     device: Any = {"device": "cuda"}
     x, square = torch.ones(64, 64, **device), torch.ones(64, 64, **device, requires_grad=True)
     image, kernel = torch.ones(1, 8, 8, 8, **device), torch.ones(8, 8, 3, 3, **device, requires_grad=True)
@@ -67,50 +61,40 @@ def _probes() -> dict[str, Callable[[], float]]:
     weight, scalar, on_host = torch.ones(64, **device, requires_grad=True), torch.ones((), **device), torch.ones(64)
     linear, identity = torch.nn.Linear(64, 64, device="cuda"), torch.nn.Identity()
     tensors = [torch.ones(64, **device) for _ in range(100)]
-    calls: dict[str, Callable[[], object]] = {
-        "view": lambda: x.view(32, 128),
-        "view-grad": lambda: square.view(32, 128),
-        "empty": lambda: torch.empty(64, **device),
-        "elementwise": lambda: x + 1.0,
-        "elementwise-grad": lambda: square * x,
-        "cast": x.bfloat16,
-        "matmul": lambda: x @ x,
-        "matmul-grad": lambda: square @ x,
-        "convolution-grad": lambda: functional.conv2d(image, kernel, padding=1),
-        "norm-grad": lambda: functional.layer_norm(square, (64,), weight),
-        "attention-grad": lambda: functional.scaled_dot_product_attention(query, query, query),
-        "reduction": lambda: x.sum(0),
-        "cat": lambda: torch.cat([x, x]),
-        "module": lambda: identity(x),
-        "linear-module": lambda: linear(x),
+    costs = {
+        "view": _issue_seconds(lambda: x.view(32, 128)),
+        "view-grad": _issue_seconds(lambda: square.view(32, 128)),
+        "empty": _issue_seconds(lambda: torch.empty(64, **device)),
+        "elementwise": _issue_seconds(lambda: x + 1.0),
+        "elementwise-grad": _issue_seconds(lambda: square * x),
+        "cast": _issue_seconds(x.bfloat16),
+        "matmul": _issue_seconds(lambda: x @ x),
+        "matmul-grad": _issue_seconds(lambda: square @ x),
+        "convolution-grad": _issue_seconds(lambda: functional.conv2d(image, kernel, padding=1)),
+        "norm-grad": _issue_seconds(lambda: functional.layer_norm(square, (64,), weight)),
+        "attention-grad": _issue_seconds(lambda: functional.scaled_dot_product_attention(query, query, query)),
+        "reduction": _issue_seconds(lambda: x.sum(0)),
+        "cat": _issue_seconds(lambda: torch.cat([x, x])),
+        "module": _issue_seconds(lambda: identity(x)),
+        "linear-module": _issue_seconds(lambda: linear(x)),
+        "foreach-100": _issue_seconds(lambda: torch._foreach_mul_(tensors, 1.0), 50),
+        "item": _issue_seconds(scalar.item, 50),
+        "copy-to-device": _issue_seconds(lambda: on_host.to("cuda"), 50),
+        "backward-elementwise": _backward_seconds(_chain(lambda y: y * x, square, 100), 100),
+        "backward-matmul": _backward_seconds(_chain(lambda y: y @ x, square, 100), 100),
+        "backward-view": _backward_seconds(_chain(lambda y: y.view(64, 64), square, 100), 100),
     }
-    slower: dict[str, Callable[[], object]] = {
-        "foreach-100": lambda: torch._foreach_mul_(tensors, 1.0),
-        "item": scalar.item,
-        "copy-to-device": lambda: on_host.to("cuda"),
-    }
-    chains: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "backward-elementwise": lambda y: y * x,
-        "backward-matmul": lambda y: y @ x,
-        "backward-view": lambda y: y.view(64, 64),
-    }
-    optimizers: dict[str, dict[str, bool]] = {
-        "adamw-foreach": {"foreach": True},
-        "adamw-fused": {"fused": True},
-        "adamw-single": {"foreach": False},
-    }
-    return {
-        **{kind: partial(_issue_seconds, call) for kind, call in calls.items()},
-        **{kind: partial(_issue_seconds, call, 50) for kind, call in slower.items()},
-        **{kind: partial(_backward_seconds, _chain(op, square, 100), 100) for kind, op in chains.items()},
-        **{kind: partial(_optimizer_seconds, tensors, options) for kind, options in optimizers.items()},
-    }
+    costs |= _optimizers(tensors)
+    return costs
 
 
-def _optimizer_seconds(tensors: list[torch.Tensor], options: dict[str, bool]) -> float:
+def _optimizers(tensors: list[torch.Tensor]) -> dict[str, float]:
     """AdamW on 100 parameters, for each parameter."""
-    parameters = [tensor.detach().clone().requires_grad_() for tensor in tensors]
-    for parameter in parameters:
-        parameter.grad = torch.ones_like(parameter)
-    step = torch.optim.AdamW(parameters, **options).step  # type: ignore[arg-type]
-    return _issue_seconds(step, 5) / len(parameters)
+    found = {}
+    for name, options in (("foreach", {"foreach": True}), ("fused", {"fused": True}), ("single", {"foreach": False})):
+        parameters = [tensor.detach().clone().requires_grad_() for tensor in tensors]
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        step = torch.optim.AdamW(parameters, **options).step  # type: ignore[arg-type]
+        found[f"adamw-{name}"] = _issue_seconds(step, 5) / len(parameters)
+    return found
