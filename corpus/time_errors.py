@@ -58,7 +58,7 @@ class TimeComparison:
 
     @property
     def fitted(self) -> bool:
-        """Its ops were recorded, and the times of kernels and host are fitted to them."""
+        """The times of kernels are fitted to its recorded ops, or those of the host to its watched steps."""
         return self.measured.name in _fitted()
 
     @property
@@ -69,7 +69,8 @@ class TimeComparison:
 
 @cache
 def _fitted() -> frozenset[str]:
-    return frozenset(record["name"] for record in op_records())
+    watched = (name for name, runs in measured_times().items() if any(run.watched for run in runs))
+    return frozenset([*(record["name"] for record in op_records()), *watched])
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ def groups(comparisons: list[TimeComparison]) -> list[tuple[str, list[TimeCompar
     return [
         *found,
         ("the same variants, now", [*filter(is_variant, now)]),
-        ("those whose ops the fit has seen, now", [c for c in comparisons if c.fitted]),
+        ("those that the fit has seen, now", [c for c in comparisons if c.fitted]),
         ("all that it has not seen, now", [c for c in comparisons if not c.fitted]),
         ("all, now", comparisons),
     ]

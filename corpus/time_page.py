@@ -46,7 +46,8 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
             committed (`corpus/predictions-*.jsonl`) before any of these workloads was timed, those of a later draw
             with what the misses of the earlier ones had shown. Rules were improved afterwards with a look at the
             misses, so the tables that say *now* are what the present code gives, not what to expect of workloads
-            unlike these. Times of kernels and of the host are fitted to recorded ops of {seen} workloads."""
+            unlike these. Times of kernels are fitted to recorded ops, those of the host to recorded steps, of {seen} of
+            these workloads."""
         ),
         "",
         *_at_host_speed(),

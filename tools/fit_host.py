@@ -8,8 +8,8 @@ it, between two synchronisations, and set beside the measured step and phases. `
 parts of the workloads in turn and says how far off those are.
 
 The machine is shared, and its host is slower than it could be most of the time. Where its speed was watched, it is known
-how much: these steps are fitted too, and say what an undisturbed host takes over one as it was on average (`calm`). The
-figures that are written are of the undisturbed one.
+how much: these steps are fitted too, with predicted device times where no ops were recorded, and say what an undisturbed
+host takes over one as it was on average (`calm`). The figures that are written are of the undisturbed one.
 """
 
 from __future__ import annotations
@@ -25,18 +25,22 @@ from statistics import geometric_mean
 
 from corpus.times import OP_TIMES, PHASES, combined, measured_rows, measured_times, op_records
 
+from vramcast.gpus import find_gpu
+from vramcast.timing.costs import CostModel
 from vramcast.timing.host import features
 from vramcast.timing.iteration import last_iteration, stretches
 from vramcast.timing.queues import LAUNCH_QUEUE
+from vramcast.timing.step import costs_of
 from vramcast.timing.waits import waits
 from vramcast.trace import StepTrace
+from vramcast.trace.calls import OpCalls
 
 # Microseconds to begin with; the fit moves away from them only where that helps.
 START = {
     "iteration": 300.0, "module": 8.0, "backward": 150.0, "optimizer": 150.0, "parameter": 8.0, "list op": 40.0,
     "tensor of a list": 0.6, "library op": 60.0, "library call": 15.0, "host op": 4.0, "host read": 1.5,
-    "forward op": 14.0, "forward view": 7.0, "unrecorded op": 11.0, "unrecorded view": 5.0, "backward op": 13.0,
-    "backward view": 6.0, "further kernel": 5.0, "kernel of many": 7.5,
+    "recurrent weight": 60.0, "forward op": 14.0, "forward view": 7.0, "unrecorded op": 11.0, "unrecorded view": 5.0,
+    "backward op": 13.0, "backward view": 6.0, "further kernel": 5.0, "kernel of many": 7.5,
     "autocast": 4.0, "hook": 10.0, "calm": 0.8,
 }  # fmt: skip
 LATENCIES = {"launch_seconds": 4.0, "gap_seconds": 1.2, "wait_seconds": 12.0}
@@ -61,35 +65,54 @@ class Case:
 
 
 def load(folder: Path) -> list[Case]:
-    times = measured_times()
+    records = {record["name"]: record for record in op_records()}
     cases = []
-    for record in op_records():
-        path = folder / f"{record['name']}.trace"
-        if not path.exists() or record["name"] not in times:
+    for name, runs in measured_times().items():
+        path = folder / f"{name}.trace"
+        watched = [run.watched for run in runs if run.watched is not None]
+        if not path.exists() or (name not in records and not watched):
             continue
         calls = StepTrace.load(path).calls
         assert calls is not None
         rows = last_iteration(calls)
-        measured = measured_rows(calls, rows, record)
-        known = combined(times[record["name"]])
-        if sum(seconds for seconds, _ in measured.values()) > 1.05 * known.step_seconds:
-            continue  # the recorded step ran other kernels, or at another clock, than the timed ones
-        numbers: dict[tuple[int, int, int], int] = {}
-        kinds, found = [], []
-        for row in rows:
-            seconds, kernels = measured.get(row, (0.0, 0))
-            key = calls.call[row], calls.flags[row], kernels
-            op, arguments = calls.ops[key[0]], calls.arguments[key[0]]
-            if key not in numbers:
-                numbers[key] = len(kinds)
-                kinds.append(features(op, arguments, key[1], kernels))
-            found.append((numbers[key], seconds, kernels, waits(op, arguments)))
+        known = combined(runs)
+        if name in records:
+            device = measured_rows(calls, rows, records[name])
+            if sum(seconds for seconds, _ in device.values()) > 1.05 * known.step_seconds:
+                continue  # the recorded step ran other kernels, or at another clock, than the timed ones
+        else:
+            device = predicted_rows(calls, rows)
+        kinds, found = host_work(calls, rows, device)
         cuts = [(part.end - rows.start, part.phase) for part in stretches(calls, rows)]
-        cases.append(Case(record["name"], kinds, found, cuts, {"step": known.step_seconds, **known.phases}))
-        if (watched := known.watched) is not None:
-            aim = {"step": watched.seconds, **watched.phases}
-            cases.append(Case(f"{record['name']}, watched", kinds, found, cuts, aim, watched.factor))
+        if name in records:
+            cases.append(Case(name, kinds, found, cuts, {"step": known.step_seconds, **known.phases}))
+        for run in watched:
+            aim = {"step": run.seconds, **run.phases}
+            cases.append(Case(f"{name}, watched", kinds, found, cuts, aim, run.factor))
     return cases
+
+
+def predicted_rows(calls: OpCalls, rows: range) -> dict[int, tuple[float, int]]:
+    """(device seconds, kernels) of the rows of a traced step."""
+    costs = costs_of(calls, CostModel.for_gpu(find_gpu("h200")))
+    return {row: (costs[calls.call[row]].device_seconds, costs[calls.call[row]].kernels) for row in rows}
+
+
+def host_work(
+    calls: OpCalls, rows: range, device: dict[int, tuple[float, int]]
+) -> tuple[list[tuple[tuple[str, float], ...]], list[tuple[int, float, int, bool]]]:
+    """The kinds and rows of a case."""
+    numbers: dict[tuple[int, int, int], int] = {}
+    kinds, found = [], []
+    for row in rows:
+        seconds, kernels = device.get(row, (0.0, 0))
+        key = calls.call[row], calls.flags[row], kernels
+        op, arguments = calls.ops[key[0]], calls.arguments[key[0]]
+        if key not in numbers:
+            numbers[key] = len(kinds)
+            kinds.append(features(op, arguments, key[1], kernels))
+        found.append((numbers[key], seconds, kernels, waits(op, arguments)))
+    return kinds, found
 
 
 def simulate(case: Case, seconds: dict[str, float], latencies: dict[str, float]) -> dict[str, float]:

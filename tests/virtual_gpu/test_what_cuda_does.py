@@ -468,3 +468,22 @@ def test_enlarged_channels_last_images_have_fewer_elements_than_an_int_counts(
         refused = contextlib.nullcontext() if runs else pytest.raises(RuntimeError, match=r"INT_MAX .* \[63, 150, 480,")
         with refused:
             F.interpolate(x, size=(480, 480), mode="bilinear")
+
+
+def test_a_number_written_into_a_tensor_stays_on_the_host(gpu: VirtualGpu) -> None:
+    x = torch.zeros(64, 32, device="cuda")
+    mask, rows = x > 0, torch.arange(4, device="cuda")
+
+    def through_slices() -> None:
+        x[2:8, 1:3] = 3
+
+    def through_a_mask() -> None:
+        x[mask] = 0.0
+
+    def through_indices() -> None:
+        x[rows] = 1.0
+
+    assert allocations(gpu, through_slices) == []
+    assert allocations(gpu, through_a_mask) == []
+    assert allocations(gpu, through_indices) == [4]
+    assert "aten.scalar_tensor" not in ops(gpu.trace())

@@ -66,6 +66,8 @@ def features(op: str, arguments: str, flags: int, kernels: float) -> Features:
         found.append(("kernel of many", float(kernels - _FEW_KERNELS)))
     if "convolution" in name or "cudnn" in name:
         found.append(("library call", 1.0))
+    if name.startswith("_cudnn_rnn"):
+        found.append(("recurrent weight", float(arguments.partition("]")[0].partition("[")[2].count("("))))
     if flags & AUTOCAST and kernels and where != "backward":
         found.append(("autocast", 1.0))
     return tuple(found)

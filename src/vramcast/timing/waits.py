@@ -28,10 +28,11 @@ def waits(op: str, arguments: str) -> bool:
         to_host = on_card and "device=cpu" in arguments
         return (from_host or to_host) and not _is_non_blocking(name, arguments)
     if name in _INDEXING:
-        # A mask becomes indices first, and their number must be known; writing one number through it is a fill.
+        # A mask becomes indices first, and their number must be known. A number of the host's is written through a mask
+        # by a fill, and copied to the card for indices.
         _, _, rest = arguments.partition("[")
         indices, _, value = rest.partition("]")
-        return "b8(" in indices and not value.startswith((", f32()", ", f16()", ", bf16()", ", cpu:"))
+        return ("b8(" in indices) != value.startswith(", cpu:")
     return name == "repeat_interleave" and op.endswith(".Tensor") and "output_size" not in arguments
 
 

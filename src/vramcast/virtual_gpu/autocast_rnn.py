@@ -22,7 +22,9 @@ class _FlatHalf(torch.autograd.Function):
         flat = torch.zeros(sum(w.numel() for w in weights), dtype=HALF, device=weights[0].device)
         views, offset = [], 0
         for weight in weights:
-            views.append(flat[offset : offset + weight.numel()].view(weight.size()))
+            part = flat[offset : offset + weight.numel()]
+            part.copy_(weight.view(-1))
+            views.append(part.view(weight.size()))
             offset += weight.numel()
         return tuple(views)
 

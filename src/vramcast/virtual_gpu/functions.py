@@ -270,6 +270,15 @@ def _set_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
     return func(target, value)
 
 
+@handles(torch.Tensor.__setitem__)
+def _set_item(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`tensor[place] = number`: for a tensor on the card PyTorch keeps the number on the host, and fills the place."""
+    tensor, place, value = args
+    if isinstance(value, (int, float, complex)) and placement(tensor) != REAL:
+        value = torch.scalar_tensor(value, dtype=tensor.dtype)
+    return func(tensor, place, value)
+
+
 @handles(torch.Tensor.new_tensor)
 def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, data = args

@@ -20,6 +20,7 @@ def index_put(call: Call) -> Any:
     if in_place and _is_masked_fill(indices, source):
         values.update_in_place(call.mode, call.func, call.args, call.kwargs)
         return tensor
+    number = None if source.is_meta else call.empty(source.size(), source.dtype)
     expanded = expand_masks(call, indices)
     out = tensor if in_place else written_over(call)
     if out is None:
@@ -28,13 +29,16 @@ def index_put(call: Call) -> Any:
         _sorted_accumulation(call, expanded, source)
     if in_place:
         values.update_in_place(call.mode, call.func, call.args, call.kwargs)
+    del number
     return out
 
 
 def _is_masked_fill(indices: Any, source: torch.Tensor) -> bool:
-    """`x[mask] = scalar` becomes masked_fill_, which needs no positions."""
+    """`x[mask] = number` becomes masked_fill_, which needs no positions; the number is on the host."""
     given = [i for i in indices if i is not None]
-    return len(given) == 1 and given[0].dtype in (torch.bool, torch.uint8) and source.numel() == 1
+    return (
+        len(given) == 1 and given[0].dtype in (torch.bool, torch.uint8) and source.numel() == 1 and not source.is_meta
+    )
 
 
 def _sorted_accumulation(call: Call, indices: list[Any], source: torch.Tensor) -> None:
