@@ -104,7 +104,7 @@ def test_everything_adds_up(plain: StepTrace) -> None:
 
 def test_more_work_takes_longer(plain: StepTrace) -> None:
     seconds = time_of(plain).seconds
-    assert time_of(traced(16384)).seconds > 2 * seconds
+    assert time_of(traced(32768)).seconds > 2 * seconds
     assert time_of(plain, gpu=find_gpu("rtx-3060")).seconds > seconds
     assert time_of(plain, data_seconds=0.5).seconds == pytest.approx(0.5 + seconds, rel=0.1)
     assert time_of(plain, data_seconds=0.5).phases["data"] > 0.49
