@@ -25,9 +25,7 @@ RANGE_BYTES = 32 << 20
 _MIB = 1 << 20
 _FIRST_RANGE_BYTES, _FIRST_USED_BYTES = 416 * _MIB, 414 * _MIB
 _SECOND_RANGE_BYTES, _SECOND_USED_BYTES = 96 * _MIB, 72 * _MIB
-SETTLED_BYTES = 800 * _MIB
-"""What has been taken when the context's range is free at the latest. Peaks of 246 workloads on an H200 say so: most
-that feel it want more than 600 MiB, all less than 3 GiB. A few want other figures, so it is not the whole rule."""
+_KERNEL_RANGE_BYTES, _KERNEL_USED_BYTES = 32 * _MIB, 26 * _MIB
 
 
 class AddressSpace:
@@ -52,9 +50,10 @@ class AddressSpace:
         return start
 
     def settle(self) -> None:
-        """The context has let go of its first range."""
+        """A kernel has run: there is a range for it, and the context has let go of its first one."""
         if self._first is not None:
             first, self._first = self._first, None
+            self._context_range(_KERNEL_RANGE_BYTES, _KERNEL_USED_BYTES)
             self.release(first, _FIRST_USED_BYTES)
 
     def reserve(self, size_bytes: int) -> int:

@@ -224,7 +224,7 @@ class CachingAllocator:
         insort(keys, key)
 
     def settle_addresses(self) -> None:
-        """To be called once kernels have run: where later segments lie depends on it (see AddressSpace)."""
+        """To be called once a kernel has run: where later segments lie depends on it (see AddressSpace)."""
         self._device.settle_addresses()
 
     def empty_cache(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from vramcast.allocator.addresses import SETTLED_BYTES, AddressSpace
+from vramcast.allocator.addresses import AddressSpace
 
 
 class SegmentEvent(NamedTuple):
@@ -64,12 +64,10 @@ class DeviceMemory:
     def reserve_addresses(self, size: int) -> int:
         if self._address_of_segment is not None:
             return self._address_of_segment(size)
-        if self.reserved_bytes >= SETTLED_BYTES:
-            self._addresses.settle()
         return self._addresses.reserve(size)
 
     def settle_addresses(self) -> None:
-        """Kernels have run (see AddressSpace)."""
+        """A kernel has run (see AddressSpace)."""
         self._addresses.settle()
 
     def release_addresses(self, address: int, size: int) -> None:

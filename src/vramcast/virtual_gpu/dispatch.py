@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vramcast.virtual_gpu import host_ops, values
 from vramcast.virtual_gpu.kernels import Call, kernel_for
 from vramcast.virtual_gpu.known_calls import KnownCall, KnownCalls
+from vramcast.virtual_gpu.first_kernel import runs_kernel
 from vramcast.virtual_gpu.ledger import Ledger
 from vramcast.virtual_gpu.op_log import OpLog
 from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, sparse_parts
@@ -57,11 +58,14 @@ class DispatchMode(TorchDispatchMode):
         with torch._C.DisableTorchFunction():
             try:
                 if not log.on:
-                    return handler(func, args, kwargs, None)
-                known = self.calls.of(func, args, kwargs)
-                number = log.number(func, args, kwargs, known)
-                out = handler(func, args, kwargs, known)
-                log.note(number, args)
+                    out = handler(func, args, kwargs, None)
+                else:
+                    known = self.calls.of(func, args, kwargs)
+                    number = log.number(func, args, kwargs, known)
+                    out = handler(func, args, kwargs, known)
+                    log.note(number, args)
+                if not self.ledger.kernels_have_run and runs_kernel(func, args, kwargs, out):
+                    self.ledger.first_kernel()
                 return out
             except RuntimeError as error:
                 raise in_words_of_cuda(error) from error.__cause__
