@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from vramcast.allocator.addresses import AddressSpace
+from vramcast.allocator.driver_events import FIRST_KERNEL, TAKEN_BYTES
 
 
 class SegmentEvent(NamedTuple):
@@ -66,9 +67,12 @@ class DeviceMemory:
             return self._address_of_segment(size)
         return self._addresses.reserve(size)
 
-    def settle_addresses(self) -> None:
-        """A kernel has run (see AddressSpace)."""
-        self._addresses.settle()
+    def driver_event(self, name: str) -> None:
+        """The driver has taken memory for itself, of which only the addresses are booked here."""
+        if name == FIRST_KERNEL:
+            self._addresses.settle()
+        else:
+            self._addresses.reserve(TAKEN_BYTES[name])
 
     def release_addresses(self, address: int, size: int) -> None:
         if self._address_of_segment is None:

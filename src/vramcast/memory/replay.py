@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
-from vramcast.trace.kernels import FIRST_KERNEL
+from vramcast.allocator.driver_events import DRIVER_EVENTS
 from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, KINDS, MARK, OOM, StepTrace
 
 _WORKSPACES = KINDS.index("workspaces")
@@ -115,8 +115,8 @@ def replay(trace: StepTrace, conf: str | None = None, capacity_bytes: int | None
                 free(addresses[arg])
         elif code == EMPTY_CACHE:
             allocator.empty_cache()
-        elif code == MARK and trace.labels[arg] == FIRST_KERNEL:
-            allocator.settle_addresses()
+        elif code == MARK and trace.labels[arg] in DRIVER_EVENTS:
+            allocator.driver_event(trace.labels[arg])
         note_requested(allocator.requested_bytes)
         note_allocated(allocator.allocated_bytes)
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vramcast.virtual_gpu import host_ops, values
 from vramcast.virtual_gpu.kernels import Call, kernel_for
 from vramcast.virtual_gpu.known_calls import KnownCall, KnownCalls
-from vramcast.virtual_gpu.first_kernel import runs_kernel
+from vramcast.virtual_gpu.first_calls import FirstCalls
 from vramcast.virtual_gpu.ledger import Ledger
 from vramcast.virtual_gpu.op_log import OpLog
 from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, sparse_parts
@@ -48,6 +48,7 @@ class DispatchMode(TorchDispatchMode):
         self._note_recipe = machine.guesses.note
         self._note_written = machine.guesses.note_written
         self._log: OpLog = machine.op_log
+        self._first_calls = FirstCalls(ledger)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handler = self._handlers.get(id(func))
@@ -64,8 +65,8 @@ class DispatchMode(TorchDispatchMode):
                     number = log.number(func, args, kwargs, known)
                     out = handler(func, args, kwargs, known)
                     log.note(number, args)
-                if not self.ledger.kernels_have_run and runs_kernel(func, args, kwargs, out):
-                    self.ledger.first_kernel()
+                if self._first_calls.awaited:
+                    self._first_calls.note(func, args, kwargs, out)
                 return out
             except RuntimeError as error:
                 raise in_words_of_cuda(error) from error.__cause__

@@ -13,7 +13,6 @@ from vramcast.allocator import CachingAllocator, OutOfMemory
 from vramcast.trace import TraceBuilder
 from vramcast.trace.builder import KIND_ID
 from vramcast.trace.host import PAGEABLE, HostLog
-from vramcast.trace.kernels import FIRST_KERNEL
 from vramcast.virtual_gpu.storages import GPU, HOST, HOST_ATTRIBUTE, Block, HostBlock, attach
 
 WEIGHTS = KIND_ID["weights"]
@@ -41,7 +40,6 @@ class Ledger:
         self.phase = self.builder.intern_phase("setup")
         self.stream = 0
         self._shape_ids: dict[tuple[torch.dtype, torch.Size], int] = {}
-        self.kernels_have_run = False
         self.describe_out_of_memory: Callable[[OutOfMemory], str] = str
         self.out_of_memory_observers: list[Callable[[int, int, int, int], object]] = []
         """What the program attached with torch._C._cuda_attach_out_of_memory_observer."""
@@ -79,11 +77,10 @@ class Ledger:
             raise torch.OutOfMemoryError(text) from None
         return block_id, address
 
-    def first_kernel(self) -> None:
-        """The card has run one for the first time."""
-        self.kernels_have_run = True
-        self.allocator.settle_addresses()
-        self.builder.mark("mark", FIRST_KERNEL)
+    def driver_event(self, name: str) -> None:
+        """The driver takes memory for itself; `name` is one of DRIVER_EVENTS."""
+        self.allocator.driver_event(name)
+        self.builder.mark("mark", name)
 
     def release(self, block_id: int, address: int) -> None:
         if not self.open or sys.is_finalizing():
