@@ -9,9 +9,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.virtual_gpu import host_ops, values
+from vramcast.virtual_gpu.first_calls import FirstCalls
 from vramcast.virtual_gpu.kernels import Call, kernel_for
 from vramcast.virtual_gpu.known_calls import KnownCall, KnownCalls
-from vramcast.virtual_gpu.first_calls import FirstCalls
 from vramcast.virtual_gpu.ledger import Ledger
 from vramcast.virtual_gpu.op_log import OpLog
 from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, sparse_parts

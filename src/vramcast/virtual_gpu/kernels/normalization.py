@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import torch
 
 from vramcast.virtual_gpu.kernels.convolution import output_format
-from vramcast.virtual_gpu.kernels.layout import suggested_format
 from vramcast.virtual_gpu.kernels.reductions import reduction_scratch
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 
@@ -141,45 +139,3 @@ def scan(call: Call) -> Any:
     if call.args[0].dtype != out.dtype or not call.args[0].is_contiguous():
         call.scratch(out.numel() * out.element_size())  # the input in the result's dtype, dense
     return out
-
-
-@kernel("aten::native_batch_norm")
-def native_batch_norm(call: Call) -> Any:
-    out = call.run()
-    x = call.args[0]
-    volume = x.dim() == 5 and suggested_format(x) is torch.channels_last_3d
-    if call.argument("training") and volume and x.dtype in (torch.float16, torch.bfloat16):
-        call.scratch(4 * x.numel())  # no kernel for this layout: statistics of an fp32 copy
-    return out
-
-
-@kernel("aten::native_batch_norm_backward")
-def native_batch_norm_backward(call: Call) -> Any:
-    """The fused kernel of batch_norm_backward_cuda (aten/src/ATen/native/cuda/Normalization.cu) sees batch, channel and
-    all the rest: what cannot be viewed so is copied, and the gradient is dense. Not so the kernels for channels last."""
-    grad, x = call.args[0], call.args[1]
-    mask = call.argument("output_mask")
-    if not mask[0] or not (call.argument("train") or mask[1] or mask[2]) or _channels_last_kernels(x):
-        return call.run()
-    held = [call.empty(t.size(), t.dtype) for t in (x, grad) if not _rest_is_one(t)]
-    dx = call.empty(x.size(), x.dtype)
-    weight = call.argument("weight")
-    statistics = weight if weight is not None else call.argument("save_mean")
-    dw, db = (call.empty((x.size(1),), statistics.dtype) if wanted else None for wanted in mask[1:])
-    del held
-    return dx, dw, db
-
-
-def _channels_last_kernels(x: torch.Tensor) -> bool:
-    """batch_norm_use_channels_last_kernels."""
-    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last):
-        return True
-    if x.dim() == 5 and x.is_contiguous(memory_format=torch.channels_last_3d):
-        return True
-    return x.is_contiguous() and x.stride(1) == 1
-
-
-def _rest_is_one(x: torch.Tensor) -> bool:
-    """Whether a view can have everything after batch and channel as one dimension."""
-    rest = [(size, stride) for size, stride in zip(x.shape[2:], x.stride()[2:], strict=True) if size != 1]
-    return all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(rest))
