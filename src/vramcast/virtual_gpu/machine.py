@@ -53,6 +53,8 @@ class Machine:
         self._cublas_handles: set[tuple[bool, int, bool]] = set()
         self._cudnn_handles: set[bool] = set()
         """Of Python's thread and of autograd's."""
+        self.in_math_attention = False
+        """attention_choice runs the formula that is written out in ordinary ops."""
         self._plans: dict[tuple[bool, ConvolutionProblem], int] = {}
         """The workspace of the plan that cuDNN keeps for a convolution."""
         self._told_of_fit = False

@@ -21,7 +21,7 @@ def index_put(call: Call) -> Any:
         values.update_in_place(call.mode, call.func, call.args, call.kwargs)
         return tensor
     expanded = expand_masks(call, indices)
-    out = tensor if in_place else written_over(call)
+    out = tensor if in_place else written_over(call, through_indices=True)
     if out is None:
         out = call.empty(tensor.size(), tensor.dtype)
     if call.argument("accumulate"):
