@@ -8,7 +8,7 @@ import pytest
 
 from vramcast.allocator import AddressSpace, CachingAllocator
 from vramcast.allocator.constants import MIB
-from vramcast.allocator.driver_events import CUBLAS_HANDLE, CUDNN_HANDLE, FIRST_KERNEL, RANDOM_NUMBERS, REDUCTION
+from vramcast.allocator.driver_events import CUBLAS_HANDLE, CUDNN_HANDLE, FIRST_KERNEL, NORM, RANDOM_NUMBERS
 from vramcast.allocator.history import load_history
 
 EVENTS = Path(__file__).parents[2] / "corpus" / "records" / "events"
@@ -119,7 +119,7 @@ def test_small_segments_after_the_first_kernel_lie_in_its_range() -> None:
     [
         (
             "ho-hubert-bf16",
-            [(1, RANDOM_NUMBERS), (3, FIRST_KERNEL), (20, REDUCTION), (237, CUDNN_HANDLE), (291, CUBLAS_HANDLE)],
+            [(1, RANDOM_NUMBERS), (3, FIRST_KERNEL), (20, NORM), (237, CUDNN_HANDLE), (291, CUBLAS_HANDLE)],
         ),
         ("d4-40-dit_xl", [(293, FIRST_KERNEL), (315, CUDNN_HANDLE), (339, CUBLAS_HANDLE)]),
     ],

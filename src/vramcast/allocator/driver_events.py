@@ -9,13 +9,14 @@ FIRST_KERNEL = "first kernel"
 """The first that makes no random numbers: the context rearranges itself (see AddressSpace)."""
 RANDOM_NUMBERS = "random numbers"
 """Random numbers before any other kernel."""
-REDUCTION = "first reduction"
+NORM = "first norm"
+"""Of PyTorch's reductions the one whose kernels are loaded with such an amount; sums and means are not."""
 CUBLAS_HANDLE = "cuBLAS handle"
 CUDNN_HANDLE = "cuDNN handle"
 
 TAKEN_BYTES = {
     RANDOM_NUMBERS: 2 * _MIB,
-    REDUCTION: 10 * _MIB,
+    NORM: 10 * _MIB,
     CUBLAS_HANDLE: 64 * _MIB,
     CUDNN_HANDLE: 10 * _MIB,
 }

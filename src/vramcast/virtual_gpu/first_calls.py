@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.allocator.driver_events import FIRST_KERNEL, RANDOM_NUMBERS, REDUCTION
+from vramcast.allocator.driver_events import FIRST_KERNEL, NORM, RANDOM_NUMBERS
 from vramcast.virtual_gpu.kernels.copies import needs_kernel
 from vramcast.virtual_gpu.storages import is_virtual_gpu
 
@@ -22,11 +22,7 @@ _RANDOM = frozenset({
     "aten::uniform_", "aten::normal_", "aten::random_", "aten::bernoulli_", "aten::exponential_", "aten::rand",
     "aten::randn", "aten::randint", "aten::rand_like", "aten::randn_like", "aten::randint_like",
 })  # fmt: skip
-_REDUCES = frozenset({
-    "aten::sum", "aten::mean", "aten::norm", "aten::linalg_vector_norm", "aten::amax", "aten::amin", "aten::aminmax",
-    "aten::max", "aten::min", "aten::any", "aten::all", "aten::var", "aten::var_mean", "aten::std", "aten::std_mean",
-    "aten::prod", "aten::argmax", "aten::argmin", "aten::nansum",
-})  # fmt: skip
+_NORMS = frozenset({"aten::norm", "aten::linalg_vector_norm"})
 
 
 class FirstCalls:
@@ -40,8 +36,8 @@ class FirstCalls:
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         name = func._schema.name
-        reduces = name in _REDUCES
-        if (self._kernel and not reduces) or not runs_kernel(func, args, kwargs, out):
+        norm = name in _NORMS
+        if (self._kernel and not norm) or not runs_kernel(func, args, kwargs, out):
             return
         if name in _RANDOM:
             if not self._random:
@@ -51,9 +47,9 @@ class FirstCalls:
         if not self._kernel:
             self._kernel = True
             self._ledger.driver_event(FIRST_KERNEL)
-        if reduces:
+        if norm:
             self.awaited = False
-            self._ledger.driver_event(REDUCTION)
+            self._ledger.driver_event(NORM)
 
 
 def runs_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> bool:
