@@ -9,13 +9,13 @@ than what is asked. So it is with all 1,070 segments that two recordings take an
 
 A process with PyTorch's kernels begins with two ranges of the context's own. In the first, 2 MiB are free at its end,
 in the second 24 MiB. When the first kernel runs (copies from the host and memory that is only taken run none, random
-numbers do not count, a change of layout does), a range of 32 MiB is taken for it, 6 MiB of which stay free, and the rest
-of the first range is let go of, 414 MiB: the next segments lie there, from its low end on if the 2 MiB were taken
-before, else as in any hole. 41 recordings say so; it does not matter how much has been taken by then. The driver takes
+numbers do not count, a change of layout does), a range of 32 MiB is taken for it, 6 MiB of which stay free, and the
+rest of the first range is let go of, 414 MiB: the next segments lie there, from its low end on if the 2 MiB were taken
+before, else as in any hole. 32 recordings say so; it does not matter how much has been taken by then. The driver takes
 more on the way, see `driver_events`.
 
-Known limitation: ranges lie among the host's own memory. Weights that were made on the host and moved leave holes there,
-which later ranges may use; where depends on the process, and can differ from one run to the next.
+Known limitation: ranges lie among the host's own memory. Weights that were made on the host and then moved leave holes
+there, which later ranges may use; where depends on the process, and can differ from one run to the next.
 """
 
 from __future__ import annotations
