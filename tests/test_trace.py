@@ -10,7 +10,6 @@ import pytest
 
 from tests.samples import build, random_trace, transformer
 from vramcast.trace import KINDS, Note, StepTrace, TraceBuilder
-from vramcast.trace.kernels import KernelWatch
 from vramcast.trace.schema import TraceError
 
 COLUMNS = (
@@ -168,9 +167,3 @@ def test_a_run_that_ended_refused() -> None:
     b.alloc(2, 0, 0, 0)
     assert not build(b).ends_refused
     assert not transformer().ends_refused
-
-
-def test_the_first_kernel_is_told_from_copies() -> None:
-    watch = KernelWatch()
-    told = [watch.has_run_before(op) for op in ("setup", "aten._to_copy", "aten.ge.Tensor", "aten.copy_", "aten.mm")]
-    assert told == [False, False, False, False, True]

@@ -223,9 +223,9 @@ class CachingAllocator:
         free_list.blocks[key] = block
         insort(keys, key)
 
-    def settle_addresses(self) -> None:
-        """To be called once kernels have run: where later segments lie depends on it (see AddressSpace)."""
-        self._device.settle_addresses()
+    def driver_event(self, name: str) -> None:
+        """One of DRIVER_EVENTS has happened: where later segments lie depends on it."""
+        self._device.driver_event(name)
 
     def empty_cache(self) -> None:
         """Give back every segment, and every page of an expandable one, that nothing is allocated on."""

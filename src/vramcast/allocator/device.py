@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from vramcast.allocator.addresses import SETTLED_BYTES, AddressSpace
+from vramcast.allocator.addresses import AddressSpace
+from vramcast.allocator.driver_events import FIRST_KERNEL, TAKEN_BYTES
 
 
 class SegmentEvent(NamedTuple):
@@ -64,13 +65,14 @@ class DeviceMemory:
     def reserve_addresses(self, size: int) -> int:
         if self._address_of_segment is not None:
             return self._address_of_segment(size)
-        if self.reserved_bytes >= SETTLED_BYTES:
-            self._addresses.settle()
         return self._addresses.reserve(size)
 
-    def settle_addresses(self) -> None:
-        """Kernels have run (see AddressSpace)."""
-        self._addresses.settle()
+    def driver_event(self, name: str) -> None:
+        """The driver has taken memory for itself, of which only the addresses are booked here."""
+        if name == FIRST_KERNEL:
+            self._addresses.settle()
+        else:
+            self._addresses.reserve(TAKEN_BYTES[name])
 
     def release_addresses(self, address: int, size: int) -> None:
         if self._address_of_segment is None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
-from vramcast.trace.kernels import KernelWatch
-from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, KINDS, OOM, StepTrace
+from vramcast.allocator.driver_events import DRIVER_EVENTS
+from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, KINDS, MARK, OOM, StepTrace
 
 _WORKSPACES = KINDS.index("workspaces")
 
@@ -100,13 +100,9 @@ def replay(trace: StepTrace, conf: str | None = None, capacity_bytes: int | None
     allocator.observe_segments(lambda change: reserved.set(len(allocated), allocator.reserved_bytes))
     refusals: list[Refusal] = []
     refused: set[int] = set()
-    watch: KernelWatch | None = KernelWatch()
 
     for code, arg in zip(trace.event_kind, trace.event_arg, strict=True):
         if code == ALLOC:
-            if watch is not None and watch.has_run_before(trace.ops[trace.op[arg]]):
-                allocator.settle_addresses()
-                watch = None
             try:
                 addresses[arg] = malloc(sizes[arg], streams[arg])
             except OutOfMemory as error:
@@ -119,6 +115,8 @@ def replay(trace: StepTrace, conf: str | None = None, capacity_bytes: int | None
                 free(addresses[arg])
         elif code == EMPTY_CACHE:
             allocator.empty_cache()
+        elif code == MARK and trace.labels[arg] in DRIVER_EVENTS:
+            allocator.driver_event(trace.labels[arg])
         note_requested(allocator.requested_bytes)
         note_allocated(allocator.allocated_bytes)
 

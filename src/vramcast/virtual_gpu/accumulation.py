@@ -23,30 +23,32 @@ def counts(tensor: torch.Tensor) -> Counts:
 
 
 class _Watch(TorchDispatchMode):
-    def __init__(self) -> None:
+    def __init__(self, watched: Any) -> None:
         super().__init__()
+        self._watched = watched
         self.seen: list[Counts] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.add.Tensor:
+        if func is self._watched:
             self.seen.append(counts(args[0]))
         return func(*args, **(kwargs or {}))
 
 
 @functools.cache
-def sole_counts() -> Counts:
-    """The counts of a gradient that only the engine holds."""
-    watch = _Watch()
+def sole_counts(through_indices: bool = False) -> Counts:
+    """The counts of a gradient that only the engine holds, or of the zeros that only index's backward holds."""
+    aten = torch.ops.aten
+    watch = _Watch(aten.index_put.default if through_indices else aten.add.Tensor)
     with _disable_current_modes(), torch.enable_grad(), watch:
         x = torch.empty(2, device="meta", requires_grad=True) * 1.0
-        y = (x * 2.0) * (x * 3.0)
+        y = x[torch.empty(2, dtype=torch.int64, device="meta")] if through_indices else (x * 2.0) * (x * 3.0)
         torch.autograd.grad(y, x, torch.empty(2, device="meta"))
     return watch.seen[-1]
 
 
-def reusable(tensor: torch.Tensor) -> bool:
+def reusable(tensor: torch.Tensor, through_indices: bool = False) -> bool:
     """Whether nobody else holds the tensor, so that a result may be written over it."""
-    return counts(tensor) == sole_counts() and _dense(tensor)
+    return counts(tensor) == sole_counts(through_indices) and _dense(tensor)
 
 
 def _dense(tensor: torch.Tensor) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from vramcast.gpus import GpuSpec
+    from vramcast.virtual_gpu.machine import Machine
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
@@ -27,8 +27,8 @@ _INSTALLED = tuple(int(part) for part in torch.__version__.split(".")[:2])
 _MOST_CUDNN_HEADS = 65535
 
 
-def attention_for(gpu: GpuSpec) -> Callable[..., Tensor]:
-    capability = gpu.compute_capability
+def attention_for(machine: Machine) -> Callable[..., Tensor]:
+    capability = machine.gpu.compute_capability
 
     def scaled_dot_product_attention(
         query: Tensor,
@@ -45,7 +45,11 @@ def attention_for(gpu: GpuSpec) -> Callable[..., Tensor]:
         mask = _float_mask(attn_mask, query.dtype)
         wants_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
         if backend == "math":
-            return _math(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            machine.in_math_attention = True
+            try:
+                return _math(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            finally:
+                machine.in_math_attention = False
         if backend == "cudnn":
             return aten._scaled_dot_product_cudnn_attention(  # type: ignore[no-any-return]
                 query, key, value, mask, wants_grad, dropout_p, is_causal, False, scale=scale

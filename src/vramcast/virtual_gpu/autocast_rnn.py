@@ -30,7 +30,9 @@ class _FlatHalf(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        return tuple(g.to(dtype) for g, dtype in zip(grads, ctx.dtypes, strict=True))
+        # On CUDA each copy is an autograd node of its own, and nodes run backward last made first.
+        pairs = list(zip(grads, ctx.dtypes, strict=True))
+        return tuple(reversed([g.to(dtype) for g, dtype in reversed(pairs)]))
 
 
 def cudnn_rnn(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], cast: Callable[..., Any]) -> Any:
@@ -42,6 +44,6 @@ def cudnn_rnn(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], cast: Call
         storage = weights[0].untyped_storage()
         arguments[3] = weights[0].detach().as_strided((storage.nbytes() // HALF.itemsize,), (1,), 0)
     arguments[1] = weights
-    for position in (0, 4, 5):  # input, hx, cx
+    for position in (5, 4, 0):  # cx, hx, input: GCC evaluates a call's arguments from the last to the first
         arguments[position] = cast(HALF, arguments[position])
     return op(*arguments, **kwargs)

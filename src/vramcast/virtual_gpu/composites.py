@@ -27,7 +27,7 @@ class Composites:
     def install(self) -> None:
         functions: dict[str, Callable[..., Any]] = {
             "dropout": dropout,
-            "scaled_dot_product_attention": attention_choice.attention_for(self._machine.gpu),
+            "scaled_dot_product_attention": attention_choice.attention_for(self._machine),
             "batch_norm": batch_norm_choice.batch_norm_for(self._machine.gpu),
             "linear": linear,
             "one_hot": one_hot,

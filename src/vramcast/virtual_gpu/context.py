@@ -113,7 +113,8 @@ class VirtualGpu:
         # Optimizers import dynamo at their first use; it must not find our stand-ins in torch's namespaces.
         with without_collections():
             importlib.import_module("torch._dynamo")
-        accumulation.sole_counts()  # runs a backward pass to learn something: not one of the program's
+        for through_indices in (False, True):
+            accumulation.sole_counts(through_indices)  # runs a backward pass to learn something: not the program's
         with ExitStack() as exits:
             _active = self
             exits.callback(self._finish)

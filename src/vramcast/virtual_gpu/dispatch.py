@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.virtual_gpu import host_ops, values
+from vramcast.virtual_gpu.first_calls import FirstCalls
 from vramcast.virtual_gpu.kernels import Call, kernel_for
 from vramcast.virtual_gpu.known_calls import KnownCall, KnownCalls
 from vramcast.virtual_gpu.ledger import Ledger
@@ -47,6 +48,7 @@ class DispatchMode(TorchDispatchMode):
         self._note_recipe = machine.guesses.note
         self._note_written = machine.guesses.note_written
         self._log: OpLog = machine.op_log
+        self._first_calls = FirstCalls(ledger)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handler = self._handlers.get(id(func))
@@ -57,11 +59,14 @@ class DispatchMode(TorchDispatchMode):
         with torch._C.DisableTorchFunction():
             try:
                 if not log.on:
-                    return handler(func, args, kwargs, None)
-                known = self.calls.of(func, args, kwargs)
-                number = log.number(func, args, kwargs, known)
-                out = handler(func, args, kwargs, known)
-                log.note(number, args)
+                    out = handler(func, args, kwargs, None)
+                else:
+                    known = self.calls.of(func, args, kwargs)
+                    number = log.number(func, args, kwargs, known)
+                    out = handler(func, args, kwargs, known)
+                    log.note(number, args)
+                if self._first_calls.awaited:
+                    self._first_calls.note(func, args, kwargs, out)
                 return out
             except RuntimeError as error:
                 raise in_words_of_cuda(error) from error.__cause__

@@ -13,7 +13,6 @@ from vramcast.allocator import CachingAllocator, OutOfMemory
 from vramcast.trace import TraceBuilder
 from vramcast.trace.builder import KIND_ID
 from vramcast.trace.host import PAGEABLE, HostLog
-from vramcast.trace.kernels import KernelWatch
 from vramcast.virtual_gpu.storages import GPU, HOST, HOST_ATTRIBUTE, Block, HostBlock, attach
 
 WEIGHTS = KIND_ID["weights"]
@@ -41,7 +40,6 @@ class Ledger:
         self.phase = self.builder.intern_phase("setup")
         self.stream = 0
         self._shape_ids: dict[tuple[torch.dtype, torch.Size], int] = {}
-        self._watch: KernelWatch | None = KernelWatch()
         self.describe_out_of_memory: Callable[[OutOfMemory], str] = str
         self.out_of_memory_observers: list[Callable[[int, int, int, int], object]] = []
         """What the program attached with torch._C._cuda_attach_out_of_memory_observer."""
@@ -56,9 +54,6 @@ class Ledger:
         if nbytes <= 0 or not self.open:
             return -1, 0
         builder = self.builder
-        if self._watch is not None and self._watch.has_run_before(builder.op_name(self.op)):
-            self.allocator.settle_addresses()
-            self._watch = None
         with self._lock:
             self._busy = True
             try:
@@ -81,6 +76,11 @@ class Ledger:
                 observer(0, nbytes, refused.reserved_bytes, refused.free_bytes or 0)
             raise torch.OutOfMemoryError(text) from None
         return block_id, address
+
+    def driver_event(self, name: str) -> None:
+        """The driver takes memory for itself; `name` is one of DRIVER_EVENTS."""
+        self.allocator.driver_event(name)
+        self.builder.mark("mark", name)
 
     def release(self, block_id: int, address: int) -> None:
         if not self.open or sys.is_finalizing():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.allocator.driver_events import CUBLAS_HANDLE, CUDNN_HANDLE
 from vramcast.virtual_gpu.guesses import Guesses
 from vramcast.virtual_gpu.ledger import INPUTS, Ledger
 from vramcast.virtual_gpu.op_log import OpLog
@@ -50,6 +51,10 @@ class Machine:
         position.on_log = self.op_log.start
         self.workspaces = WorkspaceRules(gpu)
         self._cublas_handles: set[tuple[bool, int, bool]] = set()
+        self._cudnn_handles: set[bool] = set()
+        """Of Python's thread and of autograd's."""
+        self.in_math_attention = False
+        """attention_choice runs the formula that is written out in ordinary ops."""
         self._plans: dict[tuple[bool, ConvolutionProblem], int] = {}
         """The workspace of the plan that cuDNN keeps for a convolution."""
         self._told_of_fit = False
@@ -66,6 +71,7 @@ class Machine:
         key = (self.position.backward_depth > 0, self.ledger.stream, False)
         if key not in self._cublas_handles:
             self._cublas_handles.add(key)
+            self.ledger.driver_event(CUBLAS_HANDLE)
             self.ledger.keep_workspace(self.workspaces.cublas_handle())
             self.libraries.add("cublas-backward" if key[0] else "cublas")
         if lt and (*key[:2], True) not in self._cublas_handles:
@@ -116,7 +122,12 @@ class Machine:
         self.ledger.builder.mark("empty_cache")
 
     def use_cudnn(self) -> None:
+        """To be called where the handle is made: after the results, before the workspace."""
         self.libraries.add("cudnn")
+        in_backward = self.position.backward_depth > 0
+        if in_backward not in self._cudnn_handles:
+            self._cudnn_handles.add(in_backward)
+            self.ledger.driver_event(CUDNN_HANDLE)
 
     def use_cudnn_for_convolution(self) -> None:
         self.use_cudnn()

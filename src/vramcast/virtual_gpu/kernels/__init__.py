@@ -3,6 +3,7 @@
 from vramcast.virtual_gpu.kernels import (  # noqa: F401  (importing registers the rules)
     accumulate,
     attention,
+    batch_norm,
     cells,
     convolution,
     copies,

@@ -13,6 +13,8 @@ from vramcast.virtual_gpu.kernels.registry import Call, kernel
 @kernel("aten::add.Tensor")
 def add(call: Call) -> Any:
     old, new = call.args[0], call.args[1]
+    if call.mode.machine.in_math_attention:
+        return old.detach()  # the mask is added to the scores, which nobody else holds
     if (
         call.mode.machine.engine_is_running()
         and isinstance(new, torch.Tensor)
@@ -43,8 +45,20 @@ def fill_zeros(call: Call) -> Any:
     return call.run() if out is None else out
 
 
-def written_over(call: Call) -> Any:
+@kernel("aten::sub.Tensor", "aten::mul.Tensor")
+def logits_gradient(call: Call) -> Any:
+    """binary_cross_entropy_with_logits_backward goes on in place from the sigmoid on."""
+    if call.mode.machine.engine_is_running():
+        node = torch._C._current_autograd_node()
+        if node is not None and node.name().startswith("BinaryCrossEntropyWithLogitsBackward"):
+            out = written_over(call)
+            if out is not None:
+                return out
+    return call.run()
+
+
+def written_over(call: Call, through_indices: bool = False) -> Any:
     """The op's first argument as its result, where autograd would have run the op in place; else None."""
     if not call.mode.machine.engine_is_running() or torch.is_grad_enabled() or not call.args[0].is_meta:
         return None
-    return call.args[0].detach() if accumulation.reusable(call.args[0]) else None
+    return call.args[0].detach() if accumulation.reusable(call.args[0], through_indices) else None

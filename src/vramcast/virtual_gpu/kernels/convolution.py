@@ -87,10 +87,10 @@ def convolution(call: Call) -> Any:
         out = _new(call, size, x.dtype, CONTIGUOUS)
         held.append(_copy(call, w, CONTIGUOUS))
         return out
-    call.mode.machine.use_cudnn_for_convolution()
     x = _copy(call, x, memory_format)
     out = _new(call, size, x.dtype, memory_format)
     w = _copy(call, w, memory_format)
+    call.mode.machine.use_cudnn_for_convolution()
     _workspace(call, "forward", x, w, out, geometry, memory_format)
     return out
 

@@ -68,6 +68,15 @@ def copy_(call: Call) -> Any:
     return target
 
 
+def needs_kernel(target: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> bool:
+    """Whether the card does more for a copy than to move bytes."""
+    if not is_virtual_gpu(target):
+        return is_virtual_gpu(source) and bool(_staged_to_host(target, source, non_blocking))
+    if not is_virtual_gpu(source):
+        return bool(_staged_to_card(target, source, non_blocking))
+    return not _same_layout(target, source)
+
+
 def _staged_to_host(target: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> list[int]:
     """Copies that the card makes on the way (copy_kernel_cuda in Copy.cu): dense, and in the target's dtype where the
     copy does not block."""

@@ -44,3 +44,19 @@ def weight_gradient(call: Call, grad: torch.Tensor, indices: torch.Tensor, rows:
     call.scratch(8, 8 * segments, segments * per_segment)
     del held
     return out
+
+
+MAX_MODE = 2
+
+
+@kernel("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
+def embedding_bag(call: Call) -> Any:
+    """In the order of _embedding_bag_cuda in EmbeddingBag.cu."""
+    weight, indices, offsets = call.args[:3]
+    bags = offsets.size(0) - int(bool(call.argument("include_last_offset")))
+    bag_size = call.empty(offsets.size(), indices.dtype)
+    offset2bag = call.empty((indices.size(0),), indices.dtype)
+    largest = (bags, weight.size(1)) if call.argument("mode") == MAX_MODE else (0,)
+    max_indices = call.empty(largest, indices.dtype)
+    output = call.empty((bags, weight.size(1)), weight.dtype)
+    return output, offset2bag, bag_size, max_indices

@@ -22,7 +22,7 @@ def index_put(call: Call) -> Any:
         return tensor
     number = None if source.is_meta else call.empty(source.size(), source.dtype)
     expanded = expand_masks(call, indices)
-    out = tensor if in_place else written_over(call)
+    out = tensor if in_place else written_over(call, through_indices=True)
     if out is None:
         out = call.empty(tensor.size(), tensor.dtype)
     if call.argument("accumulate"):

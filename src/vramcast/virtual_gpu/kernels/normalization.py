@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from vramcast.virtual_gpu.kernels.convolution import output_format
-from vramcast.virtual_gpu.kernels.layout import suggested_format
 from vramcast.virtual_gpu.kernels.reductions import reduction_scratch
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 
@@ -139,14 +138,4 @@ def scan(call: Call) -> Any:
     out = call.run()
     if call.args[0].dtype != out.dtype or not call.args[0].is_contiguous():
         call.scratch(out.numel() * out.element_size())  # the input in the result's dtype, dense
-    return out
-
-
-@kernel("aten::native_batch_norm")
-def native_batch_norm(call: Call) -> Any:
-    out = call.run()
-    x = call.args[0]
-    volume = x.dim() == 5 and suggested_format(x) is torch.channels_last_3d
-    if call.argument("training") and volume and x.dtype in (torch.float16, torch.bfloat16):
-        call.scratch(4 * x.numel())  # no kernel for this layout: statistics of an fp32 copy
     return out

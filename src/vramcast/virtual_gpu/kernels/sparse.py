@@ -51,6 +51,9 @@ def clone(call: Call) -> Any:
     if tensor.layout is not torch.sparse_coo:
         return call.run()
     indices, values = tensor._indices(), tensor._values()
+    if call.mode.machine.engine_is_running() and not torch.is_grad_enabled():
+        # AccumulateGrad keeps a gradient that nobody else holds; under a dispatch mode it cannot tell.
+        return sparse_tensor(indices, values, tensor.shape, tensor.is_coalesced())
     new_values = call.empty(values.size(), values.dtype)
     new_indices = call.empty(indices.size(), indices.dtype)
     return sparse_tensor(new_indices, new_values, tensor.shape, tensor.is_coalesced())
