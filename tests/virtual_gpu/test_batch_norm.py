@@ -1,4 +1,4 @@
-"""PyTorch's own batch norm on CUDA. The sizes are those of a recorded RegNet in bf16, channels last, and a DeepSpeech."""
+"""PyTorch's own batch norm on CUDA. Sizes of the recorded RegNet (bf16, channels last) and DeepSpeech."""
 
 from __future__ import annotations
 
