@@ -57,7 +57,7 @@ def compare(measured: Iterable[MeasuredTimes], folder: Path) -> list[TimeCompari
     found = []
     for one in measured:
         path = folder / f"{one.name}.trace"
-        figures = time_figures(StepTrace.load(path)) if path.exists() else None
+        figures = time_figures(StepTrace.load(path), one.steps) if path.exists() else None
         if figures is not None:
             found.append(TimeComparison(one, figures))
     return found

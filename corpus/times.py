@@ -29,6 +29,9 @@ RECORDS = Path(__file__).resolve().parent / "records"
 OP_TIMES = RECORDS / "op_times"
 STEP_TIMES = (RECORDS / "times", OP_TIMES, RECORDS / "watched_times")
 NOISE = 0.4
+FREE_RUNNING_STEPS = 4
+"""Steps in a row that `measure_corpus.py --mode time` takes after those with a wait between them."""
+USUAL_STEPS = 7 + FREE_RUNNING_STEPS
 PHASES = ("forward", "backward", "optimizer")
 HOST_FACTORS = (1.0, 1.3, 1.7)
 """Hosts that a step is predicted for: what each takes over an undisturbed one."""
@@ -58,6 +61,8 @@ class MeasuredTimes(Recorded):
     """Of steps with a wait between them, which the phases add up to."""
     reserved_bytes: int
     """The peak; where a workload ran more than once, of the last run."""
+    steps: int
+    """That the peak is of: it can still grow after several, as blocks come to lie differently each time."""
     phases: Mapping[str, float]
     issue_seconds: float | None
     noisy: bool = False
@@ -99,6 +104,7 @@ def _times(record: dict[str, Any], gpu: str) -> MeasuredTimes:
         seconds=seconds,
         step_seconds=step_seconds,
         reserved_bytes=record["peak_reserved_bytes"],
+        steps=len(record["steps"]) + (FREE_RUNNING_STEPS if record.get("free_running_step_seconds") else 0),
         phases={name: median(step["phase_seconds"].get(name, 0.0) for step in steps) for name in PHASES},
         issue_seconds=median(step["issue_seconds"] for step in steps) if "issue_seconds" in steps[0] else None,
         noisy=noisy,
@@ -163,7 +169,7 @@ class TimeFigures:
         return replace(self, seconds=between(low.seconds, high.seconds), phases=phases)
 
 
-def time_figures(trace: StepTrace) -> TimeFigures | None:
+def time_figures(trace: StepTrace, steps: int = USUAL_STEPS) -> TimeFigures | None:
     gpu = GpuSpec.from_dict(trace.gpu)
     model = _model(gpu.id, calibrated=True)
     time = predict_step(trace, gpu, model=model)
@@ -183,7 +189,7 @@ def time_figures(trace: StepTrace) -> TimeFigures | None:
         host_seconds=time.host_seconds,
         specification_seconds=plain.seconds,
         at_host_speed=tuple(points),
-        reserved_bytes=replay(lengthened(trace)).peak_reserved.reserved_bytes,
+        reserved_bytes=replay(lengthened(trace, steps)).peak_reserved.reserved_bytes,
     )
 
 
