@@ -63,18 +63,14 @@ class TracedSizes:
 
     def add(self, number: int, gpu: GpuSpec, trace: StepTrace) -> None:
         """A trace that is there already."""
-        self._traces.setdefault(kernels_of(gpu), {})[number] = self._lengthened(trace)
+        self._traces.setdefault(kernels_of(gpu), {})[number] = lengthened(trace, self._settled_steps)
 
     def _run(self, number: int, gpu: GpuSpec) -> StepTrace:
         from vramcast.jobs.tracing import trace_job
 
         self._count(number, gpu)
         traced = trace_job(self.at(number), gpu, steps=self._steps, allocator_conf=self._conf, limit_bytes=NO_LIMIT)
-        return self._lengthened(traced.trace)
-
-    def _lengthened(self, trace: StepTrace) -> StepTrace:
-        """A step may make several of optimizers, a GAN's two."""
-        return lengthened(trace, self._settled_steps * max(1, trace.steps // self._steps))
+        return lengthened(traced.trace, self._settled_steps)
 
     def _limited(self, number: int, gpu: GpuSpec, capacity_bytes: int) -> Replay | None:
         """The run that may take no more, every step of it; None where it is refused. Each step finds other room and

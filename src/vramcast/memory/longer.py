@@ -38,7 +38,8 @@ _known: WeakKeyDictionary[StepTrace, dict[int, StepTrace]] = WeakKeyDictionary()
 
 
 def lengthened(trace: StepTrace, steps: int = SETTLED_STEPS) -> StepTrace:
-    """The trace as it would be after `steps` optimizer steps; itself where its last rounds differ. Worked out once."""
+    """The trace as it would be after `steps` rounds of its loop, each of one optimizer step or a few; itself where its
+    last rounds differ. Worked out once."""
     known = _known.setdefault(trace, {})
     if steps not in known:
         longer = _lengthened(trace, steps)
@@ -49,7 +50,7 @@ def lengthened(trace: StepTrace, steps: int = SETTLED_STEPS) -> StepTrace:
 
 
 def _lengthened(trace: StepTrace, steps: int) -> StepTrace:
-    if not 0 < trace.steps < steps or OOM in trace.event_kind:
+    if not trace.steps or OOM in trace.event_kind:
         return trace
     ends = [event + 1 for event in compress(range(trace.n_events), map(STEP.__eq__, trace.event_kind))]
     for period in range(1, _LONGEST_PERIOD + 1):
@@ -57,7 +58,8 @@ def _lengthened(trace: StepTrace, steps: int) -> StepTrace:
             break
         before, last = (_round(trace, ends[-1 - (back + 1) * period], ends[-1 - back * period]) for back in (1, 0))
         if _same(trace, before, last):
-            return _repeated(trace, last, -(-(steps - trace.steps) // period))
+            further = steps - trace.steps // period
+            return _repeated(trace, last, further) if further > 0 else trace
     return trace
 
 
