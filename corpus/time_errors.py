@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from corpus.times import PHASES, RECORDS, MeasuredTimes, TimeFigures, combined, measured_times, op_records
+from corpus.times import PHASES, RECORDS, MeasuredTimes, TimeFigures, combined, held_out, measured_times, op_records
 
 _DRAWN = re.compile(r"(d\d+)-")
 HERE = Path(__file__).resolve().parent
@@ -70,7 +70,8 @@ class TimeComparison:
 @cache
 def _fitted() -> frozenset[str]:
     watched = (name for name, runs in measured_times().items() if any(run.watched for run in runs))
-    return frozenset([*(record["name"] for record in op_records()), *watched])
+    names = {*(record["name"] for record in op_records()), *watched}
+    return frozenset(name for name in names if not held_out(name))
 
 
 @dataclass(frozen=True)

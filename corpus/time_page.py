@@ -103,8 +103,8 @@ def _memory(comparisons: Sequence[TimeComparison]) -> list[str]:
         f"""*Memory of the same runs.* {found.count} of the drawn workloads were run for their times only, and are not
         in the tables of memory above. Their reserved peaks, with the present code: {exact} to the byte,
         {percent(found.p95)} at the 95th percentile, {percent(found.largest)} at most. Off by more than
-        {percent(FAR_OFF)}: {named or "none"}. Each is predicted for as many steps as were run: reserved memory can still
-        grow after six, which is what `predict` looks at."""
+        {percent(FAR_OFF)}: {named or "none"}. Each is predicted for as many steps as were run: reserved memory can
+        still grow after six, which is what `predict` looks at."""
     )
 
 

@@ -84,6 +84,12 @@ def measured_times(folders: Sequence[Path] = STEP_TIMES) -> dict[str, list[Measu
     return found
 
 
+def held_out(name: str) -> bool:
+    """Whether a workload is of the newest draw: nothing is fitted to that, so that it says what to expect."""
+    newest = max(int(path.stem.partition("-")[2]) for path in RECORDS.parent.glob("drawn-*.yaml"))
+    return name.startswith(f"d{newest}-")
+
+
 def robust_seconds(step: float, free_running: float | None) -> tuple[float, bool]:
     """One figure of steps timed one by one and of steps in a row; and whether they are too far apart to average.
 

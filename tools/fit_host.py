@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
 
-from corpus.times import OP_TIMES, PHASES, combined, measured_rows, measured_times, op_records
+from corpus.times import OP_TIMES, PHASES, combined, held_out, measured_rows, measured_times, op_records
 
 from vramcast.gpus import find_gpu
 from vramcast.timing.costs import CostModel
@@ -70,7 +70,7 @@ def load(folder: Path) -> list[Case]:
     for name, runs in measured_times().items():
         path = folder / f"{name}.trace"
         watched = [run.watched for run in runs if run.watched is not None]
-        if not path.exists() or (name not in records and not watched):
+        if held_out(name) or not path.exists() or (name not in records and not watched):
             continue
         calls = StepTrace.load(path).calls
         assert calls is not None
