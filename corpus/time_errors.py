@@ -193,7 +193,9 @@ def spread(comparisons: list[TimeComparison]) -> dict[str, tuple[float, float]]:
         ratios = [1 / (1 + error) for error in errors]
         low, high = min(1.0, quantile(ratios, 0.05)), max(1.0, quantile(ratios, 0.95))
         found[name] = (round(low, 2), round(high, 2))
-    return found
+    # Where a card was never measured, a time is no surer than where it was.
+    lows, highs = zip(*found.values(), strict=True)
+    return found | {"specification": (min(lows), max(highs))}
 
 
 def groups(comparisons: list[TimeComparison]) -> list[tuple[str, list[TimeComparison]]]:
