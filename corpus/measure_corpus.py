@@ -31,6 +31,8 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 GPU_BUDGET_GIB = 120
+FREE_RUNNING_STEPS = 4
+"""Steps in a row, after those with a wait between them, where times are measured."""
 GIB = 1024**3
 # What comes back from a remote machine is often limited by file: stay below 16 MiB each.
 ARCHIVE_LIMIT_BYTES = 14 * 1024**2
@@ -205,7 +207,7 @@ def run_workload(workload: Workload, mode: str, parts: Path, threads: int, steps
 
             run = measure_factory(
                 factory, workload.args, steps=steps or (8 if timing else 6), warmup_steps=3 if timing else 2,
-                free_running_steps=4 if timing else 0,
+                free_running_steps=FREE_RUNNING_STEPS if timing else 0,
                 **({"exclusive": lambda: file_lock(parts / "gpu.lock")} if timing else {}),
                 then=then if mode == "op-times" else None,
                 watch_host=timing,

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from corpus.times import PHASES, RECORDS, MeasuredTimes, TimeFigures, combined, held_out, measured_times, op_records
+from corpus.times import (
+    PHASES,
+    RECORDS,
+    MeasuredTimes,
+    TimeFigures,
+    combined,
+    draw_of,
+    held_out,
+    measured_times,
+    op_records,
+)
 
-_DRAWN = re.compile(r"(d\d+)-")
 HERE = Path(__file__).resolve().parent
 LEAST_PHASE = 0.02
 """A phase that is a smaller part of its step than this is not judged."""
@@ -55,6 +63,10 @@ class TimeComparison:
         if measured < LEAST_PHASE * self.measured.seconds:
             return None
         return self.predicted.phases.get(phase, 0.0) / measured - 1
+
+    @property
+    def draw(self) -> int:
+        return draw_of(self.measured.name)
 
     @property
     def fitted(self) -> bool:
@@ -105,12 +117,6 @@ def is_variant(comparison: TimeComparison) -> bool:
     return "what-if" in comparison.measured.tags
 
 
-def draw_of(comparison: TimeComparison) -> str:
-    """The draw that a workload comes from (`d4`), or nothing."""
-    found = _DRAWN.match(comparison.measured.name)
-    return found[1] if found else ""
-
-
 @cache
 def _timed() -> dict[str, MeasuredTimes]:
     """Without runs that were made later to see what was missed: of those most were chosen for their misses."""
@@ -126,9 +132,9 @@ def blind(comparisons: Iterable[TimeComparison]) -> list[TimeComparison]:
 
 def newest_blind(comparisons: Iterable[TimeComparison]) -> list[TimeComparison]:
     """The last draw of them: what the present code, or nearly, gave."""
-    found = [comparison for comparison in blind(comparisons) if draw_of(comparison)]
-    newest = max(map(draw_of, found), default="")
-    return [comparison for comparison in found if draw_of(comparison) == newest]
+    found = blind(comparisons)
+    newest = max((comparison.draw for comparison in found), default=0)
+    return [comparison for comparison in found if newest and comparison.draw == newest]
 
 
 def order_of_pairs(comparisons: Iterable[TimeComparison]) -> Pairs:
@@ -202,13 +208,12 @@ def groups(comparisons: list[TimeComparison]) -> list[tuple[str, list[TimeCompar
     """What is told apart: what was predicted before there was a measurement, and what the fit has seen or not."""
     before = blind(comparisons)
     now = [comparison for comparison in comparisons if comparison.measured.name in predicted_before()]
-    draws = sorted({draw_of(comparison) for comparison in before} - {""}, reverse=True)
+    draws = sorted({comparison.draw for comparison in before} - {0}, reverse=True)
     found = [
-        (f"drawn-{draw[1:]}, predicted before they were measured", [c for c in before if draw_of(c) == draw])
-        for draw in draws
+        (f"drawn-{draw}, predicted before they were measured", [c for c in before if c.draw == draw]) for draw in draws
     ]
     found.append(("variants of five models, predicted before they were measured", [*filter(is_variant, before)]))
-    found += [(f"drawn-{draw[1:]}, now", [c for c in now if draw_of(c) == draw]) for draw in draws]
+    found += [(f"drawn-{draw}, now", [c for c in now if c.draw == draw]) for draw in draws]
     return [
         *found,
         ("the same variants, now", [*filter(is_variant, now)]),

@@ -11,7 +11,6 @@ from corpus.time_errors import (
     AT_HOST_SPEED,
     TimeComparison,
     blind,
-    draw_of,
     groups,
     is_variant,
     newest_blind,
@@ -93,7 +92,7 @@ def _at_host_speed() -> list[str]:
 def _memory(comparisons: Sequence[TimeComparison]) -> list[str]:
     """Of runs that were made for their times alone."""
     elsewhere = {workload.name for recording in recordings() for workload in recording.workloads}
-    new = [one for one in comparisons if draw_of(one) and one.measured.name not in elsewhere]
+    new = [one for one in comparisons if one.draw and one.measured.name not in elsewhere]
     errors = {one.measured.name: one.reserved_error for one in new}
     exact = sum(error == 0 for error in errors.values())
     worst = sorted((name for name in errors if abs(errors[name]) > FAR_OFF), key=lambda name: -abs(errors[name]))

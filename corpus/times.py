@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import gzip
 import json
+import re
 import zipfile
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from corpus.measure_corpus import FREE_RUNNING_STEPS
 from corpus.recorded import Recorded, identity
 from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.measure.host_speed import slowdown
@@ -29,12 +31,12 @@ RECORDS = Path(__file__).resolve().parent / "records"
 OP_TIMES = RECORDS / "op_times"
 STEP_TIMES = (RECORDS / "times", OP_TIMES, RECORDS / "watched_times")
 NOISE = 0.4
-FREE_RUNNING_STEPS = 4
-"""Steps in a row that `measure_corpus.py --mode time` takes after those with a wait between them."""
 USUAL_STEPS = 7 + FREE_RUNNING_STEPS
 PHASES = ("forward", "backward", "optimizer")
 HOST_FACTORS = (1.0, 1.3, 1.7)
 """Hosts that a step is predicted for: what each takes over an undisturbed one."""
+
+_DRAWN = re.compile(r"d(\d+)-")
 
 # Under a recording mode some ops make tensors that they do not make alone, and the other way round.
 _MAY_DIFFER = {
@@ -84,10 +86,20 @@ def measured_times(folders: Sequence[Path] = STEP_TIMES) -> dict[str, list[Measu
     return found
 
 
+def draw_of(name: str) -> int:
+    """The draw that a workload comes from (4 for `d4-…`), or 0."""
+    found = _DRAWN.match(name)
+    return int(found[1]) if found else 0
+
+
 def held_out(name: str) -> bool:
     """Whether a workload is of the newest draw: nothing is fitted to that, so that it says what to expect."""
-    newest = max(int(path.stem.partition("-")[2]) for path in RECORDS.parent.glob("drawn-*.yaml"))
-    return name.startswith(f"d{newest}-")
+    return draw_of(name) == _newest_draw()
+
+
+@cache
+def _newest_draw() -> int:
+    return max(int(path.stem.partition("-")[2]) for path in RECORDS.parent.glob("drawn-*.yaml"))
 
 
 def robust_seconds(step: float, free_running: float | None) -> tuple[float, bool]:

@@ -66,6 +66,7 @@ class Case:
 
 def load(folder: Path) -> list[Case]:
     records = {record["name"]: record for record in op_records()}
+    model = CostModel.for_gpu(find_gpu("h200"))
     cases = []
     for name, runs in measured_times().items():
         path = folder / f"{name}.trace"
@@ -81,7 +82,7 @@ def load(folder: Path) -> list[Case]:
             if sum(seconds for seconds, _ in device.values()) > 1.05 * known.step_seconds:
                 continue  # the recorded step ran other kernels, or at another clock, than the timed ones
         else:
-            device = predicted_rows(calls, rows)
+            device = predicted_rows(calls, rows, model)
         kinds, found = host_work(calls, rows, device)
         cuts = [(part.end - rows.start, part.phase) for part in stretches(calls, rows)]
         if name in records:
@@ -92,9 +93,9 @@ def load(folder: Path) -> list[Case]:
     return cases
 
 
-def predicted_rows(calls: OpCalls, rows: range) -> dict[int, tuple[float, int]]:
+def predicted_rows(calls: OpCalls, rows: range, model: CostModel) -> dict[int, tuple[float, int]]:
     """(device seconds, kernels) of the rows of a traced step."""
-    costs = costs_of(calls, CostModel.for_gpu(find_gpu("h200")))
+    costs = costs_of(calls, model)
     return {row: (costs[calls.call[row]].device_seconds, costs[calls.call[row]].kernels) for row in rows}
 
 
