@@ -159,7 +159,7 @@ def _watched() -> dict[str, Any]:
 def _our_kernels() -> list[str]:
     """Ops for which a kernel of ours is in the dispatcher."""
     names = ("aten::mm", "aten::layer_norm", "aten::dropout", "aten::scaled_dot_product_attention", "aten::lstm.input")
-    return [name for name in names if "vramcast" in torch._C._dispatch_dump(name)]
+    return [name for name in names if "registered at vramcast/" in torch._C._dispatch_dump(name)]
 
 
 def _fails() -> None:
