@@ -1,0 +1,1 @@
+"""Experiments around vramcast that are no part of the package."""

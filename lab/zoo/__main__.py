@@ -1,0 +1,115 @@
+"""Run the zoo: `python -m lab.zoo run`, `measure`, `bundle`, `unpack`, `page`, `list`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from lab.zoo import bundle, page
+from lab.zoo.execution import GIB, Record, carry_out, measure, predict
+from lab.zoo.manifest import ManifestError, Script, choose, load
+from lab.zoo.records import MEASURED, PREDICTED, Records
+from lab.zoo.workplace import checkout, prepare
+
+_USUAL_MEMORY = 8 * GIB
+_BESIDE = 1 * GIB
+"""Context and kernels of a process, beside what PyTorch reserves."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m lab.zoo", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, explanation in (
+        ("list", "the scripts and where they come from"),
+        ("fetch", "get the repositories"),
+        ("prepare", "copy the repository and generate the data, and print the command"),
+        ("run", "predict each with `vramcast run` and keep how it came out"),
+        ("measure", "measure each on the GPU of this machine"),
+        ("bundle", "put scripts and packages into .carry/zoo, for a GPU machine without a network"),
+        ("unpack", "on that machine: lay out what the bundle holds"),
+        ("page", "write docs/zoo.md from what was kept"),
+    ):
+        command = verbs.add_parser(verb, help=explanation)
+        if verb in ("list", "fetch", "prepare", "run", "measure"):
+            command.add_argument("names", nargs="*", metavar="NAME", help="a script, or how several begin")
+        if verb in ("run", "measure"):
+            command.add_argument("--jobs", type=int, default=1, help="how many at a time")
+            command.add_argument("--missing", action="store_true", help="only those that have no record yet")
+        if verb == "run":
+            command.add_argument("--gpu", default="h200")
+            command.add_argument("--out", type=Path, default=PREDICTED)
+        if verb == "measure":
+            command.add_argument("--limit", type=float, default=120, metavar="GIB", help="memory of all at a time")
+            command.add_argument("--out", type=Path, default=MEASURED)
+        if verb == "bundle":
+            command.add_argument("--packages", type=Path, metavar="FOLDER", help="wheels to take along")
+    args = parser.parse_args(arguments)
+    try:
+        scripts = choose(load(), getattr(args, "names", ()))
+    except ManifestError as error:
+        print(f"zoo: {error}", file=sys.stderr)
+        return 2
+    return int(_VERBS[args.verb](scripts, args) or 0)
+
+
+def _list(scripts: list[Script], args: argparse.Namespace) -> None:
+    for script in scripts:
+        print(f"{script.name:32} {script.kind:14} {script.style:12} {script.repository.name} {script.path}")
+
+
+def _fetch(scripts: list[Script], args: argparse.Namespace) -> None:
+    for repository in {script.repository.name: script.repository for script in scripts}.values():
+        print(checkout(repository))
+
+
+def _prepare(scripts: list[Script], args: argparse.Namespace) -> None:
+    for script in scripts:
+        place = prepare(script)
+        print(f"cd {place.folder} && vramcast run {place.script} {' '.join(place.arguments)}")
+
+
+def _run(scripts: list[Script], args: argparse.Namespace) -> None:
+    records = Records(args.out)
+    carry_out(_wanted(scripts, records, args), lambda script: predict(script, args.gpu), _keeper(records), at_a_time=args.jobs)
+
+
+def _measure(scripts: list[Script], args: argparse.Namespace) -> None:
+    records, predicted = Records(args.out), Records(PREDICTED)
+
+    def memory(script: Script) -> int:
+        return _BESIDE + int(predicted.by_script.get(script.name, {}).get("peak_reserved_bytes") or _USUAL_MEMORY)
+
+    carry_out(
+        _wanted(scripts, records, args), measure, _keeper(records), at_a_time=args.jobs, memory_bytes=memory,
+        limit_bytes=int(args.limit * GIB),
+    )  # fmt: skip
+
+
+def _wanted(scripts: list[Script], records: Records, args: argparse.Namespace) -> list[Script]:
+    return [script for script in scripts if not (args.missing and script.name in records.by_script)]
+
+
+def _keeper(records: Records):  # type: ignore[no-untyped-def]
+    def keep(script: Script, record: Record) -> None:
+        records.keep(script.name, record)
+        size = record.get("peak_reserved_bytes")
+        told = f"{size / GIB:.3f} GiB" if size is not None else str(record.get("message", "")).splitlines()[:1]
+        print(f"{script.name:32} {record['outcome']:16} {record.get('seconds', 0):6} s  {told}", flush=True)
+
+    return keep
+
+
+_VERBS = {
+    "list": _list,
+    "fetch": _fetch,
+    "prepare": _prepare,
+    "run": _run,
+    "measure": _measure,
+    "bundle": lambda scripts, args: bundle.make(scripts, args.packages),
+    "unpack": lambda scripts, args: bundle.unpack(),
+    "page": lambda scripts, args: page.write(scripts),
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""Run a script of the zoo through `vramcast run` or, on a GPU, through `vramcast measure`, and say how it came out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from lab.zoo.manifest import Script
+from lab.zoo.workplace import Workplace, cache_folder, prepare
+
+GIB = 1 << 30
+MEASURING_SECONDS = 240
+_KEPT_MESSAGE = 1500
+
+Record = dict[str, Any]
+
+
+def predict(script: Script, gpu: str) -> Record:
+    """What `vramcast run` says of the script."""
+    arguments = ["run", "--gpu", gpu, "--steps", str(script.steps), "--json", "--traceback"]
+    code, output, error, seconds = _vramcast(script, arguments, script.seconds)
+    record: Record = {"exit_code": code, "seconds": round(seconds, 1), "gpu": gpu, "steps": script.steps}
+    if code not in (0, 1):
+        return record | {"outcome": _why_not(code), "message": _message(error)}
+    document = json.loads(output)
+    time_of_step = document.get("time")
+    return record | {
+        "outcome": "answered",
+        "fits": document["fits"],
+        "peak_allocated_bytes": document["peak_allocated_bytes"],
+        "peak_reserved_bytes": document["peak_reserved_bytes"],
+        "device_bytes": document["device_bytes"],
+        "step_seconds": time_of_step and time_of_step["step_seconds"],
+        "steps_made": document["steps"],
+        "notes": [
+            {"topic": note["topic"], "text": note["text"], "where": note["where"]}
+            for note in document["notes"]
+        ],
+        "torch": document["versions"].get("torch"),
+    }  # fmt: skip
+
+
+def measure(script: Script) -> Record:
+    """What the script takes on the GPU of this machine, over as many steps as are predicted."""
+    steps = script.measured_steps or script.steps
+    code, output, error, seconds = _vramcast(
+        script, ["measure", "--steps", str(steps), "--json"], MEASURING_SECONDS
+    )
+    record: Record = {"exit_code": code, "seconds": round(seconds, 1), "steps": steps}
+    if code != 0:
+        return record | {"outcome": _why_not(code), "message": _message(error)}
+    run = json.loads(output)["run"]
+    return record | {
+        "outcome": "measured",
+        "gpu": run["environment"].get("gpu"),
+        "torch": run["environment"].get("torch"),
+        "peak_allocated_bytes": run["peak_allocated_bytes"],
+        "peak_reserved_bytes": run["peak_reserved_bytes"],
+        "device_bytes": run["driver"].get("end_bytes"),
+        "retries": run["num_alloc_retries"],
+        "step_seconds": run["step_seconds"],
+        "step_peaks_bytes": [step["peak_reserved_bytes"] for step in run["steps"]],
+    }
+
+
+def carry_out(
+    scripts: Iterable[Script],
+    work: Callable[[Script], Record],
+    record: Callable[[Script, Record], None],
+    *,
+    at_a_time: int = 1,
+    memory_bytes: Callable[[Script], int] = lambda script: 0,
+    limit_bytes: int = 0,
+) -> None:
+    """Do `work` for each script, several at a time as long as the sum of their memory stays below the limit; those that
+    must be alone come last."""
+    beside: list[Script] = []
+    alone: list[Script] = []
+    for script in scripts:
+        (alone if script.alone and limit_bytes else beside).append(script)
+    room = _Room(limit_bytes)
+
+    def guarded(script: Script) -> Record:
+        needed = min(memory_bytes(script), limit_bytes)
+        room.enter(needed)
+        try:
+            return work(script)
+        except Exception as error:  # a recipe that fails, a repository that cannot be had: the others go on
+            return {"outcome": "not prepared", "exit_code": None, "message": f"{type(error).__name__}: {error}"}
+        finally:
+            room.leave(needed)
+
+    for group, workers in ((beside, at_a_time), (alone, 1)):
+        with ThreadPoolExecutor(workers) as pool:
+            started = {pool.submit(guarded, script): script for script in group}
+            for done in as_completed(started):
+                record(started[done], done.result())
+
+
+class _Room:
+    """Lets in what fits beside what is inside already; without a limit, everything."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._used_bytes = 0
+        self._changed = threading.Condition()
+
+    def enter(self, size: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._limit_bytes or self._used_bytes + size <= self._limit_bytes)
+            self._used_bytes += size
+
+    def leave(self, size: int) -> None:
+        with self._changed:
+            self._used_bytes -= size
+            self._changed.notify_all()
+
+
+def _vramcast(script: Script, arguments: list[str], limit_seconds: int) -> tuple[int | None, str, str, float]:
+    """Exit code (none where the time ran out), standard output, standard error, seconds."""
+    place = prepare(script)
+    logs = cache_folder() / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    out_path, error_path = logs / f"{script.name}.out", logs / f"{script.name}.err"
+    with out_path.open("wb") as out, error_path.open("wb") as error:
+        started = time.monotonic()
+        code = _run(place, arguments, limit_seconds, out, error)
+        seconds = time.monotonic() - started
+    return code, _read(out_path), _read(error_path), seconds
+
+
+def _run(place: Workplace, arguments: list[str], limit_seconds: int, out: Any, error: Any) -> int | None:
+    command = [sys.executable, "-m", "vramcast", *arguments, str(place.script), *place.arguments]
+    process = subprocess.Popen(
+        command, cwd=place.folder, env=place.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=error,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        return process.wait(limit_seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        # Loader workers and whatever else the script has left behind.
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _why_not(code: int | None) -> str:
+    return {None: "ran out of time", 2: "refused", 3: "not predicted"}.get(code, "failed")
+
+
+def _message(error: str) -> str:
+    """The end of what was said, from vramcast's own words on where there are any."""
+    start = error.rfind("vramcast: ")
+    text = error[start:] if start >= 0 else error
+    return text.strip()[-_KEPT_MESSAGE:]

@@ -1,0 +1,146 @@
+"""Pictures and the data sets that are made of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def picture(seed: int, height: int, width: int, channels: int = 3) -> np.ndarray:
+    """A smooth random picture, so that JPEG files stay small."""
+    draw = np.random.default_rng(seed)
+    coarse = draw.integers(0, 256, (8, 8, channels), dtype=np.uint8)
+    rows = np.arange(height) * 8 // height
+    columns = np.arange(width) * 8 // width
+    full = coarse[rows][:, columns]
+    return full if channels > 1 else full[:, :, 0]
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path)
+
+
+def pictures(
+    folder: Path, *, count: int = 64, size: list[int] | int = 256, ending: str = "jpg", pattern: str = "{:05d}",
+    channels: int = 3, seed: int = 0, mask_values: list[int] | None = None,
+) -> None:  # fmt: skip
+    """A flat folder of pictures; with `mask_values`, of masks in which each value has a region."""
+    height, width = (size, size) if isinstance(size, int) else size
+    for number in range(count):
+        array = picture(seed + number, height, width, 1 if mask_values else channels)
+        if mask_values:
+            array = np.asarray(mask_values, dtype=np.uint8)[array.astype(int) * len(mask_values) // 256]
+        _save(folder / f"{pattern.format(number)}.{ending}", array)
+
+
+def image_folder(
+    folder: Path, *, splits: list[str] | None = None, classes: int = 4, per_class: int = 32,
+    size: list[int] | int = 256, ending: str = "jpg",
+) -> None:  # fmt: skip
+    """split/class/picture, as torchvision's ImageFolder reads them."""
+    for part, split in enumerate(splits or ["."]):
+        for label in range(classes):
+            pictures(
+                folder / split / f"class{label:03d}", count=per_class, size=size, ending=ending,
+                seed=100_000 * part + 1000 * label,
+            )  # fmt: skip
+
+
+def mnist(folder: Path, *, train: int = 2000, test: int = 500, compressed: bool = False) -> None:
+    """The four idx files of MNIST; `folder` is what torchvision calls MNIST/raw."""
+    draw = np.random.default_rng(0)
+    for prefix, count in (("train", train), ("t10k", test)):
+        images = draw.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        labels = (np.arange(count) % 10).astype(np.uint8)
+        _write_idx(folder / f"{prefix}-images-idx3-ubyte", images, compressed)
+        _write_idx(folder / f"{prefix}-labels-idx1-ubyte", labels, compressed)
+
+
+def _write_idx(path: Path, array: np.ndarray, compressed: bool) -> None:
+    header = struct.pack(">BBBB", 0, 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    body = header + array.tobytes()
+    path.write_bytes(body)
+    if compressed:
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(body))
+
+
+def cifar(folder: Path, *, classes: int = 10, train: int = 5000, test: int = 500) -> None:
+    """The python version of CIFAR-10 or CIFAR-100, in the folder that torchvision looks for."""
+    draw = np.random.default_rng(0)
+
+    def batch(count: int) -> dict[str, Any]:
+        data = draw.integers(0, 256, (count, 3072), dtype=np.uint8)
+        labels = [number % classes for number in range(count)]
+        names = [f"{number}.png" for number in range(count)]
+        return {"data": data, "labels" if classes == 10 else "fine_labels": labels, "filenames": names}
+
+    if classes == 10:
+        base = folder / "cifar-10-batches-py"
+        files = {f"data_batch_{number}": train // 5 for number in range(1, 6)} | {"test_batch": test}
+        meta, names = "batches.meta", "label_names"
+    else:
+        base = folder / "cifar-100-python"
+        files = {"train": train, "test": test}
+        meta, names = "meta", "fine_label_names"
+    base.mkdir(parents=True, exist_ok=True)
+    for name, count in files.items():
+        (base / name).write_bytes(pickle.dumps(batch(count)))
+    (base / meta).write_bytes(pickle.dumps({names: [f"class{number}" for number in range(classes)]}))
+
+
+def coco(
+    folder: Path, *, images: dict[str, str], annotations: dict[str, str], count: int = 24,
+    size: list[int] | int = 480, objects: int = 5, categories: int = 90,
+) -> None:  # fmt: skip
+    """Pictures with boxes and polygons: `images` and `annotations` say where each split's lie."""
+    height, width = (size, size) if isinstance(size, int) else size
+    for part, split in enumerate(images):
+        draw = np.random.default_rng(part)
+        document: dict[str, list[dict[str, Any]]] = {
+            "images": [], "annotations": [],
+            "categories": [{"id": number, "name": f"thing{number}"} for number in range(1, categories + 1)],
+        }  # fmt: skip
+        for number in range(count):
+            name = f"{number + 1:012d}.jpg"
+            _save(folder / images[split] / name, picture(1000 * part + number, height, width))
+            document["images"].append({"id": number + 1, "file_name": name, "height": height, "width": width})
+            for _ in range(objects):
+                left, top = draw.integers(0, width // 2), draw.integers(0, height // 2)
+                wide, high = draw.integers(20, width // 2), draw.integers(20, height // 2)
+                box = [int(left), int(top), int(wide), int(high)]
+                corners = [box[0], box[1], box[0] + box[2], box[1], box[0] + box[2], box[1] + box[3], box[0], box[1] + box[3]]
+                document["annotations"].append({
+                    "id": len(document["annotations"]) + 1, "image_id": number + 1, "bbox": box, "area": box[2] * box[3],
+                    "category_id": int(draw.integers(1, categories + 1)), "iscrowd": 0, "segmentation": [corners],
+                })  # fmt: skip
+        path = folder / annotations[split]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document), encoding="utf-8")
+
+
+def yolo(folder: Path, *, splits: list[str], count: int = 32, size: int = 640, objects: int = 5, classes: int = 80) -> None:
+    """images/split/*.jpg and labels/split/*.txt, boxes as fractions of the picture."""
+    for part, split in enumerate(splits):
+        draw = np.random.default_rng(part)
+        pictures(folder / "images" / split, count=count, size=size, seed=1000 * part)
+        labels = folder / "labels" / split
+        labels.mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            lines = []
+            for _ in range(objects):
+                centre, extent = draw.uniform(0.3, 0.7, 2), draw.uniform(0.1, 0.5, 2)
+                label = int(draw.integers(classes))
+                lines.append(" ".join([str(label), *(f"{value:.5f}" for value in (*centre, *extent))]))
+            (labels / f"{number:05d}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+RECIPES = (pictures, image_folder, mnist, cifar, coco, yolo)

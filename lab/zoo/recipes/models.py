@@ -1,0 +1,72 @@
+"""Weights, configs and tokenizers with the shapes of real ones and random contents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lab.zoo.recipes.files import sentence
+
+
+def torchvision_weights(folder: Path, *, models: dict[str, str]) -> None:
+    """The file of pretrained weights of each torchvision model, under the name that torch.hub looks for."""
+    import torch
+    import torchvision
+
+    for model, name in models.items():
+        torch.manual_seed(0)
+        torch.save(torchvision.models.get_model(model, weights=None).state_dict(), folder / name)
+
+
+def tokenizer(folder: Path, *, vocabulary: int = 8000, kind: str = "bpe", chat_template: bool = False) -> None:
+    """A fast tokenizer, trained on made-up sentences, with the usual special tokens."""
+    import random
+
+    import tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    draw = random.Random(0)
+    corpus = [sentence(draw, 30, 5000) for _ in range(500)]
+    if kind == "bpe":
+        raw = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+        trainer: Any = tokenizers.trainers.BpeTrainer(
+            vocab_size=vocabulary, special_tokens=["<unk>", "<pad>", "<s>", "</s>"]
+        )
+        special = {"unk_token": "<unk>", "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    else:
+        raw = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+        names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=names)
+        special = {
+            "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
+        }  # fmt: skip
+    raw.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    raw.train_from_iterator(corpus, trainer)
+    if kind != "bpe":
+        raw.post_processor = tokenizers.processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+    fast = PreTrainedTokenizerFast(tokenizer_object=raw, model_max_length=512, **special)
+    if chat_template:
+        fast.chat_template = (
+            "{% for message in messages %}{{ message['role'] + ' : ' + message['content'] + ' </s> ' }}{% endfor %}"
+            "{% if add_generation_prompt %}{{ 'assistant : ' }}{% endif %}"
+        )
+    fast.save_pretrained(folder)
+
+
+def transformers_model(folder: Path, *, model: str, config: dict[str, Any], weights: bool = True) -> None:
+    """A model of the transformers library by the name of its class, with random weights."""
+    import torch
+    import transformers
+
+    model_class = getattr(transformers, model)
+    configuration = model_class.config_class(**config)
+    if not weights:
+        configuration.save_pretrained(folder)
+        return
+    torch.manual_seed(0)
+    model_class(configuration).save_pretrained(folder)
+
+
+RECIPES = (torchvision_weights, tokenizer, transformers_model)

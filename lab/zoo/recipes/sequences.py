@@ -1,0 +1,69 @@
+"""Sounds, arrays and graphs."""
+
+from __future__ import annotations
+
+import wave
+from pathlib import Path
+
+import numpy as np
+
+
+def sounds(
+    folder: Path, *, names: list[str] | None = None, count: int = 32, pattern: str = "{:04d}.wav", seconds: float = 4.0,
+    rate: int = 22050,
+) -> None:  # fmt: skip
+    """Wave files of 16 bits: a few tones and noise."""
+    paths = names or [pattern.format(number) for number in range(count)]
+    for number, name in enumerate(paths):
+        draw = np.random.default_rng(number)
+        time = np.arange(int(seconds * rate)) / rate
+        tones = sum(np.sin(2 * np.pi * draw.uniform(80, 2000) * time) for _ in range(3))
+        signal = 0.2 * tones + 0.02 * draw.standard_normal(len(time))
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with wave.open(str(path), "wb") as out:
+            out.setnchannels(1)
+            out.setsampwidth(2)
+            out.setframerate(rate)
+            out.writeframes((np.clip(signal, -1, 1) * 32767).astype("<i2").tobytes())
+
+
+def tokens(folder: Path, *, names: list[str], count: int = 200_000, vocabulary: int = 50257) -> None:
+    """Token ids as a flat array of 16 bits."""
+    for number, name in enumerate(names):
+        draw = np.random.default_rng(number)
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw.integers(0, vocabulary, count).astype(np.uint16).tofile(path)
+
+
+def citation_graph(
+    folder: Path, *, name: str = "cora", nodes: int = 2708, features: int = 1433, classes: int = 7, links: int = 5429
+) -> None:
+    """The files of the Planetoid data sets (Cora, CiteSeer, PubMed), with nodes of random features and links."""
+    import pickle
+
+    from scipy.sparse import csr_matrix
+
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, classes, nodes)
+    values = (draw.random((nodes, features)) < 0.01).astype(np.float32)
+    values[:, 0] = 1
+    graph: dict[int, list[int]] = {number: [] for number in range(nodes)}
+    for a, b in draw.integers(0, nodes, (links, 2)):
+        graph[int(a)].append(int(b))
+        graph[int(b)].append(int(a))
+    one_hot = np.eye(classes, dtype=np.int32)[labels]
+    train, test = 20 * classes, 1000
+    known = nodes - test
+    parts = {
+        "x": csr_matrix(values[:train]), "tx": csr_matrix(values[known:]), "allx": csr_matrix(values[:known]),
+        "y": one_hot[:train], "ty": one_hot[known:], "ally": one_hot[:known], "graph": graph,
+    }  # fmt: skip
+    for part, content in parts.items():
+        (folder / f"ind.{name}.{part}").write_bytes(pickle.dumps(content))
+    lines = "".join(f"{number}\n" for number in range(known, nodes))
+    (folder / f"ind.{name}.test.index").write_text(lines, encoding="utf-8")
+
+
+RECIPES = (sounds, tokens, citation_graph)

@@ -1,0 +1,136 @@
+"""The folder in which one script runs: a copy of its repository, what was generated for it, and its environment."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.zoo.manifest import STAND_INS, Repository, Script
+from lab.zoo.recipes import generate
+
+SOURCE = Path(__file__).parents[2] / "src"
+LARGEST_FILE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Ready to run: `script` with `arguments`, from `folder`, in `environment`."""
+
+    script: Path
+    arguments: list[str]
+    folder: Path
+    environment: dict[str, str]
+
+
+def cache_folder() -> Path:
+    """Where scripts and data are kept, outside the repository."""
+    return Path(os.environ.get("VRAMCAST_ZOO") or Path.home() / ".cache" / "vramcast-zoo").resolve()
+
+
+def checkout(repository: Repository) -> Path:
+    """The repository's files at its commit, without history; fetched where they are not here yet."""
+    folder = cache_folder() / "checkouts" / repository.folder_name
+    if folder.is_dir():
+        return folder
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    for path, content in _files(_git_folder(repository), repository):
+        target = partial / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    partial.rename(folder)
+    return folder
+
+
+def _files(git_folder: Path, repository: Repository) -> Iterator[tuple[str, bytes]]:
+    """Path and content of each file of the commit. Files above a size are pictures, notebooks and data: no script of
+    the zoo needs them, and a mirror may have left them out."""
+    git = ["git", "--git-dir", str(git_folder)]
+    listing = subprocess.run(
+        [*git, "ls-tree", "-r", "-z", repository.commit, "--", *repository.only], check=True, stdout=subprocess.PIPE
+    ).stdout.decode()
+    entries = [line.split("\t", 1) for line in listing.split("\0") if line]
+    blobs = [(header.split()[2], path) for header, path in entries if header.split()[1] == "blob"]
+    asked = "".join(f"{blob}\n" for blob, _ in blobs).encode()
+    answer = io.BytesIO(
+        subprocess.run([*git, "cat-file", "--batch"], check=True, input=asked, stdout=subprocess.PIPE).stdout
+    )
+    for _, path in blobs:
+        header = answer.readline().split()
+        if header[-1] == b"missing":
+            continue
+        content = answer.read(int(header[2]))
+        answer.read(1)
+        if len(content) <= LARGEST_FILE:
+            yield path, content
+
+
+def prepare(script: Script) -> Workplace:
+    """A fresh workplace: nothing that an earlier run wrote is left in it."""
+    place = cache_folder() / "work" / script.name
+    shutil.rmtree(place, ignore_errors=True)
+    root, data, home = place / "root", place / "data", place / "home"
+    shutil.copytree(checkout(script.repository), root, symlinks=True)
+    data.mkdir()
+    home.mkdir()
+
+    def filled(text: str) -> str:
+        return text.replace("{root}", str(root)).replace("{data}", str(data)).replace("{home}", str(home))
+
+    for recipe in script.data:
+        parameters = {key: filled(value) if isinstance(value, str) else value for key, value in recipe.items()}
+        generate(parameters.pop("recipe"), Path(parameters.pop("into", data)), parameters)
+    path = root / script.path
+    folder = path.parent if script.folder is None else root / script.folder
+    modules = [*(str(STAND_INS / name) for name in script.stand_ins), *(filled(p) for p in script.python_path)]
+    environment = {
+        **os.environ,
+        **_usual_environment(home),
+        "PYTHONPATH": os.pathsep.join([*modules, str(SOURCE), *_inherited_path()]),
+        "PATH": os.pathsep.join([*(str(STAND_INS / name) for name in script.stand_ins), os.environ.get("PATH", "")]),
+        **{key: filled(value) for key, value in script.environment.items()},
+    }
+    return Workplace(path, shlex.split(filled(script.arguments)), folder, environment)
+
+
+def _inherited_path() -> list[str]:
+    return [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and Path(part) != SOURCE]
+
+
+def _usual_environment(home: Path) -> dict[str, str]:
+    """Nothing is downloaded, sent or shown, and what a script keeps in the home folder stays in its workplace."""
+    return {
+        "HOME": str(home),
+        "HF_HOME": str(home / "huggingface"),
+        "TORCH_HOME": str(home / "torch"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "WANDB_MODE": "disabled",
+        "MPLBACKEND": "Agg",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": "2",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _git_folder(repository: Repository) -> Path:
+    """A git directory that holds the commit: of a folder of mirrors (VRAMCAST_ZOO_MIRROR), or cloned from GitHub."""
+    own_name = repository.name.replace("/", "+")
+    mirror = os.environ.get("VRAMCAST_ZOO_MIRROR")
+    if mirror:
+        for candidate in (Path(mirror) / own_name / "repo", Path(mirror) / own_name):
+            if (candidate / "objects").is_dir():
+                return candidate
+    clone = cache_folder() / "clones" / own_name
+    if not clone.is_dir():
+        clone.parent.mkdir(parents=True, exist_ok=True)
+        address = f"https://github.com/{repository.name}.git"
+        subprocess.run(["git", "clone", "--bare", "--filter=blob:none", address, str(clone)], check=True)
+    return clone
