@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
             command.add_argument("--limit", type=float, default=120, metavar="GIB", help="memory of all at a time")
             command.add_argument("--out", type=Path, default=MEASURED)
         if verb == "bundle":
-            command.add_argument("--packages", type=Path, metavar="FOLDER", help="wheels to take along")
+            command.add_argument("--wheels", type=Path, metavar="FOLDER", help="packages to take along")
     args = parser.parse_args(arguments)
     try:
         scripts = choose(load(), getattr(args, "names", ()))
@@ -78,7 +78,8 @@ def _measure(scripts: list[Script], args: argparse.Namespace) -> None:
     records, predicted = Records(args.out), Records(PREDICTED)
 
     def memory(script: Script) -> int:
-        return _BESIDE + int(predicted.by_script.get(script.name, {}).get("peak_reserved_bytes") or _USUAL_MEMORY)
+        expected = int(predicted.by_script.get(script.name, {}).get("peak_reserved_bytes") or _USUAL_MEMORY)
+        return _BESIDE + max(expected, script.room * GIB)
 
     carry_out(
         _wanted(scripts, records, args), measure, _keeper(records), at_a_time=args.jobs, memory_bytes=memory,
@@ -106,7 +107,7 @@ _VERBS = {
     "prepare": _prepare,
     "run": _run,
     "measure": _measure,
-    "bundle": lambda scripts, args: bundle.make(scripts, args.packages),
+    "bundle": lambda scripts, args: bundle.make(scripts, args.wheels),
     "unpack": lambda scripts, args: bundle.unpack(),
     "page": lambda scripts, args: page.write(scripts),
 }

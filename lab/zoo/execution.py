@@ -81,12 +81,7 @@ def carry_out(
     memory_bytes: Callable[[Script], int] = lambda script: 0,
     limit_bytes: int = 0,
 ) -> None:
-    """Do `work` for each script, several at a time as long as the sum of their memory stays below the limit; those that
-    must be alone come last."""
-    beside: list[Script] = []
-    alone: list[Script] = []
-    for script in scripts:
-        (alone if script.alone and limit_bytes else beside).append(script)
+    """Do `work` for each script, several at a time as long as the sum of their memory stays below the limit."""
     room = _Room(limit_bytes)
 
     def guarded(script: Script) -> Record:
@@ -99,11 +94,10 @@ def carry_out(
         finally:
             room.leave(needed)
 
-    for group, workers in ((beside, at_a_time), (alone, 1)):
-        with ThreadPoolExecutor(workers) as pool:
-            started = {pool.submit(guarded, script): script for script in group}
-            for done in as_completed(started):
-                record(started[done], done.result())
+    with ThreadPoolExecutor(at_a_time) as pool:
+        started = {pool.submit(guarded, script): script for script in scripts}
+        for done in as_completed(started):
+            record(started[done], done.result())
 
 
 class _Room:

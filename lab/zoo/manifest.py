@@ -10,6 +10,8 @@ from typing import Any
 
 MANIFEST = Path(__file__).with_name("zoo.toml")
 STAND_INS = Path(__file__).with_name("stand_ins")
+PATCHES = ("checksums", "old_numpy")
+"""Stand-ins that change a module instead of taking its place: stand_ins/patches/sitecustomize.py."""
 
 
 class ManifestError(ValueError):
@@ -47,7 +49,7 @@ class Script:
     data: tuple[dict[str, Any], ...] = ()
     """What is generated for it: the recipe's name, `into`, and the recipe's parameters."""
     stand_ins: dict[str, str] = field(default_factory=dict)
-    """Modules that stand in for what cannot be had (a folder of `stand_ins`), each with the reason."""
+    """Modules that stand in for what cannot be had (a folder of `stand_ins`, or a patch), each with the reason."""
     substitutes: str = ""
     """What else differs from the script as its authors ran it: random weights, made-up data."""
     packages: tuple[str, ...] = ()
@@ -57,8 +59,9 @@ class Script:
     steps: int = 3
     measured_steps: int | None = None
     """Where the prediction waits for an optimizer that never steps: how many steps of the others that makes."""
-    alone: bool = False
-    """Whether its memory depends on how much is free on the card, so that it is measured with nothing beside it."""
+    room: int = 0
+    """GiB to keep free for it while it is measured, where that is more than predicted: cuDNN's benchmark tries plans
+    with large workspaces as long as the card has room."""
     seconds: int = 300
     """A limit for the prediction."""
 
@@ -103,7 +106,8 @@ def _script(entry: dict[str, Any], repositories: dict[str, Repository]) -> Scrip
         raise ManifestError(f"{name}: unknown field {', '.join(sorted(unknown))}")
     if entry["repository"] not in repositories:
         raise ManifestError(f"{name}: {entry['repository']} has no commit under [repositories]")
-    missing = [module for module in entry.get("stand_ins", {}) if not (STAND_INS / module).is_dir()]
+    stand_ins = [module for module in entry.get("stand_ins", {}) if module not in PATCHES]
+    missing = [module for module in stand_ins if not (STAND_INS / module).is_dir()]
     if missing:
         raise ManifestError(f"{name}: there is no stand-in for {', '.join(missing)}")
     lists = {key: tuple(entry[key]) for key in ("data", "packages", "python_path") if key in entry}

@@ -7,15 +7,18 @@ import os
 import shlex
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.zoo.manifest import STAND_INS, Repository, Script
+from lab.zoo.manifest import PATCHES, STAND_INS, Repository, Script
 from lab.zoo.recipes import generate
 
 SOURCE = Path(__file__).parents[2] / "src"
 LARGEST_FILE = 1 << 20
+
+_fetching = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,11 @@ def cache_folder() -> Path:
 
 def checkout(repository: Repository) -> Path:
     """The repository's files at its commit, without history; fetched where they are not here yet."""
+    with _fetching:
+        return _checkout(repository)
+
+
+def _checkout(repository: Repository) -> Path:
     folder = cache_folder() / "checkouts" / repository.folder_name
     if folder.is_dir():
         return folder
@@ -88,12 +96,16 @@ def prepare(script: Script) -> Workplace:
         generate(parameters.pop("recipe"), Path(parameters.pop("into", data)), parameters)
     path = root / script.path
     folder = path.parent if script.folder is None else root / script.folder
-    modules = [*(str(STAND_INS / name) for name in script.stand_ins), *(filled(p) for p in script.python_path)]
+    patches = [name for name in script.stand_ins if name in PATCHES]
+    stand_ins = [str(STAND_INS / name) for name in script.stand_ins if name not in PATCHES]
+    stand_ins += [str(STAND_INS / "patches")] if patches else []
+    modules = [*stand_ins, *(filled(p) for p in script.python_path)]
     environment = {
         **os.environ,
         **_usual_environment(home),
-        "PYTHONPATH": os.pathsep.join([*modules, str(SOURCE), *_inherited_path()]),
-        "PATH": os.pathsep.join([*(str(STAND_INS / name) for name in script.stand_ins), os.environ.get("PATH", "")]),
+        "PYTHONPATH": os.pathsep.join([*modules, str(SOURCE), *_inherited_path(), str(cache_folder() / "packages")]),
+        "PATH": os.pathsep.join([*stand_ins, os.environ.get("PATH", "")]),
+        "VRAMCAST_ZOO_PATCHES": ",".join(patches),
         **{key: filled(value) for key, value in script.environment.items()},
     }
     return Workplace(path, shlex.split(filled(script.arguments)), folder, environment)
@@ -125,7 +137,8 @@ def _git_folder(repository: Repository) -> Path:
     own_name = repository.name.replace("/", "+")
     mirror = os.environ.get("VRAMCAST_ZOO_MIRROR")
     if mirror:
-        for candidate in (Path(mirror) / own_name / "repo", Path(mirror) / own_name):
+        base = Path(mirror) / own_name
+        for candidate in (base / "repo" / ".git", base / "repo", base / ".git", base):
             if (candidate / "objects").is_dir():
                 return candidate
     clone = cache_folder() / "clones" / own_name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import random
 from pathlib import Path
@@ -95,4 +96,16 @@ def series(
             moment += datetime.timedelta(minutes=minutes)
 
 
-RECIPES = (file, text, records, series)
+def names(folder: Path, *, name: str, count: int, first: int = 0, pattern: str = "{:05d}") -> None:
+    """A list of numbered names, one a line, from `first` up to `count`."""
+    file(folder, name=name, text="".join(pattern.format(number) + "\n" for number in range(first, count)))
+
+
+def compressed_bytes(folder: Path, *, name: str, size: int) -> None:
+    """A gzip file of letters."""
+    text = sentence(random.Random(0), 20_000, 5000).encode()
+    with gzip.open(folder / name, "wb", compresslevel=1) as out:
+        out.write((text * (size // len(text) + 1))[:size])
+
+
+RECIPES = (file, text, records, series, names, compressed_bytes)

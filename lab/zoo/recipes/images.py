@@ -143,4 +143,37 @@ def yolo(folder: Path, *, splits: list[str], count: int = 32, size: int = 640, o
             (labels / f"{number:05d}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-RECIPES = (pictures, image_folder, mnist, cifar, coco, yolo)
+def blender_scene(folder: Path, *, count: int = 8, size: int = 400) -> None:
+    """Pictures of a scene with their cameras, as NeRF's synthetic scenes are stored."""
+    for part, split in enumerate(("train", "val", "test")):
+        frames = []
+        for number in range(count):
+            angle = 2 * np.pi * number / count
+            turned = [
+                [np.cos(angle), 0, np.sin(angle), 4 * np.sin(angle)], [0, 1, 0, 0],
+                [-np.sin(angle), 0, np.cos(angle), 4 * np.cos(angle)], [0, 0, 0, 1],
+            ]  # fmt: skip
+            frames.append({"file_path": f"./{split}/r_{number}", "transform_matrix": turned})
+            _save(folder / split / f"r_{number}.png", picture(1000 * part + number, size, size, 4))
+        document = {"camera_angle_x": 0.69, "frames": frames}
+        (folder / f"transforms_{split}.json").write_text(json.dumps(document, default=float), encoding="utf-8")
+
+
+def video_frames(folder: Path, *, classes: int = 4, per_class: int = 12, frames: int = 24, size: int = 128) -> None:
+    """Videos as folders of frames, and the annotations that 3D-ResNets-PyTorch reads."""
+    database = {}
+    for label in range(classes):
+        for number in range(per_class):
+            name = f"video{label}_{number}"
+            pictures(
+                folder / "jpg" / f"class{label}" / name, count=frames + 1, size=size, pattern="image_{:05d}",
+                seed=1000 * label + 50 * number,
+            )  # fmt: skip
+            database[name] = {
+                "subset": "training", "annotations": {"label": f"class{label}", "segment": [1, frames + 1]},
+            }  # fmt: skip
+    document = {"labels": [f"class{label}" for label in range(classes)], "database": database}
+    (folder / "videos.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+RECIPES = (blender_scene, video_frames, pictures, image_folder, mnist, cifar, coco, yolo)

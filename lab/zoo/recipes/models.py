@@ -69,4 +69,13 @@ def transformers_model(folder: Path, *, model: str, config: dict[str, Any], weig
     model_class(configuration).save_pretrained(folder)
 
 
-RECIPES = (torchvision_weights, tokenizer, transformers_model)
+def diffusers_model(folder: Path, *, model: str, config: dict[str, Any]) -> None:
+    """A model of the diffusers library by the name of its class, with random weights."""
+    import diffusers
+    import torch
+
+    torch.manual_seed(0)
+    getattr(diffusers, model)(**config).save_pretrained(folder)
+
+
+RECIPES = (diffusers_model, torchvision_weights, tokenizer, transformers_model)

@@ -66,4 +66,19 @@ def citation_graph(
     (folder / f"ind.{name}.test.index").write_text(lines, encoding="utf-8")
 
 
-RECIPES = (sounds, tokens, citation_graph)
+def modelnet(folder: Path, *, classes: int = 40, per_class: int = 4, points: int = 1200) -> None:
+    """ModelNet40 as text files of points with normals."""
+    draw = np.random.default_rng(0)
+    labels = [f"shape{chr(97 + label // 26)}{chr(97 + label % 26)}" for label in range(classes)]
+    names = [f"{label}_{number:04d}" for label in labels for number in range(1, per_class + 1)]
+    for name in names:
+        path = folder / name.split("_")[0] / f"{name}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savetxt(path, draw.standard_normal((points, 6)), fmt="%.4f", delimiter=",")
+    lists = {"shape_names": labels, "train": names, "test": names[:classes]}
+    for part, content in lists.items():
+        path = folder / f"modelnet{classes}_{part}.txt"
+        path.write_text("".join(f"{name}\n" for name in content), encoding="utf-8")
+
+
+RECIPES = (modelnet, sounds, tokens, citation_graph)
