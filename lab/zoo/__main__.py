@@ -10,7 +10,7 @@ from lab.zoo import bundle, page
 from lab.zoo.execution import GIB, Record, carry_out, measure, predict
 from lab.zoo.manifest import ManifestError, Script, choose, load
 from lab.zoo.records import MEASURED, PREDICTED, Records
-from lab.zoo.workplace import checkout, prepare
+from lab.zoo.workplace import checkout, prepare, workplace
 
 _USUAL_MEMORY = 8 * GIB
 _BESIDE = 1 * GIB
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         ("page", "write docs/zoo.md from what was kept"),
     ):
         command = verbs.add_parser(verb, help=explanation)
-        if verb in ("list", "fetch", "prepare", "run", "measure"):
+        if verb in ("list", "fetch", "prepare", "run", "measure", "bundle"):
             command.add_argument("names", nargs="*", metavar="NAME", help="a script, or how several begin")
         if verb in ("run", "measure"):
             command.add_argument("--jobs", type=int, default=1, help="how many at a time")
@@ -65,7 +65,8 @@ def _fetch(scripts: list[Script], args: argparse.Namespace) -> None:
 
 def _prepare(scripts: list[Script], args: argparse.Namespace) -> None:
     for script in scripts:
-        place = prepare(script)
+        prepare(script)
+        place = workplace(script)
         print(f"cd {place.folder} && vramcast run {place.script} {' '.join(place.arguments)}")
 
 

@@ -24,11 +24,12 @@ _SCRIPT_ENDINGS = {".py", ".toml", ".yaml", ".yml", ".json", ".cfg", ".txt", ".c
 _LARGEST_TEXT = 200_000
 _NEEDLESS_ENDINGS = {".h", ".hpp", ".pxd", ".pyx", ".c", ".cc", ".map", ".zip", ".pyi", ".html", ".js"}
 _NEEDLESS_FOLDERS = {"tests", "testing", "include", "src"}
-_NEEDLESS_PARTS = ("flight", "substrait", "gandiva", "sample_data")
+_NEEDLESS_NAMES = ("*flight*", "*substrait*", "*gandiva*", "*_s3*", "libarrow_python*.so", "libarrow_python*.*.*.*", "*.ttf", "*.afm")
+_NEEDED_NAMES = ("DejaVuSans.ttf",)
 
 
 def make(scripts: Iterable[Script], wheels: Path | None) -> None:
-    """Write the bundle; `wheels` is a folder of packages for that machine's Python."""
+    """Write the bundle of these scripts; `wheels` is a folder of packages for that machine's Python."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     repositories = {script.repository.name: script.repository for script in scripts}
     with tarfile.open(_SCRIPTS, "w:xz") as tar:
@@ -53,8 +54,8 @@ def _add_wheel(tar: tarfile.TarFile, path: Path) -> None:
             needless = (
                 inside.suffix in _NEEDLESS_ENDINGS
                 or not _NEEDLESS_FOLDERS.isdisjoint(inside.parts[1:-1])
-                or any(part in inside.name for part in _NEEDLESS_PARTS)
-            )
+                or any(inside.match(pattern) for pattern in _NEEDLESS_NAMES)
+            ) and inside.name not in _NEEDED_NAMES
             if not needless and not name.endswith("/"):
                 content = wheel.read(name)
                 entry = tarfile.TarInfo(f"{path.stem}/{name}")

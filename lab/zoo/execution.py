@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from lab.zoo.manifest import Script
-from lab.zoo.workplace import Workplace, cache_folder, prepare
+from lab.zoo.workplace import SOURCE, Workplace, cache_folder, workplace
 
 GIB = 1 << 30
+ROOT = SOURCE.parent
 MEASURING_SECONDS = 240
 _KEPT_MESSAGE = 1500
 
@@ -89,8 +90,9 @@ def carry_out(
         room.enter(needed)
         try:
             return work(script)
-        except Exception as error:  # a recipe that fails, a repository that cannot be had: the others go on
-            return {"outcome": "not prepared", "exit_code": None, "message": f"{type(error).__name__}: {error}"}
+        except subprocess.CalledProcessError as error:  # a repository that cannot be had: the others go on
+            message = error.stderr.decode(errors="replace").strip()[-_KEPT_MESSAGE:]
+            return {"outcome": "not prepared", "exit_code": None, "message": message}
         finally:
             room.leave(needed)
 
@@ -121,7 +123,9 @@ class _Room:
 
 def _vramcast(script: Script, arguments: list[str], limit_seconds: int) -> tuple[int | None, str, str, float]:
     """Exit code (none where the time ran out), standard output, standard error, seconds."""
-    place = prepare(script)
+    preparing = [sys.executable, "-m", "lab.zoo", "prepare", script.name]
+    subprocess.run(preparing, check=True, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=_for_recipes())
+    place = workplace(script)
     logs = cache_folder() / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     out_path, error_path = logs / f"{script.name}.out", logs / f"{script.name}.err"
@@ -130,6 +134,12 @@ def _vramcast(script: Script, arguments: list[str], limit_seconds: int) -> tuple
         code = _run(place, arguments, limit_seconds, out, error)
         seconds = time.monotonic() - started
     return code, _read(out_path), _read(error_path), seconds
+
+
+def _for_recipes() -> dict[str, str]:
+    """Recipes, too, may need packages that came with a bundle."""
+    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*path, str(cache_folder() / "packages")])}
 
 
 def _run(place: Workplace, arguments: list[str], limit_seconds: int, out: Any, error: Any) -> int | None:

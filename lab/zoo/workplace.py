@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,6 @@ from lab.zoo.recipes import generate
 
 SOURCE = Path(__file__).parents[2] / "src"
 LARGEST_FILE = 1 << 20
-
-_fetching = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -38,21 +35,18 @@ def cache_folder() -> Path:
 
 def checkout(repository: Repository) -> Path:
     """The repository's files at its commit, without history; fetched where they are not here yet."""
-    with _fetching:
-        return _checkout(repository)
-
-
-def _checkout(repository: Repository) -> Path:
     folder = cache_folder() / "checkouts" / repository.folder_name
     if folder.is_dir():
         return folder
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}")
     for path, content in _files(_git_folder(repository), repository):
         target = partial / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
-    partial.rename(folder)
+    try:
+        partial.rename(folder)
+    except OSError:  # another process was quicker
+        shutil.rmtree(partial)
     return folder
 
 
@@ -79,36 +73,42 @@ def _files(git_folder: Path, repository: Repository) -> Iterator[tuple[str, byte
             yield path, content
 
 
-def prepare(script: Script) -> Workplace:
-    """A fresh workplace: nothing that an earlier run wrote is left in it."""
+def prepare(script: Script) -> None:
+    """Make the script's folder anew, so that nothing of an earlier run is left in it, and generate its data."""
     place = cache_folder() / "work" / script.name
     shutil.rmtree(place, ignore_errors=True)
-    root, data, home = place / "root", place / "data", place / "home"
-    shutil.copytree(checkout(script.repository), root, symlinks=True)
-    data.mkdir()
-    home.mkdir()
-
-    def filled(text: str) -> str:
-        return text.replace("{root}", str(root)).replace("{data}", str(data)).replace("{home}", str(home))
-
+    shutil.copytree(checkout(script.repository), place / "root", symlinks=True)
+    for name in ("data", "home"):
+        (place / name).mkdir()
     for recipe in script.data:
-        parameters = {key: filled(value) if isinstance(value, str) else value for key, value in recipe.items()}
-        generate(parameters.pop("recipe"), Path(parameters.pop("into", data)), parameters)
-    path = root / script.path
-    folder = path.parent if script.folder is None else root / script.folder
+        parameters = {k: _filled(v, place) if isinstance(v, str) else v for k, v in recipe.items()}
+        generate(parameters.pop("recipe"), Path(parameters.pop("into", place / "data")), parameters)
+
+
+def workplace(script: Script) -> Workplace:
+    """How the script is run, once its folder is prepared."""
+    place = cache_folder() / "work" / script.name
+    path = place / "root" / script.path
     patches = [name for name in script.stand_ins if name in PATCHES]
     stand_ins = [str(STAND_INS / name) for name in script.stand_ins if name not in PATCHES]
     stand_ins += [str(STAND_INS / "patches")] if patches else []
-    modules = [*stand_ins, *(filled(p) for p in script.python_path)]
+    modules = [*stand_ins, *(_filled(entry, place) for entry in script.python_path), str(SOURCE), *_inherited_path()]
     environment = {
         **os.environ,
-        **_usual_environment(home),
-        "PYTHONPATH": os.pathsep.join([*modules, str(SOURCE), *_inherited_path(), str(cache_folder() / "packages")]),
+        **_usual_environment(place / "home"),
+        "PYTHONPATH": os.pathsep.join([*modules, str(cache_folder() / "packages")]),
         "PATH": os.pathsep.join([*stand_ins, os.environ.get("PATH", "")]),
         "VRAMCAST_ZOO_PATCHES": ",".join(patches),
-        **{key: filled(value) for key, value in script.environment.items()},
+        **{key: _filled(value, place) for key, value in script.environment.items()},
     }
-    return Workplace(path, shlex.split(filled(script.arguments)), folder, environment)
+    folder = path.parent if script.folder is None else place / "root" / script.folder
+    return Workplace(path, shlex.split(_filled(script.arguments, place)), folder, environment)
+
+
+def _filled(text: str, place: Path) -> str:
+    for name in ("root", "data", "home"):
+        text = text.replace(f"{{{name}}}", str(place / name))
+    return text
 
 
 def _inherited_path() -> list[str]:

@@ -26,6 +26,14 @@ def old_numpy(module: ModuleType) -> None:
         vars(module).setdefault(name, getattr(module, new))
     for name, kind in {"float": float, "int": int, "bool": bool, "object": object, "str": str}.items():
         vars(module).setdefault(name, kind)
+    text = module.fromstring
+
+    def fromstring(string: Any, dtype: Any = float, count: int = -1, *, sep: str = "", **options: Any) -> Any:
+        if sep:
+            return text(string, dtype, count, sep=sep, **options)
+        return module.frombuffer(string, dtype, count).copy()
+
+    vars(module)["fromstring"] = fromstring
 
 
 _PATCHES: dict[str, tuple[str, Patch]] = {
