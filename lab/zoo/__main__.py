@@ -10,7 +10,7 @@ from lab.zoo import bundle, page
 from lab.zoo.execution import GIB, Record, carry_out, measure, predict
 from lab.zoo.manifest import ManifestError, Script, choose, load
 from lab.zoo.records import MEASURED, PREDICTED, Records
-from lab.zoo.workplace import checkout, prepare, workplace
+from lab.zoo.workplace import checkout, missing_packages, prepare, workplace
 
 _USUAL_MEMORY = 8 * GIB
 _BESIDE = 1 * GIB
@@ -89,7 +89,17 @@ def _measure(scripts: list[Script], args: argparse.Namespace) -> None:
 
 
 def _wanted(scripts: list[Script], records: Records, args: argparse.Namespace) -> list[Script]:
-    return [script for script in scripts if not (args.missing and script.name in records.by_script)]
+    """Those asked for whose packages are here; the others are named."""
+    wanted = []
+    for script in scripts:
+        if args.missing and script.name in records.by_script:
+            continue
+        lacking = missing_packages(script)
+        if lacking:
+            print(f"{script.name:32} left out: {', '.join(lacking)} not installed", flush=True)
+        else:
+            wanted.append(script)
+    return wanted
 
 
 def _keeper(records: Records):  # type: ignore[no-untyped-def]

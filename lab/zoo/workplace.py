@@ -7,8 +7,10 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import distributions
 from pathlib import Path
 
 from lab.zoo.manifest import PATCHES, STAND_INS, Repository, Script
@@ -71,6 +73,12 @@ def _files(git_folder: Path, repository: Repository) -> Iterator[tuple[str, byte
         answer.read(1)
         if len(content) <= LARGEST_FILE:
             yield path, content
+
+
+def missing_packages(script: Script) -> list[str]:
+    """The packages that the script needs and that are not here."""
+    folders = [*sys.path, str(cache_folder() / "packages")]
+    return [name for name in script.packages if not any(distributions(name=name, path=folders))]
 
 
 def prepare(script: Script) -> None:

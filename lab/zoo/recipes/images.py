@@ -159,21 +159,22 @@ def blender_scene(folder: Path, *, count: int = 8, size: int = 400) -> None:
         (folder / f"transforms_{split}.json").write_text(json.dumps(document, default=float), encoding="utf-8")
 
 
-def video_frames(folder: Path, *, classes: int = 4, per_class: int = 12, frames: int = 24, size: int = 128) -> None:
-    """Videos as folders of frames, and the annotations that 3D-ResNets-PyTorch reads."""
-    database = {}
-    for label in range(classes):
-        for number in range(per_class):
-            name = f"video{label}_{number}"
-            pictures(
-                folder / "jpg" / f"class{label}" / name, count=frames + 1, size=size, pattern="image_{:05d}",
-                seed=1000 * label + 50 * number,
-            )  # fmt: skip
-            database[name] = {
-                "subset": "training", "annotations": {"label": f"class{label}", "segment": [1, frames + 1]},
-            }  # fmt: skip
-    document = {"labels": [f"class{label}" for label in range(classes)], "database": database}
-    (folder / "videos.json").write_text(json.dumps(document), encoding="utf-8")
+def video_frames(folder: Path, *, videos: int = 160, frames: int = 30, size: int = 64, classes: int = 101) -> None:
+    """Videos of UCF-101 as folders of frames, and the pickled names of its actions."""
+    actions = [f"Action{label:03d}" for label in range(classes)]
+    (folder / "UCF101actions.pkl").write_bytes(pickle.dumps(actions))
+    for number in range(videos):
+        name = f"v_{actions[number % classes]}_g{number:02d}_c01"
+        pictures(folder / "jpegs_256" / name, count=frames, size=size, pattern="frame{:06d}", seed=50 * number)
 
 
-RECIPES = (blender_scene, video_frames, pictures, image_folder, mnist, cifar, coco, yolo)
+def celeba(folder: Path, *, count: int = 64) -> None:
+    """Aligned faces and the list of their attributes."""
+    names = ["Black_Hair", "Blond_Hair", "Brown_Hair", "Male", "Young"]
+    pictures(folder / "images", count=count, size=[218, 178], pattern="{:06d}")
+    draw = np.random.default_rng(0)
+    rows = [f"{number:06d}.jpg {' '.join(draw.choice(['-1', '1'], len(names)))}" for number in range(count)]
+    (folder / "list_attr_celeba.txt").write_text("\n".join([str(count), " ".join(names), *rows]) + "\n", encoding="utf-8")
+
+
+RECIPES = (celeba, blender_scene, video_frames, pictures, image_folder, mnist, cifar, coco, yolo)

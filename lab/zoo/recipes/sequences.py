@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import wave
 from pathlib import Path
 
@@ -81,4 +82,61 @@ def modelnet(folder: Path, *, classes: int = 40, per_class: int = 4, points: int
         path.write_text("".join(f"{name}\n" for name in content), encoding="utf-8")
 
 
-RECIPES = (modelnet, sounds, tokens, citation_graph)
+def mixtures(folder: Path, *, splits: list[str], count: int = 24, seconds: float = 5.0, rate: int = 8000) -> None:
+    """Two speakers and their mixture: wave files, and lists of path and length."""
+    for split in splits:
+        base = folder / split
+        for part in ("mix", "s1", "s2"):
+            sounds(base / part, count=count, seconds=seconds, rate=rate)
+            paths = [[str(base / part / f"{number:04d}.wav"), int(seconds * rate)] for number in range(count)]
+            (base / f"{part}.json").write_text(json.dumps(paths), encoding="utf-8")
+
+
+def cora_text(folder: Path, *, nodes: int = 2708, features: int = 1433, classes: int = 7, links: int = 5429) -> None:
+    """Cora as its authors published it: cora.content and cora.cites."""
+    draw = np.random.default_rng(0)
+    values = (draw.random((nodes, features)) < 0.01).astype(int)
+    values[:, 0] = 1
+    labels = draw.integers(0, classes, nodes)
+    rows = [f"{node} {' '.join(map(str, values[node]))} label{labels[node]}\n" for node in range(nodes)]
+    (folder / "cora.content").write_text("".join(rows), encoding="utf-8")
+    pairs = draw.integers(0, nodes, (links, 2))
+    (folder / "cora.cites").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
+
+
+def interactions(folder: Path, *, names: list[str], users: int = 3000, items: int = 4000, per_user: int = 20) -> None:
+    """Who took what: a line for each user, first the user, then the items; or pairs, where the name says `pairs`."""
+    for number, name in enumerate(names):
+        draw = np.random.default_rng(number)
+        chosen = draw.integers(1, items + 1, (users, per_user))
+        path = folder / name.removeprefix("pairs:")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.startswith("pairs:"):
+            lines = [f"{user + 1} {item}\n" for user in range(users) for item in chosen[user]]
+        else:
+            lines = [f"{user} {' '.join(str(item - 1) for item in chosen[user])}\n" for user in range(users)]
+        path.write_text("".join(lines), encoding="utf-8")
+
+
+def voices(folder: Path, *, speakers: int = 16, utterances: int = 3, frames: int = 300) -> None:
+    """Mel spectrograms and a list of speakers with their embeddings, as AutoVC reads them."""
+    import pickle
+
+    draw = np.random.default_rng(0)
+    listed = []
+    for speaker in range(speakers):
+        entry: list[object] = [f"p{speaker}", draw.standard_normal(256).astype(np.float32)]
+        for number in range(utterances):
+            name = f"p{speaker}_{number}.npy"
+            np.save(folder / name, draw.random((frames, 80)).astype(np.float32))
+            entry.append(name)
+        listed.append(entry)
+    (folder / "train.pkl").write_bytes(pickle.dumps(listed))
+
+
+def array(folder: Path, *, name: str, shape: list[int], levels: int = 256) -> None:
+    """An array of random small integers."""
+    np.save(folder / name, np.random.default_rng(0).integers(0, levels, shape, dtype=np.uint8))
+
+
+RECIPES = (array, cora_text, interactions, voices, mixtures, modelnet, sounds, tokens, citation_graph)

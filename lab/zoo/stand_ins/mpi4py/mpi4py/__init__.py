@@ -1,0 +1,1 @@
+"""MPI in a world of one process, for machines without an MPI library."""
