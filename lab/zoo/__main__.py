@@ -72,7 +72,9 @@ def _prepare(scripts: list[Script], args: argparse.Namespace) -> None:
 
 def _run(scripts: list[Script], args: argparse.Namespace) -> None:
     records = Records(args.out)
-    carry_out(_wanted(scripts, records, args), lambda script: predict(script, args.gpu), _keeper(records), at_a_time=args.jobs)
+    carry_out(
+        _wanted(scripts, records, args), lambda script: predict(script, args.gpu), _keeper(records), at_a_time=args.jobs
+    )
 
 
 def _measure(scripts: list[Script], args: argparse.Namespace) -> None:

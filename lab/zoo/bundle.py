@@ -24,7 +24,16 @@ _SCRIPT_ENDINGS = {".py", ".toml", ".yaml", ".yml", ".json", ".cfg", ".txt", ".c
 _LARGEST_TEXT = 200_000
 _NEEDLESS_ENDINGS = {".h", ".hpp", ".pxd", ".pyx", ".c", ".cc", ".map", ".zip", ".pyi", ".html", ".js"}
 _NEEDLESS_FOLDERS = {"tests", "testing", "include", "src"}
-_NEEDLESS_NAMES = ("*flight*", "*substrait*", "*gandiva*", "*_s3*", "libarrow_python*.so", "libarrow_python*.*.*.*", "*.ttf", "*.afm")
+_NEEDLESS_NAMES = (
+    "*flight*",
+    "*substrait*",
+    "*gandiva*",
+    "*_s3*",
+    "libarrow_python*.so",
+    "libarrow_python*.*.*.*",
+    "*.ttf",
+    "*.afm",
+)
 _NEEDED_NAMES = ("DejaVuSans.ttf",)
 
 

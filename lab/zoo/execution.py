@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -35,7 +36,7 @@ def predict(script: Script, gpu: str) -> Record:
     document = json.loads(output)
     time_of_step = document.get("time")
     return record | {
-        "outcome": "answered",
+        "outcome": "answered" if document["steps"] else "made no step",
         "fits": document["fits"],
         "peak_allocated_bytes": document["peak_allocated_bytes"],
         "peak_reserved_bytes": document["peak_reserved_bytes"],
@@ -53,9 +54,7 @@ def predict(script: Script, gpu: str) -> Record:
 def measure(script: Script) -> Record:
     """What the script takes on the GPU of this machine, over as many steps as are predicted."""
     steps = script.measured_steps or script.steps
-    code, output, error, seconds = _vramcast(
-        script, ["measure", "--steps", str(steps), "--json"], MEASURING_SECONDS
-    )
+    code, output, error, seconds = _vramcast(script, ["measure", "--steps", str(steps), "--json"], MEASURING_SECONDS)
     record: Record = {"exit_code": code, "seconds": round(seconds, 1), "steps": steps}
     if code != 0:
         return record | {"outcome": _why_not(code), "message": _message(error)}
@@ -124,7 +123,9 @@ class _Room:
 def _vramcast(script: Script, arguments: list[str], limit_seconds: int) -> tuple[int | None, str, str, float]:
     """Exit code (none where the time ran out), standard output, standard error, seconds."""
     preparing = [sys.executable, "-m", "lab.zoo", "prepare", script.name]
-    subprocess.run(preparing, check=True, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=_for_recipes())
+    subprocess.run(
+        preparing, check=True, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=_for_recipes()
+    )
     place = workplace(script)
     logs = cache_folder() / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -154,10 +155,8 @@ def _run(place: Workplace, arguments: list[str], limit_seconds: int, out: Any, e
         return None
     finally:
         # Loader workers and whatever else the script has left behind.
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait()
 
 

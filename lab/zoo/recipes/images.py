@@ -114,33 +114,18 @@ def coco(
             _save(folder / images[split] / name, picture(1000 * part + number, height, width))
             document["images"].append({"id": number + 1, "file_name": name, "height": height, "width": width})
             for _ in range(objects):
-                left, top = draw.integers(0, width // 2), draw.integers(0, height // 2)
-                wide, high = draw.integers(20, width // 2), draw.integers(20, height // 2)
-                box = [int(left), int(top), int(wide), int(high)]
-                corners = [box[0], box[1], box[0] + box[2], box[1], box[0] + box[2], box[1] + box[3], box[0], box[1] + box[3]]
+                left, top = (int(draw.integers(0, extent // 2)) for extent in (width, height))
+                wide, high = (int(draw.integers(20, extent // 2)) for extent in (width, height))
+                right, bottom = left + wide, top + high
                 document["annotations"].append({
-                    "id": len(document["annotations"]) + 1, "image_id": number + 1, "bbox": box, "area": box[2] * box[3],
-                    "category_id": int(draw.integers(1, categories + 1)), "iscrowd": 0, "segmentation": [corners],
+                    "id": len(document["annotations"]) + 1, "image_id": number + 1, "iscrowd": 0,
+                    "bbox": [left, top, wide, high], "area": wide * high,
+                    "category_id": int(draw.integers(1, categories + 1)),
+                    "segmentation": [[left, top, right, top, right, bottom, left, bottom]],
                 })  # fmt: skip
         path = folder / annotations[split]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document), encoding="utf-8")
-
-
-def yolo(folder: Path, *, splits: list[str], count: int = 32, size: int = 640, objects: int = 5, classes: int = 80) -> None:
-    """images/split/*.jpg and labels/split/*.txt, boxes as fractions of the picture."""
-    for part, split in enumerate(splits):
-        draw = np.random.default_rng(part)
-        pictures(folder / "images" / split, count=count, size=size, seed=1000 * part)
-        labels = folder / "labels" / split
-        labels.mkdir(parents=True, exist_ok=True)
-        for number in range(count):
-            lines = []
-            for _ in range(objects):
-                centre, extent = draw.uniform(0.3, 0.7, 2), draw.uniform(0.1, 0.5, 2)
-                label = int(draw.integers(classes))
-                lines.append(" ".join([str(label), *(f"{value:.5f}" for value in (*centre, *extent))]))
-            (labels / f"{number:05d}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def blender_scene(folder: Path, *, count: int = 8, size: int = 400) -> None:
@@ -174,7 +159,8 @@ def celeba(folder: Path, *, count: int = 64) -> None:
     pictures(folder / "images", count=count, size=[218, 178], pattern="{:06d}")
     draw = np.random.default_rng(0)
     rows = [f"{number:06d}.jpg {' '.join(draw.choice(['-1', '1'], len(names)))}" for number in range(count)]
-    (folder / "list_attr_celeba.txt").write_text("\n".join([str(count), " ".join(names), *rows]) + "\n", encoding="utf-8")
+    lines = [str(count), " ".join(names), *rows]
+    (folder / "list_attr_celeba.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-RECIPES = (celeba, blender_scene, video_frames, pictures, image_folder, mnist, cifar, coco, yolo)
+RECIPES = (celeba, blender_scene, video_frames, pictures, image_folder, mnist, cifar, coco)

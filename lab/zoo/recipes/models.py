@@ -37,9 +37,7 @@ def tokenizer(folder: Path, *, vocabulary: int = 8000, kind: str = "bpe", chat_t
         raw = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
         names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
         trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=names)
-        special = {
-            "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
-        }  # fmt: skip
+        special = {f"{name.strip('[]').lower()}_token": name for name in names}
     raw.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     raw.train_from_iterator(corpus, trainer)
     if kind != "bpe":
@@ -78,4 +76,20 @@ def diffusers_model(folder: Path, *, model: str, config: dict[str, Any]) -> None
     getattr(diffusers, model)(**config).save_pretrained(folder)
 
 
-RECIPES = (diffusers_model, torchvision_weights, tokenizer, transformers_model)
+def timm_weights(folder: Path, *, model: str, repository: str) -> None:
+    """Weights of a timm model in the cache of the Hugging Face hub, `folder`, as if they had been downloaded."""
+    import timm
+    import torch
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    revision = "0" * 40
+    base = folder / f"models--{repository.replace('/', '--')}"
+    snapshot = base / "snapshots" / revision
+    snapshot.mkdir(parents=True)
+    (base / "refs").mkdir()
+    (base / "refs" / "main").write_text(revision, encoding="utf-8")
+    save_file(timm.create_model(model, pretrained=False).state_dict(), snapshot / "model.safetensors")
+
+
+RECIPES = (timm_weights, diffusers_model, torchvision_weights, tokenizer, transformers_model)

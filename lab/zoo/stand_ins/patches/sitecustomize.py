@@ -1,4 +1,4 @@
-"""Python imports this file at its start: each patch named in VRAMCAST_ZOO_PATCHES changes a module once it is imported."""
+"""Python imports this file as it starts: each patch of VRAMCAST_ZOO_PATCHES changes a module once that is imported."""
 
 from __future__ import annotations
 
