@@ -42,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
         if verb == "measure":
             command.add_argument("--limit", type=float, default=120, metavar="GIB", help="memory of all at a time")
             command.add_argument("--out", type=Path, default=MEASURED)
+        if verb in ("bundle", "unpack"):
+            command.add_argument("--folder", type=Path, default=bundle.FOLDER, help="where the bundle is")
         if verb == "bundle":
             command.add_argument("--wheels", type=Path, metavar="FOLDER", help="packages to take along")
     args = parser.parse_args(arguments)
@@ -120,8 +122,8 @@ _VERBS = {
     "prepare": _prepare,
     "run": _run,
     "measure": _measure,
-    "bundle": lambda scripts, args: bundle.make(scripts, args.wheels),
-    "unpack": lambda scripts, args: bundle.unpack(),
+    "bundle": lambda scripts, args: bundle.make(scripts, args.wheels, args.folder),
+    "unpack": lambda scripts, args: bundle.unpack(args.folder),
     "page": lambda scripts, args: page.write(scripts),
 }
 

@@ -18,8 +18,8 @@ from lab.zoo.manifest import Script
 from lab.zoo.workplace import cache_folder, checkout
 
 FOLDER = Path(__file__).parents[2] / ".carry" / "zoo"
-_SCRIPTS = FOLDER / "checkouts.tar.xz"
-_PACKAGES = FOLDER / "packages.tar.xz"
+_SCRIPTS = "checkouts.tar.xz"
+_PACKAGES = "packages.tar.xz"
 _SCRIPT_ENDINGS = {".py", ".toml", ".yaml", ".yml", ".json", ".cfg", ".txt", ".csv", ".gin", ".ini", ".jinja"}
 _LARGEST_TEXT = 200_000
 _NEEDLESS_ENDINGS = {".h", ".hpp", ".pxd", ".pyx", ".c", ".cc", ".map", ".zip", ".pyi", ".html", ".js"}
@@ -37,22 +37,22 @@ _NEEDLESS_NAMES = (
 _NEEDED_NAMES = ("DejaVuSans.ttf",)
 
 
-def make(scripts: Iterable[Script], wheels: Path | None) -> None:
+def make(scripts: Iterable[Script], wheels: Path | None, folder: Path = FOLDER) -> None:
     """Write the bundle of these scripts; `wheels` is a folder of packages for that machine's Python."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     repositories = {script.repository.name: script.repository for script in scripts}
-    with tarfile.open(_SCRIPTS, "w:xz") as tar:
+    with tarfile.open(folder / _SCRIPTS, "w:xz") as tar:
         for repository in repositories.values():
             base = checkout(repository)
             for path in sorted(base.rglob("*")):
                 if path.is_file() and path.suffix in _SCRIPT_ENDINGS and path.stat().st_size <= _LARGEST_TEXT:
                     tar.add(path, arcname=str(Path(repository.folder_name) / path.relative_to(base)), recursive=False)
     if wheels is not None:
-        with tarfile.open(_PACKAGES, "w:xz") as tar:
+        with tarfile.open(folder / _PACKAGES, "w:xz") as tar:
             for wheel in sorted(wheels.glob("*.whl")):
                 _add_wheel(tar, wheel)
-    size = sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file())
-    print(f"{FOLDER}: {len(repositories)} repositories, {size / 2**20:.1f} MiB")
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print(f"{folder}: {len(repositories)} repositories, {size / 2**20:.1f} MiB")
 
 
 def _add_wheel(tar: tarfile.TarFile, path: Path) -> None:
@@ -72,15 +72,15 @@ def _add_wheel(tar: tarfile.TarFile, path: Path) -> None:
                 tar.addfile(entry, io.BytesIO(content))
 
 
-def unpack() -> None:
+def unpack(folder: Path = FOLDER) -> None:
     """Lay the scripts out in the cache, and beside them the packages that cannot be imported."""
     target = cache_folder() / "checkouts"
     target.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(_SCRIPTS) as tar:
+    with tarfile.open(folder / _SCRIPTS) as tar:
         tar.extractall(target, filter="data")
-    if not _PACKAGES.is_file():
+    if not (folder / _PACKAGES).is_file():
         return
-    with tarfile.open(_PACKAGES) as tar:
+    with tarfile.open(folder / _PACKAGES) as tar:
         by_wheel: dict[str, list[tarfile.TarInfo]] = {}
         for entry in tar.getmembers():
             by_wheel.setdefault(entry.name.split("/", 1)[0], []).append(entry)

@@ -65,7 +65,8 @@ def test_only_the_folders_that_are_needed(repository: Repository) -> None:
 def test_the_workplace_is_made_anew(repository: Repository) -> None:
     example = script(
         repository, arguments="{data}/a.txt --out '{root}/b c'", environment={"WHERE": "{home}/x"},
-        stand_ins={"checksums": "why", "wandb": "why"}, data=({"recipe": "text", "names": ["a.txt"], "lines": 5, "words": 3},),
+        stand_ins={"checksums": "why", "wandb": "why"},
+        data=({"recipe": "text", "names": ["a.txt"], "lines": 5, "words": 3},),
     )  # fmt: skip
     prepare(example)
     place = workplace(example)
@@ -123,9 +124,6 @@ def test_no_more_at_a_time_than_there_is_memory_for(repository: Repository) -> N
 
 
 def test_a_bundle_is_laid_out_again(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundle, "_SCRIPTS", tmp_path / "bundle" / "checkouts.tar.xz")
-    monkeypatch.setattr(bundle, "_PACKAGES", tmp_path / "bundle" / "packages.tar.xz")
-    monkeypatch.setattr(bundle, "FOLDER", tmp_path / "bundle")
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     for name, files in {
@@ -135,10 +133,10 @@ def test_a_bundle_is_laid_out_again(repository: Repository, tmp_path: Path, monk
         with zipfile.ZipFile(wheels / f"{name}.whl", "w") as wheel:
             for file in files:
                 wheel.writestr(file, "")
-    bundle.make([script(repository)], wheels)
+    bundle.make([script(repository)], wheels, tmp_path / "bundle")
     monkeypatch.setenv("VRAMCAST_ZOO", str(tmp_path / "other machine"))
     monkeypatch.delenv("VRAMCAST_ZOO_MIRROR")
-    bundle.unpack()
+    bundle.unpack(tmp_path / "bundle")
     assert (checkout(repository) / "examples" / "train.py").read_text() == TRAINING
     laid_out = [path for path in bundle.packages().rglob("*") if path.is_file()]
     assert laid_out == [bundle.packages() / "giraffe" / "__init__.py"]  # torch is here already

@@ -36,8 +36,21 @@ def old_numpy(module: ModuleType) -> None:
     vars(module)["fromstring"] = fromstring
 
 
+def home_datasets(module: ModuleType) -> None:
+    """Data sets that a script looks for in /datasets are in its home folder."""
+    original = module.VisionDataset.__init__
+
+    def init(self: Any, root: Any = None, *arguments: Any, **options: Any) -> None:
+        if str(root).startswith("/datasets"):
+            root = os.path.expanduser("~") + str(root)
+        original(self, root, *arguments, **options)
+
+    module.VisionDataset.__init__ = init
+
+
 _PATCHES: dict[str, tuple[str, Patch]] = {
     "checksums": ("torchvision.datasets.utils", checksums),
+    "home_datasets": ("torchvision.datasets.vision", home_datasets),
     "old_numpy": ("numpy", old_numpy),
 }
 

@@ -1,0 +1,1 @@
+"""The client of a cloud that Composer imports for its logger there."""
