@@ -189,3 +189,11 @@ def test_dynamo_may_be_asked_after_a_process_group_was_made(gpu: vramcast.Virtua
 
     trace_rules.get_torch_obj_rule_map.cache_clear()
     assert trace_rules.lookup(torch.cuda.current_stream) is not None
+
+
+def test_a_traced_module_runs_as_it_is(gpu: vramcast.VirtualGpu) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 30 * 30, 10)).cuda()
+    traced = torch.jit.trace(model, _draw(1, 3, 32, 32))
+    traced(_draw(2, 3, 32, 32)).sum().backward()
+    assert model[0].weight.grad is not None
+    assert any(note.topic == "torch.jit.trace" for note in gpu.trace().notes)

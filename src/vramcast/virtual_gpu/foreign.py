@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ def install(put: Patches, machine: Machine) -> None:
         if hasattr(torch.cuda, name):
             put.set(torch.cuda, name, _refused(f"torch.cuda.{name}"))
     put.set(torch.export, "export", _refuse_export)
+    put.set(torch.jit, "trace", _untraced(torch.jit.trace, machine))
     for owner in (torch.utils.dlpack, torch):
         put.set(owner, "to_dlpack", _to_dlpack(torch._C._to_dlpack, report))
 
@@ -107,6 +109,26 @@ def _refuse_export(*args: Any, **kwargs: Any) -> Any:
         f"torch.export is used at {caller()}: what an exported program takes is not modelled. Leave it out for the "
         "prediction."
     )
+
+
+def _untraced(original: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
+    """torch.jit.trace: while it traces, sizes are tensors, which no rule understands. The function runs as it would be
+    run to trace it, and stands for what was traced."""
+
+    def trace(func: Any = None, example_inputs: Any = None, *args: Any, **options: Any) -> Any:
+        if func is None:
+            return functools.partial(trace, example_inputs=example_inputs, **options)
+        machine.note("torch.jit.trace", f"{getattr(func, '__name__', type(func).__name__)} runs as it is", caller())
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("torch.utils.tensorboard"):
+            return original(torch.nn.Identity(), torch.zeros(1))  # only its graph is wanted, to be drawn
+        named = options.get("example_kwarg_inputs")
+        if named is not None:
+            func(**named)
+        else:
+            func(*(example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)))
+        return func
+
+    return trace
 
 
 def _to_dlpack(original: Any, report: Callable[[UnknownKernel], UnknownKernel]) -> Callable[..., Any]:
