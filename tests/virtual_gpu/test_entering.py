@@ -143,6 +143,10 @@ def _watched() -> dict[str, Any]:
         (torch.nn.Parameter, "__new__"),
         (torch.nn.Module, "register_buffer"),
         (torch.Tensor, "_reduce_ex_internal"),
+        (torch.Tensor, "__new__"),
+        (torch.UntypedStorage, "__new__"),
+        (torch.UntypedStorage, "device"),
+        (torch.export, "export"),
         (torch.autograd, "_engine_run_backward"),
         (torch.serialization, "_package_registry"),
         (torch.utils._device.DeviceContext, "__torch_function__"),
@@ -195,6 +199,7 @@ def test_everything_is_put_back(program: Callable[[], object], error: type[BaseE
     assert _our_kernels() == []
     assert not torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.AutocastCUDA)
     assert torch.nn.Linear(3, 3).weight.untyped_storage().data_ptr() != 0, "parameters hold data again"
+    assert torch.UntypedStorage(12).nbytes() == 12 and torch.Tensor([1, 2]).tolist() == [1, 2]
     x = torch.empty(8, 8, device="meta", requires_grad=True)
     assert torch.nn.functional.dropout(x, 0.5).grad_fn.name() != "NativeDropoutBackward0"
 

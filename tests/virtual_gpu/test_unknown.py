@@ -143,17 +143,21 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def test_a_triton_kernel_needs_a_rule(triton: Any) -> None:
+def test_a_triton_kernel_allocates_nothing_unless_a_rule_says_so(triton: Any) -> None:
     @triton.jit
     def add_kernel(x, y, n):  # type: ignore[no-untyped-def]
         pass
 
     with vramcast.virtual_gpu("rtx-4090") as gpu:
-        x = torch.empty(8, device="cuda")
-        with pytest.raises(UnknownKernel) as caught:
-            add_kernel[(1,)](x, x, 8)
-        assert "triton::add_kernel(float32[8], float32[8])" in str(caught.value)
-        assert HERE in str(caught.value)
+        x = torch.arange(8, device="cuda")
+        before = torch.cuda.memory_allocated()
+        add_kernel[(1,)](x, x, 8)
+        assert torch.cuda.memory_allocated() == torch.cuda.max_memory_allocated() == before
+        notes = [note for note in gpu.trace().notes if note.topic == "Triton"]
+        assert len(notes) == 1 and "add_kernel" in notes[0].text and HERE in str(notes[0].where)
+        assert x.sum().item() != 28 or gpu.trace().notes[-1].topic == "unknown value", (
+            "the kernel may have written to x"
+        )
         seen: list[int] = []
 
         @vramcast.rule("triton::add_kernel")
@@ -162,7 +166,25 @@ def test_a_triton_kernel_needs_a_rule(triton: Any) -> None:
 
         add_kernel[(1,)](x, x, 8)
         assert seen == [8]
-    assert len(gpu.unknown_kernels) == 1
+    assert gpu.unknown_kernels == ()
+
+
+def test_triton_measures_configurations_with_a_buffer_of_its_own(triton: Any) -> None:
+    if not hasattr(triton, "autotune"):
+        pytest.skip("the real Triton is needed")
+
+    @triton.autotune(configs=[triton.Config({"B": 16}), triton.Config({"B": 32})], key=["n"])
+    @triton.jit
+    def scale_kernel(x, n, B):  # type: ignore[no-untyped-def]
+        pass
+
+    with vramcast.virtual_gpu("rtx-4090"):
+        x = torch.empty(8, device="cuda")
+        before = torch.cuda.memory_allocated()
+        for n in (8, 8, 16):
+            scale_kernel[(1,)](x, n)
+        assert torch.cuda.max_memory_allocated() == before + (256 << 20)
+        assert torch.cuda.memory_allocated() == before
 
 
 @pytest.mark.parametrize(

@@ -393,6 +393,14 @@ class CachingAllocator:
         return self._allowed_bytes
 
     @property
+    def largest_available_bytes(self) -> int | None:
+        """The largest block that is cached or that the driver could still give (cacheInfo); None: no end."""
+        if self.capacity_bytes is None:
+            return None
+        cached = (block.size_bytes for segment in self.segments() for block in segment.blocks if not block.allocated)
+        return max(self.capacity_bytes - self.reserved_bytes, *cached, 0)
+
+    @property
     def reserved_bytes(self) -> int:
         return self._device.reserved_bytes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vramcast.allocator.trials import trials_in
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.gpus import GpuSpec
 from vramcast.memory.account import Account, account
@@ -12,6 +13,7 @@ from vramcast.memory.longer import lengthened
 from vramcast.memory.replay import Refusal, Replay, replay
 from vramcast.timing import StepTime, step_time
 from vramcast.trace import HostUse, Note, StepTrace
+from vramcast.units import format_gib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,9 @@ class Prediction:
     steps: int
     """Optimizer steps that were traced."""
     account: Account
+    touched_bytes: int = 0
+    """What nvidia-smi would show at the highest where libraries find room to try out more than the run needs
+    (cudnn.benchmark); at least `device_bytes`."""
     replayed_steps: int = 0
     """Steps that the figures are of: the last traced ones repeated, where they are alike."""
     notes: tuple[Note, ...] = ()
@@ -107,12 +112,19 @@ def predict(
     limited = replay(run, allocator_conf, capacity)
     fits = limited.completed
     shown = limited if fits else replay(run, allocator_conf, None)
+    device_bytes = shown.peak_reserved.reserved_bytes + context_bytes
+    touched_bytes = device_bytes
+    if trials_in(trace.labels):
+        tried = replay(run, allocator_conf, capacity, with_trials=True)
+        touched_bytes = max(device_bytes, tried.peak_reserved.reserved_bytes + context_bytes)
+        notes.append(Note("cudnn.benchmark", _benchmark_text(device_bytes, touched_bytes)))
     return Prediction(
         gpu=gpu,
         fits=fits,
         peak_allocated_bytes=shown.peak_allocated.allocated_bytes,
         peak_reserved_bytes=shown.peak_reserved.reserved_bytes,
-        device_bytes=shown.peak_reserved.reserved_bytes + context_bytes,
+        device_bytes=device_bytes,
+        touched_bytes=touched_bytes,
         limit_bytes=capacity + context_bytes,
         at_least=not fits and trace.ends_refused,
         out_of_memory=_fatal(limited),
@@ -126,6 +138,16 @@ def predict(
         source=trace.source,
         host=trace.host,
         trace=trace,
+    )
+
+
+def _benchmark_text(needed_bytes: int, touched_bytes: int) -> str:
+    text = "cuDNN tries its plans for each new shape, and the fastest is not known: the first that it ranks is assumed"
+    if touched_bytes <= needed_bytes:
+        return text
+    return (
+        f"while cuDNN tries its plans, {format_gib(touched_bytes)} or more is taken where the card has room; the run "
+        f"needs {format_gib(needed_bytes)}. Which plan is fastest is not known: the first that cuDNN ranks is assumed"
     )
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
 from vramcast.allocator.driver_events import DRIVER_EVENTS
+from vramcast.allocator.trials import trials_in, try_out
 from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, KINDS, MARK, OOM, StepTrace
 
 _WORKSPACES = KINDS.index("workspaces")
@@ -81,8 +82,13 @@ class Replay:
         return [block for block in alive if block not in refused] if refused else alive
 
 
-def replay(trace: StepTrace, conf: str | None = None, capacity_bytes: int | None = None) -> Replay:
-    """Replay under `conf` (the trace's own when None) on a card that gives at most `capacity_bytes` (None: no end)."""
+def replay(
+    trace: StepTrace, conf: str | None = None, capacity_bytes: int | None = None, *, with_trials: bool = False
+) -> Replay:
+    """Replay under `conf` (the trace's own when None) on a card that gives at most `capacity_bytes` (None: no end).
+
+    `with_trials`: also what libraries only try out and can do without.
+    """
     conf = trace.allocator_conf if conf is None else conf
     allocator = CachingAllocator(
         capacity_bytes,
@@ -100,6 +106,7 @@ def replay(trace: StepTrace, conf: str | None = None, capacity_bytes: int | None
     allocator.observe_segments(lambda change: reserved.set(len(allocated), allocator.reserved_bytes))
     refusals: list[Refusal] = []
     refused: set[int] = set()
+    trials = trials_in(trace.labels) if with_trials else {}
 
     for code, arg in zip(trace.event_kind, trace.event_arg, strict=True):
         if code == ALLOC:
@@ -117,6 +124,8 @@ def replay(trace: StepTrace, conf: str | None = None, capacity_bytes: int | None
             allocator.empty_cache()
         elif code == MARK and trace.labels[arg] in DRIVER_EVENTS:
             allocator.driver_event(trace.labels[arg])
+        elif code == MARK and arg in trials:
+            try_out(allocator, trials[arg])
         note_requested(allocator.requested_bytes)
         note_allocated(allocator.allocated_bytes)
 

@@ -30,6 +30,7 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
         "at_least": prediction.at_least,
         "peak_allocated_bytes": prediction.peak_allocated_bytes,
         "peak_reserved_bytes": prediction.peak_reserved_bytes,
+        "touched_bytes": prediction.touched_bytes,
         "device_bytes": prediction.device_bytes,
         "context_bytes": prediction.context_bytes,
         "limit_bytes": prediction.limit_bytes,

@@ -115,11 +115,20 @@ def log_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None)
 def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """at::linear; under a dispatch mode it would add the bias out of place where it cannot be fused."""
     if weight.dim() != 2 or bias is None:
-        out = input.matmul(weight.t() if weight.dim() == 2 else weight)
+        out = _times_weight(input, weight) if weight.dim() == 2 else input.matmul(weight)
         return out if bias is None else out + bias
     if input.dim() == 2:
         return torch.addmm(bias, input, weight.t())
     if input.dim() > 2 and input.is_contiguous():
         flat = input.reshape(-1, input.size(-1))
         return torch.addmm(bias, flat, weight.t()).view(*input.shape[:-1], weight.size(0))
-    return input.matmul(weight.t()).add_(bias)
+    return _times_weight(input, weight).add_(bias)
+
+
+def _times_weight(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """at::matmul folds a batch into one matrix where the weight is trained, also in inference mode; there a mode sees
+    the transposed weight as one that is not (should_fold in LinearAlgebra.cpp)."""
+    if torch.is_inference_mode_enabled() and weight.requires_grad and input.dim() > 2:
+        flat = input.reshape(-1, input.size(-1))
+        return flat.mm(weight.t()).view(*input.shape[:-1], weight.size(0))
+    return input.matmul(weight.t())

@@ -22,6 +22,7 @@ from vramcast.trace.calls import ITERATION, ITERATION_END
 from vramcast.virtual_gpu import (
     accumulation,
     checkpoints,
+    constructors,
     cuda_api,
     distributed,
     foreign,
@@ -113,6 +114,7 @@ class VirtualGpu:
         # Optimizers import dynamo at their first use; it must not find our stand-ins in torch's namespaces.
         with without_collections():
             importlib.import_module("torch._dynamo")
+            importlib.import_module("torch.utils.flop_counter")  # nested tensors look for it among the modes
         for through_indices in (False, True):
             accumulation.sole_counts(through_indices)  # runs a backward pass to learn something: not the program's
         with ExitStack() as exits:
@@ -189,6 +191,7 @@ class VirtualGpu:
         )
         for name, method in stand_ins(self._ledger).items():
             put(torch.UntypedStorage, name, method)
+        constructors.install(self._patches, self._ledger)
         host_parameters.install(self._patches, self._ledger, self._position)
         optimizer = torch.optim.Optimizer
         is_new = functools.partial(paged.install_for, self._patches, self._ledger)
@@ -211,7 +214,7 @@ class VirtualGpu:
         thread_with_modes(self._patches, self._in_thread)
         self._checkpoints.install(self._patches)
         distributed.install(self._patches, self._machine)
-        foreign.install(self._patches, self._machine.report_unknown)
+        foreign.install(self._patches, self._machine)
 
     @contextmanager
     def _in_backward(self, fills_gradients: bool) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -297,7 +297,7 @@ def _snapshot(allocator: CachingAllocator) -> dict[str, Any]:
 
 def install(put: Patches, api: dict[str, Any]) -> None:
     """Put the replacements wherever torch keeps these names, and the generic accelerator beside them."""
-    for name, value in api.items():
+    for name, value in _distinct(api).items():
         put.set(torch.cuda, name, value)
         for module in (torch.cuda.memory, torch.cuda.random):
             if hasattr(module, name):
@@ -323,9 +323,22 @@ def install(put: Patches, api: dict[str, Any]) -> None:
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         put.set(torch.cuda.nvtx, name, lambda *args, **kwargs: 0)
     put.set(torch.cuda.nvtx, "range", _nvtx_range)
+    put.set(torch._C, "_get_accelerator", lambda check_available=None: torch.device("cuda"))
     put.set(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)  # libraries take it from there directly
     put.set(torch.Tensor, "record_stream", lambda tensor, stream: None)
     legacy_types.install(put)
+
+
+def _distinct(api: dict[str, Any]) -> dict[str, Any]:
+    """Each name its own function: dynamo has a rule for every function of torch.cuda, and refuses two for one."""
+    seen: set[int] = set()
+    distinct = {}
+    for name, value in api.items():
+        if isinstance(value, FunctionType) and id(value) in seen:
+            value = FunctionType(value.__code__, value.__globals__, name, value.__defaults__, value.__closure__)
+        seen.add(id(value))
+        distinct[name] = value
+    return distinct
 
 
 @contextmanager

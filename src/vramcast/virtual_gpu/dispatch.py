@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.virtual_gpu import host_ops, values
@@ -30,6 +32,8 @@ _Tensor = torch.Tensor
 class DispatchMode(TorchDispatchMode):
     """Sees each op once (composites already taken apart) and decides what it allocates."""
 
+    supports_higher_order_operators = True
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # the wrapper that would add costs more than the handler itself
@@ -51,10 +55,16 @@ class DispatchMode(TorchDispatchMode):
         self._first_calls = FirstCalls(ledger)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for kind in types:
+            if _has_own_dispatch(kind):
+                # A FakeTensor belongs to somebody who works shapes out, and takes no memory.
+                return func(*args, **(kwargs or {})) if issubclass(kind, FakeTensor) else NotImplemented
+        kwargs = kwargs or {}
         handler = self._handlers.get(id(func))
         if handler is None:
+            if isinstance(func, torch._ops.HigherOrderOperator):
+                return self._higher_order(func, args, kwargs)
             handler = self._prepare(func)
-        kwargs = kwargs or {}
         log = self._log
         with torch._C.DisableTorchFunction():
             try:
@@ -86,6 +96,8 @@ class DispatchMode(TorchDispatchMode):
         name = func._schema.name
         if not isinstance(func, torch._ops.OpOverload):
             return self._functional
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+            return self._composite
         returns = func._schema.returns
         if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments):
             if name.startswith(("aten::_foreach_", "aten::_fused_")):
@@ -98,6 +110,30 @@ class DispatchMode(TorchDispatchMode):
         return self._functional
 
     # -- the kinds of op ------------------------------------------------------------------------------------
+
+    def _composite(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
+        """A function of other ops, which autograd takes apart before they come here; in inference mode it does not."""
+        if self.device_of(args, kwargs) == REAL and not _wants_meta(kwargs):
+            return func(*args, **kwargs)
+        with torch._C._EnableTorchFunction(), self:
+            return self._take_apart(func, args, kwargs)
+
+    def _take_apart(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """By our own function where there is one (composites.py), else by PyTorch's."""
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta"):
+            return func._op_dk(torch._C.DispatchKey.Meta, *args, **kwargs)
+        return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+    def _higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Control flow and FlexAttention, as they run where nothing is compiled: their parts come here again."""
+        kernel = func.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
+        if kernel is None:
+            raise self.machine.report_unknown(no_rule(f"higher_order::{func.name()}", args))
+        with self:
+            if func.name() == "cond":  # its own kernel refuses to run while there is a mode
+                chosen, true_branch, false_branch, operands = args
+                return (true_branch if chosen else false_branch)(*operands)
+            return kernel(*args, **kwargs)
 
     def _functional(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
         device = self._device(args, kwargs, known)
@@ -248,6 +284,13 @@ class DispatchMode(TorchDispatchMode):
         if block is None:
             block = self.ledger.book(storage, device, tensor)
         return block
+
+
+@functools.cache
+def _has_own_dispatch(kind: type) -> bool:
+    """A subclass that takes ops apart itself (nested, distributed, quantized tensors): ops on its parts come here."""
+    own = getattr(kind, "__torch_dispatch__", None)
+    return own is not None and own is not torch._C._disabled_torch_dispatch_impl
 
 
 def _view(func: Any) -> Handler:

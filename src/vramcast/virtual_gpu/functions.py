@@ -9,6 +9,7 @@ import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device as device_module
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from vramcast.trace.host import PINNED
 from vramcast.trace.schema import KINDS
@@ -47,6 +48,10 @@ class FunctionMode(TorchFunctionMode):
         handler = HANDLERS.get(func)
         if handler is not None:
             return handler(self, func, args, kwargs or {})
+        return self.call(func, args, kwargs)
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        """Run a function that has no handler of its own."""
         if not kwargs:
             return func(*args)
         if kwargs.get("pin_memory"):
@@ -165,6 +170,9 @@ def placement(tensor: torch.Tensor) -> int:
     if not tensor.is_meta:
         return REAL
     block = block_of(tensor)
+    if block is None and is_traceable_wrapper_subclass(tensor):
+        names, _ = tensor.__tensor_flatten__()
+        return placement(getattr(tensor, names[0])) if names else REAL
     return REAL if block is None else block.device
 
 
@@ -281,7 +289,7 @@ def _set_item(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
 
 @handles(torch.Tensor.new_tensor)
 def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensor, data = args
+    tensor, data = args[0], args[1] if len(args) > 1 else kwargs.pop("data")
     device = to_device(kwargs.pop("device", None)) or device_of(tensor)
     if device.type != "cuda":
         return func(tensor, data, device=device, **kwargs)
@@ -360,6 +368,8 @@ def _new(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     """The old constructor, which sparse optimizers use as `grad.new(indices, values, size)`."""
     if args[0].layout is torch.sparse_coo and args[0].is_meta and len(args) == 4:
         return sparse.sparse_tensor(*args[1:])
+    if placement(args[0]) == GPU and len(args) > 1 and not isinstance(args[1], (int, torch.Size, torch.Tensor)):
+        return mode.from_data(torch.tensor, (args[1],), {"dtype": args[0].dtype})
     return func(*args, **kwargs)
 
 

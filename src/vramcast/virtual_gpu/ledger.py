@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from vramcast.allocator import CachingAllocator, OutOfMemory
+from vramcast.allocator.trials import trial_label, try_out
 from vramcast.trace import TraceBuilder
 from vramcast.trace.builder import KIND_ID
 from vramcast.trace.host import PAGEABLE, HostLog
@@ -169,6 +170,17 @@ class Ledger:
         finally:
             for block_id, address in reversed(held):
                 self.release(block_id, address)
+
+    def try_out(self, sizes: tuple[int, ...]) -> None:
+        """Memory that a library takes if there is room, the largest first, and gives back at once."""
+        with self._lock:
+            self._busy = True
+            try:
+                try_out(self.allocator, sizes, self.stream)
+                self.builder.mark("mark", trial_label(sizes))
+            finally:
+                self._busy = False
+            self._release_waiting()
 
     def keep_workspace(self, nbytes: int) -> None:
         """Memory a CUDA library takes once and keeps until the process ends (cuBLAS)."""

@@ -35,6 +35,8 @@ class _CardTensorType(type):
             return torch.empty(args or (0,), dtype=cls.dtype, device="cuda")
         if isinstance(args[0], torch.Size):
             return torch.empty(args[0], dtype=cls.dtype, device="cuda")
+        if isinstance(args[0], torch.Tensor):
+            return args[0].to("cuda", cls.dtype)
         return torch.tensor(args[0], dtype=cls.dtype).to("cuda")
 
 
@@ -43,16 +45,31 @@ def install(put: Patches) -> None:
         # Its module and name are what torch.Tensor.type(...) reads.
         kind = _CardTensorType(name, (), {"dtype": dtype, "__module__": "torch.cuda"})
         put.set(torch.cuda, name, kind)
-    put.set(torch, "set_default_tensor_type", _default_setter(torch.set_default_tensor_type))
+    put.set(torch, "set_default_tensor_type", _default_setter(put, torch.set_default_tensor_type))
 
 
-def _default_setter(original: Any) -> Any:
+def _default_setter(put: Patches, original: Any) -> Any:
+    """The default type decides for factory functions, as a default device does, and for `torch.Tensor(...)`."""
+    default: list[_CardTensorType] = []
+    new = torch.Tensor.__new__
+
+    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if default and cls is torch.Tensor and not kwargs:
+            return default[0](*args)
+        return new(cls, *args, **kwargs)
+
     def set_default_tensor_type(t: Any) -> None:
         name = t if isinstance(t, str) else f"{t.__module__}.{t.__name__}"
-        if ".cuda." not in name:
-            original(t)
+        if ".cuda." in name:
+            if not default:
+                put.set(torch.Tensor, "__new__", staticmethod(__new__))
+            default[:] = [getattr(torch.cuda, name.rpartition(".")[2])]
+            torch.set_default_dtype(default[0].dtype)
+            torch.set_default_device("cuda")
             return
-        torch.set_default_dtype(_DTYPES[name.rpartition(".")[2]])
-        torch.set_default_device("cuda")
+        if default:
+            default.clear()
+            torch.set_default_device(None)
+        original(t)
 
     return set_default_tensor_type

@@ -101,8 +101,7 @@ class Machine:
         if kept is not None and self._has_memory(kept):
             return
         if kept is None and benchmark:
-            # Trying the algorithms: the largest workspace, then the cache is emptied.
-            self._has_memory(next(self.workspaces.convolution(problem)))
+            self.ledger.try_out(self.workspaces.benchmarked(problem))
             self.empty_cache()
         for workspace_bytes in self.workspaces.convolution(problem):
             if self._has_memory(workspace_bytes):

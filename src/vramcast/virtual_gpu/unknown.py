@@ -36,12 +36,9 @@ def no_rule(op: Any, args: tuple[Any, ...], *beyond: str) -> UnknownKernel:
         "Teach vramcast with a function that returns empty outputs, in the script or a module it imports:",
         f'    @vramcast.rule("{name}")',
     ]
-    if name.startswith("triton::"):
-        lines.append("    def rule(*args, **kwargs): ...   # a Triton kernel writes into tensors that it is given")
-    else:
-        lines.append("    def rule(*args, **kwargs): return torch.empty_like(args[0])   # outputs: shapes and dtypes")
-        if not name.startswith("aten::"):
-            lines.append(f'or, for an op of your own, with torch.library.register_fake("{name}").')
+    lines.append("    def rule(*args, **kwargs): return torch.empty_like(args[0])   # outputs: shapes and dtypes")
+    if not name.startswith("aten::"):
+        lines.append(f'or, for an op of your own, with torch.library.register_fake("{name}").')
     return UnknownKernel("\n".join(lines))
 
 

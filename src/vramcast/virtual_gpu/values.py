@@ -41,6 +41,8 @@ def forget(tensor: torch.Tensor) -> None:
 
 def learn(tensor: torch.Tensor, content: torch.Tensor) -> None:
     """Give a fresh tensor (whole storage, same strides) the content of a real one."""
+    if content._is_zerotensor():  # autograd's zeros have no memory behind them
+        return
     block = block_of(tensor)
     if block is not None and content.untyped_storage().nbytes() == block.nbytes:
         block.values = content.untyped_storage()

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.virtual_gpu.workspaces.batch_norm import batch_norm_workspace_bytes
-from vramcast.virtual_gpu.workspaces.convolution import cudnn_workspace_bytes, smaller_workspaces
+from vramcast.virtual_gpu.workspaces.convolution import (
+    benchmarked_workspaces,
+    cudnn_workspace_bytes,
+    smaller_workspaces,
+)
 from vramcast.virtual_gpu.workspaces.problem import (
     L2_BYTES_UNKNOWN,
     SM_COUNT_UNKNOWN,
@@ -48,6 +52,10 @@ class WorkspaceRules:
         """Of cuDNN's plans, best first; what comes after the first is only asked for when that is refused."""
         yield cudnn_workspace_bytes(problem, self._card)
         yield from smaller_workspaces(problem, self._card)
+
+    def benchmarked(self, problem: ConvolutionProblem) -> tuple[int, ...]:
+        """Of all of cuDNN's plans, the largest first."""
+        return benchmarked_workspaces(problem, self._card)
 
     def rnn(
         self,

@@ -18,7 +18,6 @@ from vramcast.virtual_gpu.kernels.registry import Call, kernel
     "aten::addmv",
     "aten::mv",
     "aten::dot",
-    "aten::linear",
 )
 def matmul(call: Call) -> Any:
     out = call.run()

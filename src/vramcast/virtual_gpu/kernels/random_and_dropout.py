@@ -1,4 +1,4 @@
-"""Dropout as CUDA's fused kernel does it: the mask takes one byte an element."""
+"""Dropout as CUDA's fused kernel does it: the mask takes one byte an element. Samplers without a meta kernel."""
 
 from __future__ import annotations
 
@@ -21,6 +21,19 @@ def native_dropout(call: Call) -> Any:
     mask = call.empty(tensor.size(), torch.bool, stride)
     result = call.empty(tensor.size(), tensor.dtype, stride)
     return result, mask
+
+
+@kernel("aten::_sample_dirichlet", "aten::_standard_gamma", "aten::poisson", "aten::binomial")
+def sample(call: Call) -> Any:
+    """Distributions.cpp for CUDA: one tensor like the parameters (for binomial, like the counts)."""
+    parameters = call.args[0]
+    return call.empty(parameters.size(), parameters.dtype, parameters.stride() if _dense(parameters) else None)
+
+
+@kernel("aten::_dirichlet_grad", "aten::_standard_gamma_grad")
+def sample_backward(call: Call) -> Any:
+    shape = torch.broadcast_shapes(*(arg.shape for arg in call.args if isinstance(arg, torch.Tensor)))
+    return call.empty(shape, call.args[0].dtype)
 
 
 def _dense(tensor: torch.Tensor) -> bool:

@@ -52,10 +52,7 @@ def cudnn_problem(
 
 @lru_cache(maxsize=50_000)
 def cudnn_workspace_bytes(problem: ConvolutionProblem, card: Card) -> int:
-    """The workspace of the plan that PyTorch takes: cuDNN's own answer where there is one, else the fitted one.
-
-    With cudnn.benchmark, cuDNN would try several plans on first sight of a shape; what the fastest takes is not known.
-    """
+    """The workspace of the plan that PyTorch takes: cuDNN's own answer where there is one, else the fitted one."""
     library = open_cudnn()
     choice = None if library is None else _asked(library.choice, problem, card)
     if library is not None and choice is not None:
@@ -72,6 +69,19 @@ def smaller_workspaces(problem: ConvolutionProblem, card: Card) -> tuple[int, ..
     if library is None or not ranked:
         return (0,)
     return tuple(size for choice in ranked for size in _workspaces(library, choice, problem, card))[1:]
+
+
+@lru_cache(maxsize=5_000)
+def benchmarked_workspaces(problem: ConvolutionProblem, card: Card) -> tuple[int, ...]:
+    """Of all plans that cudnn.benchmark tries on first sight of a shape, the largest first."""
+    library = open_cudnn()
+    sizes = {cudnn_workspace_bytes(problem, card), *smaller_workspaces(problem, card)}
+    if library is not None and (problem.dtype != "float32" or problem.tf32):
+        for refusal in _asked(library.refusals, problem, card) or ():
+            size = device_only_workspace(problem, refusal, card)
+            if size is not None:
+                sizes.add(size)
+    return tuple(sorted(sizes, reverse=True))
 
 
 def _asked(

@@ -30,10 +30,11 @@ def device_only_workspace(problem: ConvolutionProblem, refusal: Refusal, card: C
     """The workspace of a refused plan that the card would run; None: the card would refuse it too."""
     if _NEEDS_DRIVER in refusal.reasons:
         return _depthwise(problem, refusal.engine)
-    if _NEEDS_CUBLAS in refusal.reasons and problem.is_pointwise and problem.groups == 1:
+    is_legacy = any(reason in refusal.reasons for reason in _NEEDS_LEGACY)
+    if _NEEDS_CUBLAS in refusal.reasons and not is_legacy and problem.is_pointwise and problem.groups == 1:
         return _matrix_product(problem, card)
     rule = _LEGACY.get((problem.operation, refusal.engine))
-    if rule is None or not _is_plain(problem) or not any(reason in refusal.reasons for reason in _NEEDS_LEGACY):
+    if rule is None or not _is_plain(problem) or not is_legacy:
         return None
     workspace = rule(problem)
     if workspace is not None and problem.channels_last:

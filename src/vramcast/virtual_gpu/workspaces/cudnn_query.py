@@ -160,6 +160,15 @@ class CudnnLibrary:
                         ranked.append(Choice(self._engine(config, make), knobs, workspace, refused))
         return tuple(ranked)
 
+    def refusals(self, problem: ConvolutionProblem, device: CudnnDevice) -> tuple[Refusal, ...]:
+        """Every engine that was dropped, also those after the last plan."""
+        refused: list[Refusal] = []
+        with self._descriptors() as make, self._refusals(refused):
+            graph = self._graph(problem, make)
+            for mode in _HEURISTIC_MODES:
+                self._configs(graph, self._device(device), mode, make)
+        return tuple(dict.fromkeys(refused))
+
     def _ranked(
         self, graph: ctypes.c_void_p, device: ctypes.c_void_p, mode: int, make: _Maker
     ) -> list[tuple[ctypes.c_void_p, tuple[Refusal, ...]]]:
