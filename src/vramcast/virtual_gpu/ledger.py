@@ -142,20 +142,21 @@ class Ledger:
             known = self._shape_ids[key] = self.builder.intern_shape(text)
         return known
 
-    def resize(self, block: Block, nbytes: int) -> None:
-        """A storage that changes its size, mostly to nothing and back: new memory, then the old is freed."""
+    def resize(self, block: Block, nbytes: int, tensor: torch.Tensor | None = None) -> None:
+        """A storage that changes its size: new memory, to which the contents are copied, then the old is freed.
+        `tensor` is what it is resized for."""
         old = block.block_id, block.address
         if block.device == GPU and block.ledger is self:
             kind = self.builder.kind_of(old[0]) if old[0] >= 0 else None
-            block.block_id, block.address = self.allocate(nbytes)
+            block.block_id, block.address = self.allocate(nbytes, 0 if tensor is None else self._shape_id(tensor))
             if kind is not None and block.block_id >= 0:
                 self.builder.set_kind(block.block_id, kind)
             if old[0] >= 0:
                 self.release(*old)
+        if block.host is not None or (block.device == HOST and not block.nbytes):
+            block.host = HostBlock(self.host, nbytes, self.host_where, self.host_kind) if self.open and nbytes else None
         block.nbytes = nbytes
-        block.values = None
-        if block.host is not None:
-            block.host = HostBlock(self.host, nbytes, self.host_where, self.host_kind)
+        block.values = block.recipe = None
 
     def transient(self, sizes: list[int]) -> None:
         """Memory a CUDA library takes inside one op and gives back before the op returns."""

@@ -93,6 +93,11 @@ def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     return []
 
 
+def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What a tensor's bytes lie in: itself, or the dense tensors that a sparse one is made of."""
+    return [tensor] if tensor.layout is torch.strided else sparse_parts(tensor)
+
+
 def stand_ins(ledger: Ledger) -> dict[str, Any]:
     """Methods of UntypedStorage that a program may use on memory of the card: where it lies, and its size."""
     storage_type = torch.UntypedStorage
@@ -104,9 +109,9 @@ def stand_ins(ledger: Ledger) -> dict[str, Any]:
 
     def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
         block: Block | None = storage.__dict__.get(ATTRIBUTE)
-        resize_(storage, size)
         if block is not None and size != block.nbytes:
             ledger.resize(block, size)
+        resize_(storage, size)
         return storage
 
     return {"data_ptr": where, "resize_": resize}
