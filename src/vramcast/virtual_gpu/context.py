@@ -21,6 +21,7 @@ from vramcast.trace import StepTrace
 from vramcast.trace.calls import ITERATION, ITERATION_END
 from vramcast.virtual_gpu import (
     accumulation,
+    attention_choice,
     checkpoints,
     cuda_api,
     distributed,
@@ -127,6 +128,7 @@ class VirtualGpu:
             self._position.install()
             exits.callback(self._autocast.remove)
             self._autocast.install()
+            exits.enter_context(attention_choice.card_order_in_force(self.gpu.compute_capability))
             exits.callback(self._composites.remove)
             self._composites.install()
             exits.enter_context(self._modes.current())

@@ -102,6 +102,7 @@ def stand_ins(ledger: Ledger) -> dict[str, Any]:
     """Methods of UntypedStorage that a program may use on memory of the card: where it lies, and its size."""
     storage_type = torch.UntypedStorage
     data_ptr, resize_ = storage_type.data_ptr, storage_type.resize_
+    new: Any = storage_type.__new__
 
     def where(storage: torch.UntypedStorage) -> int:
         block: Block | None = storage.__dict__.get(ATTRIBUTE)
@@ -114,7 +115,16 @@ def stand_ins(ledger: Ledger) -> dict[str, Any]:
         resize_(storage, size)
         return storage
 
-    return {"data_ptr": where, "resize_": resize}
+    def make(cls: type[torch.UntypedStorage], *args: Any, device: Any = None, **kwargs: Any) -> torch.UntypedStorage:
+        """torch.UntypedStorage(size, device="cuda")."""
+        kind = None if device is None else torch.device(device)
+        if kind is None or kind.type != "cuda":
+            return new(cls, *args, **({} if device is None else {"device": device}), **kwargs)
+        storage = new(cls, *args, device="meta", **kwargs)
+        ledger.book(storage, GPU)
+        return storage
+
+    return {"data_ptr": where, "resize_": resize, "__new__": staticmethod(make)}
 
 
 def attach(storage: torch.UntypedStorage, block: Block) -> None:

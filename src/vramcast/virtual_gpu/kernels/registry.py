@@ -34,10 +34,25 @@ def kernel(*names: str) -> Callable[[Kernel], Kernel]:
 
 
 def kernel_for(op: Any) -> Kernel | None:
-    """The rule for an op; one for the exact overload goes first."""
+    """The rule for an op; one for the exact overload goes first. With `out=` it is that of the op without."""
     name = op._schema.name
     overload = op._schema.overload_name or "default"
-    return KERNELS.get(f"{name}.{overload}") or KERNELS.get(name)
+    rule = KERNELS.get(f"{name}.{overload}") or KERNELS.get(name)
+    if rule is None and any(argument.is_out for argument in op._schema.arguments):
+        plain = _without_outs(op)
+        return None if plain is None else kernel_for(plain)
+    return rule
+
+
+def _without_outs(op: Any) -> Any:
+    """The overload that takes the same arguments and makes its results itself."""
+    wanted = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
+    packet = op.overloadpacket
+    for name in packet.overloads():
+        overload = getattr(packet, name)
+        if [(a.name, str(a.type)) for a in overload._schema.arguments] == wanted:
+            return overload
+    return None
 
 
 class Call:
