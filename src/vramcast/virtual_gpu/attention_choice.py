@@ -85,8 +85,8 @@ def choose(
     version: tuple[int, ...] = _INSTALLED,
     order: Sequence[str] | None = None,
 ) -> str:
-    """ "cudnn", "flash", "efficient" or "math"; `version`: of torch, `order`: in which they are tried, where that is not
-    the card's own. Raises as select_sdp_backend does where the program allows none that can do it."""
+    """ "cudnn", "flash", "efficient" or "math"; `version`: of torch, `order`: in which they are tried, where that is
+    not the card's own. Raises as select_sdp_backend does where the program allows none that can do it."""
     cuda: Any = torch.backends.cuda
     if not any((cuda.math_sdp_enabled(), cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(),
                 cuda.cudnn_sdp_enabled())):  # fmt: skip

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
+from vramcast.allocator import CachingAllocator, OutOfMemory
 from vramcast.errors import UsageError
 from vramcast.factories import without_collections
 from vramcast.gpus import GpuSpec, find_gpu
@@ -31,6 +31,7 @@ from vramcast.virtual_gpu import (
     patches,
     recurrent,
 )
+from vramcast.virtual_gpu.allocator_settings import AllocatorSettings
 from vramcast.virtual_gpu.autocast import AutocastKernels
 from vramcast.virtual_gpu.autograd_thread import AutogradThread
 from vramcast.virtual_gpu.cached_tensors import forget_cached_tensors
@@ -57,14 +58,11 @@ class VirtualGpu:
         self, gpu: GpuSpec, allocator_conf: str | None = None, limit_bytes: int | None = None, source: str = ""
     ) -> None:
         self.gpu = gpu
-        conf = allocator_conf
-        if conf is None:
-            conf = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-        self.allocator_conf = conf
+        self._settings = AllocatorSettings(allocator_conf)
         self.source = source
         self._limit_bytes = limit_bytes
         self._allocator = CachingAllocator(
-            conf=AllocatorConf.parse(conf),
+            conf=self._settings.conf,
             device_total_bytes=gpu.total_memory_bytes,
             torch_version=torch.__version__,
         )
@@ -82,6 +80,8 @@ class VirtualGpu:
         self._trace: StepTrace | None = None
         self._ledger.describe_out_of_memory = self._describe_out_of_memory
         self._machine.as_program = self._as_program
+        self._machine.initialize = self._ledger.on_first_use = self._initialize
+        self._machine.change_allocator_settings = self._change_settings
         self._machine.libraries.on_load = self._set_capacity
         self._set_capacity()
 
@@ -96,6 +96,35 @@ class VirtualGpu:
         if self._limit_bytes is not None:
             return self._limit_bytes
         return self.gpu.total_memory_bytes - self._context_bytes()
+
+    @property
+    def allocator_conf(self) -> str:
+        """What PYTORCH_CUDA_ALLOC_CONF says."""
+        return self._settings.conf.text
+
+    def _initialize(self) -> None:
+        """PyTorch reads the allocator's settings when it first uses the card, not before and not again."""
+        if self._ledger.on_first_use is None:
+            return
+        if self._settings.read():
+            self._use_settings()
+        self._ledger.on_first_use = None
+
+    def _change_settings(self, text: str) -> None:
+        """torch.cuda.memory._set_allocator_settings."""
+        self._initialize()
+        self._settings.change(text)
+        self._use_settings()
+        if self._ledger.builder.n_events:
+            self._machine.note(
+                "allocator", f"changed by the program to {text!r}; a replay keeps one setting throughout"
+            )
+
+    def _use_settings(self) -> None:
+        conf = self._settings.conf
+        self._allocator.set_conf(conf)
+        if conf.per_process_memory_fraction < 1.0:
+            self._allocator.set_memory_fraction(conf.per_process_memory_fraction)
 
     def _set_capacity(self) -> None:
         self._allocator.set_capacity(self._room_bytes())
@@ -159,6 +188,9 @@ class VirtualGpu:
     def _finish(self) -> None:
         global _active
         try:
+            ignored = self._settings.ignored() if self._ledger.on_first_use is None else None
+            if ignored is not None:
+                self._machine.note("allocator", ignored)
             self._position.classify()
             self._ledger.close()
             self._trace = self._build_trace()

@@ -35,6 +35,8 @@ class Ledger:
         """What is made on the host now, where that is known from what is being done."""
         self.host_where = PAGEABLE
         self.open = True
+        self.on_first_use: Callable[[], None] | None = None
+        """Called before anything is booked on the card; it takes itself away."""
         self.op = self.builder.intern_op("setup")
         self.module = self._no_module = self.builder.intern_module("")
         self.phase = self.builder.intern_phase("setup")
@@ -109,6 +111,8 @@ class Ledger:
         """Give a new storage its block, on the card or on the host. `tensor` is what it was made for."""
         nbytes = storage.nbytes()
         if device == GPU:
+            if self.on_first_use is not None:
+                self.on_first_use()
             block_id, address = self.allocate(nbytes, 0 if tensor is None else self._shape_id(tensor))
             block = Block(self, GPU, nbytes, block_id, address)
         else:

@@ -63,6 +63,9 @@ class Machine:
         self.guesses = Guesses(position)
         self.unknown_kernels: list[UnknownKernel] = []
         """Errors raised so far: the program may have swallowed one."""
+        self.initialize: Callable[[], None] = lambda: None
+        """PyTorch initializes CUDA here, unless it has."""
+        self.change_allocator_settings: Callable[[str], None] = lambda conf: None
         self.as_program: Callable[[], AbstractContextManager[None]] = nullcontext
         """Inside, code sees the card as the program does, also from within an op."""
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.virtual_gpu.one_card import check_ordinal
+
 if TYPE_CHECKING:
     from vramcast.trace.host import HostLog
     from vramcast.virtual_gpu.ledger import Ledger
@@ -120,6 +122,7 @@ def stand_ins(ledger: Ledger) -> dict[str, Any]:
         kind = None if device is None else torch.device(device)
         if kind is None or kind.type != "cuda":
             return new(cls, *args, **({} if device is None else {"device": device}), **kwargs)
+        check_ordinal(kind)
         storage = new(cls, *args, device="meta", **kwargs)
         ledger.book(storage, GPU)
         return storage

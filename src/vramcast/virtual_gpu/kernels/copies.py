@@ -8,7 +8,7 @@ import torch
 
 from vramcast.virtual_gpu import values
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
-from vramcast.virtual_gpu.storages import GPU, HOST, block_of, is_virtual_gpu, known_values
+from vramcast.virtual_gpu.storages import GPU, HOST, is_virtual_gpu, known_values
 
 LARGEST_REAL_READ_BYTES = 1 << 20
 """Above this a copy to the host stays without data: nobody reads a MiB of unknown numbers."""
