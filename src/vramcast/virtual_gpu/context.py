@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -191,6 +190,7 @@ class VirtualGpu:
             ignored = self._settings.ignored() if self._ledger.on_first_use is None else None
             if ignored is not None:
                 self._machine.note("allocator", ignored)
+            self._machine.graphs.note_what_is_missing()
             self._position.classify()
             self._ledger.close()
             self._trace = self._build_trace()
@@ -201,7 +201,7 @@ class VirtualGpu:
     def _install(self) -> None:
         put = self._patches.set
         api = cuda_api.replacements(self._machine, self.gpu.total_memory_bytes, self._context_bytes)
-        cuda_api.install(self._patches, api)
+        cuda_api.install(self._patches, api, self._machine)
         put(torch._C, "_cuda_attach_out_of_memory_observer", self._ledger.out_of_memory_observers.append)
         put(torch.backends.cudnn, "is_available", lambda: True)
         put(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.device.type == "cuda")
@@ -317,6 +317,11 @@ class VirtualGpu:
         self._machine.note(topic, text, where)
         if self._trace is not None:
             self._trace = self._build_trace()
+
+    @property
+    def awaits_capture(self) -> bool:
+        """A CUDA graph is to be captured, as far as one can tell, and was not yet."""
+        return self._machine.graphs.awaited
 
     @property
     def unknown_kernels(self) -> tuple[UnknownKernel, ...]:

@@ -13,7 +13,7 @@ import torch
 
 from vramcast.allocator import CachingAllocator
 from vramcast.trace.calls import SYNCHRONIZE
-from vramcast.virtual_gpu import legacy_types
+from vramcast.virtual_gpu import cuda_graphs, legacy_types
 from vramcast.virtual_gpu.one_card import (
     check_allocator,
     check_generator,
@@ -56,7 +56,8 @@ class Stream:
         return True
 
     def is_capturing(self) -> bool:
-        return False
+        cuda: Any = torch.cuda
+        return bool(cuda.current_stream() == self and cuda.is_current_stream_capturing())
 
     def __enter__(self) -> Stream:
         cuda: Any = torch.cuda
@@ -257,7 +258,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "set_rng_state_all": nothing,
         "can_device_access_peer": can_access_peer,
         "utilization": lambda device=None: 0,
-        "is_current_stream_capturing": lambda: False,
+        "is_current_stream_capturing": lambda: machine.graphs.is_capturing,
         "get_per_process_memory_fraction": lambda device=None: (
             1.0 if allocator.allowed_bytes is None else allocator.allowed_bytes / total_memory_bytes
         ),
@@ -373,7 +374,7 @@ def _snapshot(allocator: CachingAllocator) -> dict[str, Any]:
     }
 
 
-def install(put: Patches, api: dict[str, Any]) -> None:
+def install(put: Patches, api: dict[str, Any], machine: Machine) -> None:
     """Put the replacements wherever torch keeps these names, and the generic accelerator beside them."""
     for name, value in api.items():
         put.set(torch.cuda, name, value)
@@ -406,6 +407,7 @@ def install(put: Patches, api: dict[str, Any]) -> None:
         put.set(torch._C, "_accelerator_setAllocatorSettings", api["_set_allocator_settings"])
     put.set(torch.Tensor, "record_stream", lambda tensor, stream: None)
     legacy_types.install(put)
+    cuda_graphs.install(put, machine.graphs)
 
 
 @contextmanager

@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 
-from vramcast.errors import CannotPredict
 from vramcast.virtual_gpu.functions import FunctionMode, handles, placement
 from vramcast.virtual_gpu.patches import Patches
 from vramcast.virtual_gpu.rules import TRITON, TRITON_RULES
 from vramcast.virtual_gpu.storages import GPU
-from vramcast.virtual_gpu.unknown import UnknownKernel, caller, leaves_torch, no_rule
+from vramcast.virtual_gpu.unknown import UnknownKernel, leaves_torch, no_rule
 
 _TRITON_LAUNCHERS = (
     ("triton.runtime.jit", "JITFunction"),
@@ -25,9 +24,6 @@ _TRITON_LAUNCHERS = (
 def install(put: Patches, report: Callable[[UnknownKernel], UnknownKernel]) -> None:
     """`report` notes the error: a program that swallows it must not end with a number."""
     _guard_triton(put, report)
-    for name in ("graph", "CUDAGraph", "make_graphed_callables", "MemPool"):
-        if hasattr(torch.cuda, name):
-            put.set(torch.cuda, name, _refused(f"torch.cuda.{name}"))
     for owner in (torch.utils.dlpack, torch):
         put.set(owner, "to_dlpack", _to_dlpack(torch._C._to_dlpack, report))
 
@@ -54,18 +50,6 @@ def _kernel_name(kernel: Any) -> str:
             return str(getattr(inner, "__name__", "kernel"))
         kernel = inner
     return str(getattr(kernel, "__name__", "kernel"))
-
-
-def _refused(name: str) -> type:
-    """A class, because programs also name it in annotations and isinstance."""
-
-    def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
-        raise CannotPredict(
-            f"{name} is used at {caller()}: CUDA graphs and private pools have memory of their own, which is not "
-            "modelled. Switch them off for the prediction."
-        )
-
-    return type(name.rpartition(".")[2], (), {"__init__": refuse})
 
 
 def _to_dlpack(original: Any, report: Callable[[UnknownKernel], UnknownKernel]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from vramcast.allocator import CachingAllocator, OutOfMemory
+from vramcast.allocator.private_pools import emptied, given_up, stream_in_pool
 from vramcast.trace import TraceBuilder
 from vramcast.trace.builder import KIND_ID
 from vramcast.trace.host import PAGEABLE, HostLog
@@ -41,6 +42,8 @@ class Ledger:
         self.module = self._no_module = self.builder.intern_module("")
         self.phase = self.builder.intern_phase("setup")
         self.stream = 0
+        self.pools: dict[int, int] = {}
+        """The private pool that allocations on a stream go to now."""
         self._shape_ids: dict[tuple[torch.dtype, torch.Size], int] = {}
         self.describe_out_of_memory: Callable[[OutOfMemory], str] = str
         self.out_of_memory_observers: list[Callable[[int, int, int, int], object]] = []
@@ -56,16 +59,19 @@ class Ledger:
         if nbytes <= 0 or not self.open:
             return -1, 0
         builder = self.builder
+        stream = self.stream
+        if self.pools and stream in self.pools:
+            stream = stream_in_pool(self.pools[stream], stream)
         with self._lock:
             self._busy = True
             try:
-                address = self.allocator.malloc(nbytes, self.stream)
-                block_id = builder.alloc(nbytes, self.op, self.module, self.phase, self.stream, shape)
+                address = self.allocator.malloc(nbytes, stream)
+                block_id = builder.alloc(nbytes, self.op, self.module, self.phase, stream, shape)
                 refused = None
             except OutOfMemory as error:
                 # Its traceback would hold this frame, and this frame it: nothing above would be freed any more.
                 refused = error.with_traceback(None)
-                block_id = builder.alloc(nbytes, self.op, self.module, self.phase, self.stream, shape)
+                block_id = builder.alloc(nbytes, self.op, self.module, self.phase, stream, shape)
                 builder.mark("oom")
                 builder.free(block_id)
             finally:
@@ -83,6 +89,12 @@ class Ledger:
         """The driver takes memory for itself; `name` is one of DRIVER_EVENTS."""
         self.allocator.driver_event(name)
         self.builder.mark("mark", name)
+
+    def give_up_pool(self, pool: int, *, at_once: bool) -> None:
+        """The owner of a private pool is gone."""
+        if self.open:
+            self.allocator.give_up_pool(pool, at_once=at_once)
+            self.builder.mark("mark", emptied(pool) if at_once else given_up(pool))
 
     def release(self, block_id: int, address: int) -> None:
         if not self.open or sys.is_finalizing():
