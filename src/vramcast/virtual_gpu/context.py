@@ -26,6 +26,7 @@ from vramcast.virtual_gpu import (
     distributed,
     foreign,
     host_parameters,
+    lbfgs,
     paged,
     patches,
     recurrent,
@@ -225,6 +226,7 @@ class VirtualGpu:
             put(torch.UntypedStorage, name, method)
         host_parameters.install(self._patches, self._ledger, self._position)
         optimizer = torch.optim.Optimizer
+        lbfgs.install(self._patches, self._machine.note)
         is_new = functools.partial(paged.install_for, self._patches, self._ledger)
         put(optimizer, "__init__", self._position.optimizer_init(optimizer.__init__, is_new))
         run = patches.backward_runner(
