@@ -51,6 +51,8 @@ class DispatchMode(TorchDispatchMode):
         self._first_calls = FirstCalls(ledger)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and any(map(_takes_apart, types)):
+            return NotImplemented  # it comes again as the ops that the class makes of it
         handler = self._handlers.get(id(func))
         if handler is None:
             handler = self._prepare(func)
@@ -287,6 +289,11 @@ class DispatchMode(TorchDispatchMode):
                 storage.resize_(block.nbytes)  # as it was
                 raise
         return block
+
+
+def _takes_apart(kind: type) -> bool:
+    """Whether a class of tensors made of others (nested, quantized, masked) says itself what an op does."""
+    return kind.__torch_dispatch__ is not _Tensor.__torch_dispatch__  # type: ignore[attr-defined]
 
 
 def _tensors_of(outs: list[Any]) -> list[torch.Tensor]:

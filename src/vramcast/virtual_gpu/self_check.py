@@ -32,7 +32,7 @@ class CheckedDispatchMode(DispatchMode):
         with torch._C.DisableTorchFunction():
             device = self.device_of(args, kwargs or {})
         out = super().__torch_dispatch__(func, types, args, kwargs)
-        if self.ledger.open:
+        if self.ledger.open and out is not NotImplemented:
             with torch._C.DisableTorchFunction():
                 self._check(func, (args, kwargs), out, device)
         return out
