@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 
 ADDRESS_BITS = 48
@@ -208,6 +208,6 @@ class Pool:
         self.by_stream = dict(sorted([*self.by_stream.items(), (stream, free_list)]))
         return free_list
 
-    def free_blocks(self) -> list[Block]:
-        """Every free block, in the order torch walks them."""
-        return [block for free_list in self.by_stream.values() for block in free_list]
+    def free_blocks(self, of_stream: Callable[[int], bool] = lambda stream: True) -> list[Block]:
+        """Every free block of these streams, in the order torch walks them."""
+        return [block for stream, blocks in self.by_stream.items() if of_stream(stream) for block in blocks]

@@ -17,6 +17,7 @@ from vramcast.allocator.constants import (
 from vramcast.allocator.device import DeviceMemory, SegmentEvent
 from vramcast.allocator.errors import OutOfMemory
 from vramcast.allocator.expandable import ExpandableSegments, expanded_bytes
+from vramcast.allocator.private_pools import pool_of
 from vramcast.allocator.snapshot import Segment, memory_stats, segments
 from vramcast.errors import UsageError
 
@@ -24,8 +25,10 @@ from vramcast.errors import UsageError
 class CachingAllocator:
     """Hands out addresses and keeps count exactly as torch's allocator would for the same calls.
 
-    Known limitations: one device; no private pools (CUDA graphs, MemPool); memory used on a second stream is free as
-    soon as it is freed (record_stream is left to the caller, who can delay the free).
+    A private pool (of a CUDA graph, MemPool) is a part of the stream's number, see private_pools.
+
+    Known limitations: one device; memory used on a second stream is free as soon as it is freed (record_stream is left
+    to the caller, who can delay the free).
     """
 
     def __init__(
@@ -53,6 +56,8 @@ class CachingAllocator:
         self._large = Pool(is_small=False, tie_break=tie_break)
         self._expandable = ExpandableSegments(self._device, self._ranks, device_total_bytes)
         self._live: dict[int, Block] = {}
+        self._given_up: set[int] = set()
+        """Private pools whose owners are gone."""
         self._device_total_bytes = device_total_bytes
 
         self.allocated_bytes = 0
@@ -227,12 +232,21 @@ class CachingAllocator:
         """One of DRIVER_EVENTS has happened: where later segments lie depends on it."""
         self._device.driver_event(name)
 
+    def give_up_pool(self, pool: int, *, at_once: bool) -> None:
+        """The owner of a private pool is gone; what is unused in it is given back now, or when the cache is emptied."""
+        self._given_up.add(pool)
+        if at_once:
+            self._give_back(lambda stream: pool_of(stream) == pool)
+
     def empty_cache(self) -> None:
         """Give back every segment, and every page of an expandable one, that nothing is allocated on."""
         self.num_sync_all_streams += 1
+        self._give_back(lambda stream: not (pool := pool_of(stream)) or pool in self._given_up)
+
+    def _give_back(self, wanted: Callable[[int], bool]) -> None:
         for pool in (self._large, self._small):
             on_pages: list[Block] = []
-            for block in pool.free_blocks():
+            for block in pool.free_blocks(wanted):
                 if block.expandable is not None:
                     on_pages.append(block)
                 elif not block.is_split:
@@ -344,7 +358,7 @@ class CachingAllocator:
         if to_reclaim <= 0:
             return
         searches = self._large.searches
-        whole = [block for block in self._large.free_blocks() if not block.is_split]
+        whole = [block for block in self._large.free_blocks(lambda stream: not pool_of(stream)) if not block.is_split]
         total_age, count = sum(searches - block.gc_base for block in whole), len(whole)
         reclaimed, released_some = 0, True
         while reclaimed < to_reclaim and released_some and count > 0:

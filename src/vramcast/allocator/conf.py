@@ -40,17 +40,21 @@ class AllocatorConf:
     """The string this came from."""
 
     @classmethod
-    def parse(cls, text: str | None) -> AllocatorConf:
-        """Read a configuration string; None and "" are torch's defaults."""
+    def parse(cls, text: str | None, before: AllocatorConf | None = None) -> AllocatorConf:
+        """Read a configuration string; None and "" are torch's defaults. What it does not name stays as `before`."""
         if not text:
-            return cls()
+            return cls() if before is None else before
         settings = _split(text)
-        conf = cls(text=text)
+        if before is None or not before.text:
+            conf = cls(text=text) if before is None else replace(before, text=text)
+        else:
+            conf = replace(before, text=f"{before.text},{text}")
         # torch reads this key first wherever it stands: other keys' lower bounds and a default depend on it.
         for key, value in settings:
             if key == "large_segment_size_mb":
                 conf = _large_segment_size(conf, value)
-        conf = replace(conf, max_non_split_rounding_bytes=conf.large_segment_bytes)
+        if before is None or any(key == "large_segment_size_mb" for key, _ in settings):
+            conf = replace(conf, max_non_split_rounding_bytes=conf.large_segment_bytes)
         for key, value in settings:
             reader = _READERS.get(key)
             if reader is None:

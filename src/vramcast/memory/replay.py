@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
 from vramcast.allocator.driver_events import DRIVER_EVENTS
+from vramcast.allocator.private_pools import read_mark
 from vramcast.allocator.trials import trials_in, try_out
 from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, KINDS, MARK, OOM, StepTrace
 
@@ -122,10 +123,14 @@ def replay(
                 free(addresses[arg])
         elif code == EMPTY_CACHE:
             allocator.empty_cache()
-        elif code == MARK and trace.labels[arg] in DRIVER_EVENTS:
-            allocator.driver_event(trace.labels[arg])
-        elif code == MARK and arg in trials:
-            try_out(allocator, trials[arg])
+        elif code == MARK:
+            label = trace.labels[arg]
+            if label in DRIVER_EVENTS:
+                allocator.driver_event(label)
+            elif (pool := read_mark(label)) is not None:
+                allocator.give_up_pool(pool[0], at_once=pool[1])
+            elif arg in trials:
+                try_out(allocator, trials[arg])
         note_requested(allocator.requested_bytes)
         note_allocated(allocator.allocated_bytes)
 

@@ -12,7 +12,8 @@ what changed since was read off sources, and for 2.14 off the messages in its li
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,7 +42,9 @@ def attention_for(machine: Machine) -> Callable[..., Tensor]:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        backend = choose(capability, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
+        backend = choose(
+            capability, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, order=_order_in_force()
+        )
         mask = _float_mask(attn_mask, query.dtype)
         wants_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
         if backend == "math":
@@ -80,20 +83,55 @@ def choose(
     causal: bool,
     gqa: bool,
     version: tuple[int, ...] = _INSTALLED,
+    order: Sequence[str] | None = None,
 ) -> str:
-    """ "cudnn", "flash", "efficient" or "math"; `version`: of torch."""
-    if not all(t.dim() == 4 for t in (q, k, v)):
-        return "math"
-    order = ["flash", "efficient", "math", "cudnn"]
-    if capability[0] in (9, 10):
-        order = ["cudnn", "flash", "efficient", "math"]
+    """ "cudnn", "flash", "efficient" or "math"; `version`: of torch, `order`: in which they are tried, where that is
+    not the card's own. Raises as select_sdp_backend does where the program allows none that can do it."""
+    cuda: Any = torch.backends.cuda
+    if not any((cuda.math_sdp_enabled(), cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(),
+                cuda.cudnn_sdp_enabled())):  # fmt: skip
+        raise RuntimeError(
+            "No viable backend for scaled_dot_product_attention was found. "
+            "This is likely due to turning off both the math kernel and the fused kernels."
+        )
     checks = {"cudnn": _can_cudnn, "flash": _can_flash, "efficient": _can_efficient}
-    for backend in order:
+    fused = all(t.dim() == 4 for t in (q, k, v))
+    for backend in card_order(capability) if order is None else order:
         if backend == "math":
-            return "math"
-        if checks[backend](capability, q, k, v, mask, dropout, causal, gqa, version):
+            if cuda.math_sdp_enabled():
+                return "math"
+        elif backend == "overrideable":
+            if torch._C._get_overrideable_sdp_enabled():
+                raise RuntimeError("Invalid backend")
+        elif fused and checks[backend](capability, q, k, v, mask, dropout, causal, gqa, version):
             return backend
-    return "math"
+    raise RuntimeError("No available kernel. Aborting execution.")
+
+
+def card_order(capability: tuple[int, int]) -> list[str]:
+    """In which order PyTorch tries the kernels unless it is told another one (check_prefer_cudnn_attention)."""
+    if capability[0] in (9, 10):
+        return ["cudnn", "flash", "efficient", "math", "overrideable"]
+    return ["flash", "efficient", "math", "cudnn", "overrideable"]
+
+
+_BACKENDS = ["math", "flash", "efficient", "cudnn", "overrideable"]
+"""By their number in at::SDPBackend."""
+
+
+def _order_in_force() -> list[str]:
+    return [_BACKENDS[number] for number in torch._C._get_sdp_priority_order()]
+
+
+@contextmanager
+def card_order_in_force(capability: tuple[int, int]) -> Iterator[None]:
+    """torch.nn.attention.sdpa_kernel(..., set_priority=True) starts from the card's order, and ends with it."""
+    before = torch._C._get_sdp_priority_order()
+    torch._C._set_sdp_priority_order([_BACKENDS.index(name) for name in card_order(capability)])
+    try:
+        yield
+    finally:
+        torch._C._set_sdp_priority_order(before)
 
 
 def _same_dtype(dtypes: tuple[torch.dtype, ...], *tensors: Tensor) -> bool:

@@ -1,5 +1,5 @@
-"""Ways to make and to move tensors that a mode does not see as they are: constructors from before there were devices,
-storages, a module's `to`, and data made of tensors."""
+"""Ways to make and to move tensors that a mode does not see as they are: a module's `to`, data made of tensors, and
+what a storage says of itself."""
 
 from __future__ import annotations
 
@@ -8,45 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.virtual_gpu.functions import (
-    CPU,
-    CUDA0,
-    FunctionMode,
-    check_index,
-    device_of,
-    handles,
-    placement,
-    to_device,
-)
+from vramcast.virtual_gpu.functions import CPU, CUDA0, FunctionMode, device_of, handles, placement
 from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block
 
 if TYPE_CHECKING:
-    from vramcast.virtual_gpu.ledger import Ledger
     from vramcast.virtual_gpu.patches import Patches
 
 
-def install(put: Patches, ledger: Ledger) -> None:
-    storage = torch.UntypedStorage
-    put.set(storage, "__new__", staticmethod(_storage_maker(storage.__new__, ledger)))
-    put.set(storage, "device", property(_storage_device(storage.device)))
-
-
-def _storage_maker(original: Callable[..., Any], ledger: Ledger) -> Callable[..., Any]:
-    """`UntypedStorage(nbytes, device="cuda")`."""
-
-    def __new__(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        where = to_device(device)
-        if where is None or where.type != "cuda" or not ledger.open:
-            return original(cls, *args, **kwargs, **({} if device is None else {"device": device}))
-        check_index(where)
-        size = args[0] if args else kwargs.get("size", 0)
-        if not isinstance(size, int):
-            raise TypeError("storage can't be made on the card from a sequence; make a tensor and take its storage")
-        storage = original(cls, size, device="meta")
-        ledger.book(storage, GPU)
-        return storage
-
-    return __new__
+def install(put: Patches) -> None:
+    put.set(torch.UntypedStorage, "device", property(_storage_device(torch.UntypedStorage.device)))
 
 
 def _storage_device(original: Any) -> Callable[[Any], torch.device]:

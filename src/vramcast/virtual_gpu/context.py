@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
+from vramcast.allocator import CachingAllocator, OutOfMemory
 from vramcast.errors import UsageError
 from vramcast.factories import without_collections
 from vramcast.gpus import GpuSpec, find_gpu
@@ -21,16 +20,19 @@ from vramcast.trace import StepTrace
 from vramcast.trace.calls import ITERATION, ITERATION_END
 from vramcast.virtual_gpu import (
     accumulation,
+    attention_choice,
     checkpoints,
     constructors,
     cuda_api,
     distributed,
     foreign,
     host_parameters,
+    lbfgs,
     paged,
     patches,
     recurrent,
 )
+from vramcast.virtual_gpu.allocator_settings import AllocatorSettings
 from vramcast.virtual_gpu.autocast import AutocastKernels
 from vramcast.virtual_gpu.autograd_thread import AutogradThread
 from vramcast.virtual_gpu.cached_tensors import forget_cached_tensors
@@ -57,14 +59,11 @@ class VirtualGpu:
         self, gpu: GpuSpec, allocator_conf: str | None = None, limit_bytes: int | None = None, source: str = ""
     ) -> None:
         self.gpu = gpu
-        conf = allocator_conf
-        if conf is None:
-            conf = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-        self.allocator_conf = conf
+        self._settings = AllocatorSettings(allocator_conf)
         self.source = source
         self._limit_bytes = limit_bytes
         self._allocator = CachingAllocator(
-            conf=AllocatorConf.parse(conf),
+            conf=self._settings.conf,
             device_total_bytes=gpu.total_memory_bytes,
             torch_version=torch.__version__,
         )
@@ -82,6 +81,8 @@ class VirtualGpu:
         self._trace: StepTrace | None = None
         self._ledger.describe_out_of_memory = self._describe_out_of_memory
         self._machine.as_program = self._as_program
+        self._machine.initialize = self._ledger.on_first_use = self._initialize
+        self._machine.change_allocator_settings = self._change_settings
         self._machine.libraries.on_load = self._set_capacity
         self._set_capacity()
 
@@ -96,6 +97,35 @@ class VirtualGpu:
         if self._limit_bytes is not None:
             return self._limit_bytes
         return self.gpu.total_memory_bytes - self._context_bytes()
+
+    @property
+    def allocator_conf(self) -> str:
+        """What PYTORCH_CUDA_ALLOC_CONF says."""
+        return self._settings.conf.text
+
+    def _initialize(self) -> None:
+        """PyTorch reads the allocator's settings when it first uses the card, not before and not again."""
+        if self._ledger.on_first_use is None:
+            return
+        if self._settings.read():
+            self._use_settings()
+        self._ledger.on_first_use = None
+
+    def _change_settings(self, text: str) -> None:
+        """torch.cuda.memory._set_allocator_settings."""
+        self._initialize()
+        self._settings.change(text)
+        self._use_settings()
+        if self._ledger.builder.n_events:
+            self._machine.note(
+                "allocator", f"changed by the program to {text!r}; a replay keeps one setting throughout"
+            )
+
+    def _use_settings(self) -> None:
+        conf = self._settings.conf
+        self._allocator.set_conf(conf)
+        if conf.per_process_memory_fraction < 1.0:
+            self._allocator.set_memory_fraction(conf.per_process_memory_fraction)
 
     def _set_capacity(self) -> None:
         self._allocator.set_capacity(self._room_bytes())
@@ -129,6 +159,7 @@ class VirtualGpu:
             self._position.install()
             exits.callback(self._autocast.remove)
             self._autocast.install()
+            exits.enter_context(attention_choice.card_order_in_force(self.gpu.compute_capability))
             exits.callback(self._composites.remove)
             self._composites.install()
             exits.enter_context(self._modes.current())
@@ -159,6 +190,10 @@ class VirtualGpu:
     def _finish(self) -> None:
         global _active
         try:
+            ignored = self._settings.ignored() if self._ledger.on_first_use is None else None
+            if ignored is not None:
+                self._machine.note("allocator", ignored)
+            self._machine.graphs.note_what_is_missing()
             self._position.classify()
             self._ledger.close()
             self._trace = self._build_trace()
@@ -169,7 +204,7 @@ class VirtualGpu:
     def _install(self) -> None:
         put = self._patches.set
         api = cuda_api.replacements(self._machine, self.gpu.total_memory_bytes, self._context_bytes)
-        cuda_api.install(self._patches, api)
+        cuda_api.install(self._patches, api, self._machine)
         put(torch._C, "_cuda_attach_out_of_memory_observer", self._ledger.out_of_memory_observers.append)
         put(torch.backends.cudnn, "is_available", lambda: True)
         put(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.device.type == "cuda")
@@ -191,9 +226,10 @@ class VirtualGpu:
         )
         for name, method in stand_ins(self._ledger).items():
             put(torch.UntypedStorage, name, method)
-        constructors.install(self._patches, self._ledger)
+        constructors.install(self._patches)
         host_parameters.install(self._patches, self._ledger, self._position)
         optimizer = torch.optim.Optimizer
+        lbfgs.install(self._patches, self._machine.note)
         is_new = functools.partial(paged.install_for, self._patches, self._ledger)
         put(optimizer, "__init__", self._position.optimizer_init(optimizer.__init__, is_new))
         run = patches.backward_runner(
@@ -286,6 +322,11 @@ class VirtualGpu:
         self._machine.note(topic, text, where)
         if self._trace is not None:
             self._trace = self._build_trace()
+
+    @property
+    def awaits_capture(self) -> bool:
+        """A CUDA graph is to be captured, as far as one can tell, and was not yet."""
+        return self._machine.graphs.awaited
 
     @property
     def unknown_kernels(self) -> tuple[UnknownKernel, ...]:

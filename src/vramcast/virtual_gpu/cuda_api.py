@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType, SimpleNamespace
@@ -9,10 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.allocator import AllocatorConf, CachingAllocator
-from vramcast.errors import UsageError
+from vramcast.allocator import CachingAllocator
 from vramcast.trace.calls import SYNCHRONIZE
-from vramcast.virtual_gpu import legacy_types
+from vramcast.virtual_gpu import cuda_graphs, legacy_types
+from vramcast.virtual_gpu.one_card import (
+    check_allocator,
+    check_generator,
+    check_id,
+    check_ordinal,
+    check_stream,
+    index_of,
+)
 from vramcast.virtual_gpu.patches import CardGenerator
 
 if TYPE_CHECKING:
@@ -26,6 +35,7 @@ class Stream:
     _next = 1
 
     def __init__(self, device: Any = None, priority: int = 0, stream_id: int | None = None, **_: Any) -> None:
+        check_ordinal(device)
         if stream_id is None:
             stream_id = Stream._next
             Stream._next += 1
@@ -46,7 +56,8 @@ class Stream:
         return True
 
     def is_capturing(self) -> bool:
-        return False
+        cuda: Any = torch.cuda
+        return bool(cuda.current_stream() == self and cuda.is_current_stream_capturing())
 
     def __enter__(self) -> Stream:
         cuda: Any = torch.cuda
@@ -85,12 +96,20 @@ class Device:
     """`with torch.cuda.device(0)`: there is one card, so nothing changes."""
 
     def __init__(self, device: Any = None) -> None:
-        self.idx = 0
+        self.idx = index_of(device)
 
     def __enter__(self) -> Device:
+        check_ordinal(self.idx)
         return self
 
     def __exit__(self, *exc: Any) -> None: ...
+
+
+class DeviceOf(Device):
+    """`with torch.cuda.device_of(tensor)`: a tensor that is not on the card asks for nothing."""
+
+    def __init__(self, obj: Any) -> None:
+        super().__init__(obj.get_device() if obj.is_cuda else -1)
 
 
 class _Statistics(dict[str, int]):
@@ -168,18 +187,17 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         allocator.set_memory_fraction(fraction)
 
     def set_device(device: Any) -> None:
-        index = device.index if isinstance(device, torch.device) else device
-        if isinstance(device, str):
-            index = torch.device(device).index
-        if index not in (None, 0, -1):
-            raise RuntimeError(f"CUDA error: invalid device ordinal ({device}): the virtual GPU is one card, cuda:0")
+        check_ordinal(device)
 
-    def set_settings(conf: str) -> None:
-        try:
-            allocator.set_conf(AllocatorConf.parse(conf))
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-        machine.note("allocator", f"changed by the program to {conf!r}; a replay keeps one setting throughout")
+    def exchange(index: int) -> int:
+        check_ordinal(index)
+        return 0
+
+    def can_access_peer(device: Any, peer_device: Any) -> bool:
+        check_id(device)
+        if not 0 <= index_of(peer_device) < 1:
+            raise AssertionError("Invalid peer device id")
+        return False
 
     summary = torch.cuda.memory.memory_summary
 
@@ -187,7 +205,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         return summary(abbreviated=True)  # peaks of each pool are not kept
 
     state = torch.zeros(16, dtype=torch.uint8)
-    return {
+    api: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "device_count": lambda: 1,
@@ -195,8 +213,8 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "set_device": set_device,
         "init": nothing,
         "_lazy_init": nothing,
-        "_exchange_device": lambda index: 0,
-        "_maybe_exchange_device": lambda index: 0,
+        "_exchange_device": exchange,
+        "_maybe_exchange_device": exchange,
         "get_device_name": lambda device=None: gpu.name,
         "get_device_capability": lambda device=None: tuple(gpu.compute_capability),
         "get_device_properties": properties,
@@ -218,7 +236,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "reset_peak_memory_stats": reset_peaks,
         "reset_max_memory_allocated": reset_peaks,
         "reset_max_memory_cached": reset_peaks,
-        "reset_accumulated_memory_stats": nothing,
+        "reset_accumulated_memory_stats": lambda device=None: None,
         "set_per_process_memory_fraction": set_fraction,
         "Stream": Stream,
         "ExternalStream": Stream,
@@ -228,7 +246,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "set_stream": set_stream,
         "stream": use_stream,
         "device": Device,
-        "device_of": Device,
+        "device_of": DeviceOf,
         "manual_seed": nothing,
         "manual_seed_all": nothing,
         "seed": nothing,
@@ -236,11 +254,11 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "initial_seed": lambda: 0,
         "get_rng_state": lambda device="cuda": state.clone(),
         "get_rng_state_all": lambda: [state.clone()],
-        "set_rng_state": nothing,
+        "set_rng_state": lambda new_state, device="cuda": None,
         "set_rng_state_all": nothing,
-        "can_device_access_peer": lambda a, b: False,
+        "can_device_access_peer": can_access_peer,
         "utilization": lambda device=None: 0,
-        "is_current_stream_capturing": lambda: False,
+        "is_current_stream_capturing": lambda: machine.graphs.is_capturing,
         "get_per_process_memory_fraction": lambda device=None: (
             1.0 if allocator.allowed_bytes is None else allocator.allowed_bytes / total_memory_bytes
         ),
@@ -260,8 +278,69 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "_record_memory_history": nothing,
         "_dump_snapshot": lambda *args, **kwargs: machine.note("snapshot", "no memory snapshot is written"),
         "_snapshot": lambda *args, **kwargs: _snapshot(allocator),
-        "_set_allocator_settings": set_settings,
+        "_set_allocator_settings": machine.change_allocator_settings,
     }
+    for name, function in api.items():
+        check = next((check for check, names in _CHECKS if name in names), None)
+        if check is not None:
+            function = api[name] = _checked(function, check)
+        if name in _INITIALIZE:
+            api[name] = _after(machine.initialize, function)
+    return api
+
+
+_CHECKS: list[tuple[Callable[[Any], object], set[str]]] = [
+    (check_ordinal, {"synchronize", "mem_get_info"}),
+    (check_id, {"get_device_name", "get_device_capability", "get_device_properties"}),
+    (check_stream, {"current_stream", "default_stream"}),
+    (
+        check_allocator,
+        {
+            "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached",
+            "max_memory_cached", "memory_stats", "memory_summary", "reset_peak_memory_stats",
+            "reset_max_memory_allocated", "reset_max_memory_cached", "reset_accumulated_memory_stats",
+            "set_per_process_memory_fraction", "get_per_process_memory_fraction",
+        },
+    ),
+    (check_generator, {"get_rng_state", "set_rng_state"}),
+]  # fmt: skip
+"""Which functions fail how, told of a card that is not there."""
+
+_INITIALIZE = {
+    "init", "_lazy_init", "current_device", "set_device", "get_device_name", "get_device_capability",
+    "get_device_properties", "is_bf16_supported", "is_tf32_supported", "synchronize", "mem_get_info", "current_stream",
+    "default_stream", "set_stream", "stream", "set_per_process_memory_fraction", "get_rng_state", "get_rng_state_all",
+    "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached", "device_memory_used",
+}  # fmt: skip
+"""What makes PyTorch initialize CUDA, and so read the allocator's settings (measured, torch 2.11). Not among them:
+is_available, device_count, memory_allocated, manual_seed, Stream and Event."""
+
+
+def _checked(function: Callable[..., Any], check: Callable[[Any], object]) -> Callable[..., Any]:
+    """`function`, whose `device` is checked first."""
+    names = list(inspect.signature(function).parameters)
+    place = names.index("device") if "device" in names else None
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "device" in kwargs:
+            check(kwargs["device"])
+        elif place is not None and len(args) > place:
+            check(args[place])
+        elif place is None and args:  # a stand-in that ignores its arguments
+            check(args[-1])
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _after(first: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        first()
+        return function(*args, **kwargs)
+
+    return call
 
 
 def _snapshot(allocator: CachingAllocator) -> dict[str, Any]:
@@ -295,7 +374,7 @@ def _snapshot(allocator: CachingAllocator) -> dict[str, Any]:
     }
 
 
-def install(put: Patches, api: dict[str, Any]) -> None:
+def install(put: Patches, api: dict[str, Any], machine: Machine) -> None:
     """Put the replacements wherever torch keeps these names, and the generic accelerator beside them."""
     for name, value in _distinct(api).items():
         put.set(torch.cuda, name, value)
@@ -325,8 +404,11 @@ def install(put: Patches, api: dict[str, Any]) -> None:
     put.set(torch.cuda.nvtx, "range", _nvtx_range)
     put.set(torch._C, "_get_accelerator", lambda check_available=None: torch.device("cuda"))
     put.set(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)  # libraries take it from there directly
+    if hasattr(torch._C, "_accelerator_setAllocatorSettings"):
+        put.set(torch._C, "_accelerator_setAllocatorSettings", api["_set_allocator_settings"])
     put.set(torch.Tensor, "record_stream", lambda tensor, stream: None)
     legacy_types.install(put)
+    cuda_graphs.install(put, machine.graphs)
 
 
 def _distinct(api: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from vramcast.virtual_gpu import host_ops, values
 from vramcast.virtual_gpu.first_calls import FirstCalls
-from vramcast.virtual_gpu.kernels import Call, kernel_for
+from vramcast.virtual_gpu.kernels import Call, OutCall, kernel_for
 from vramcast.virtual_gpu.known_calls import KnownCall, KnownCalls
 from vramcast.virtual_gpu.ledger import Ledger
 from vramcast.virtual_gpu.op_log import OpLog
@@ -90,6 +90,8 @@ class DispatchMode(TorchDispatchMode):
 
     def _choose(self, func: Any) -> Handler:
         kernel = kernel_for(func)
+        if isinstance(func, torch._ops.OpOverload) and any(a.is_out for a in func._schema.arguments):
+            return self._into_outs(func, kernel)
         return self._without_kernel(func) if kernel is None else self._with_kernel(func, kernel)
 
     def _without_kernel(self, func: Any) -> Handler:
@@ -102,8 +104,6 @@ class DispatchMode(TorchDispatchMode):
         if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments):
             if name.startswith(("aten::_foreach_", "aten::_fused_")):
                 return self._foreach_in_place
-            if any(a.is_out for a in func._schema.arguments):
-                return self._functional
             return self._in_place
         if returns and all(r.alias_info is not None for r in returns):
             return _view(func)
@@ -210,6 +210,39 @@ class DispatchMode(TorchDispatchMode):
 
         return run
 
+    def _into_outs(self, func: Any, kernel: Callable[[Call], Any] | None) -> Handler:
+        """`out=`: tensors that are given, and made larger where they are too small. A rule for the op says what it
+        takes beside them."""
+        names = [a.name for a in func._schema.arguments if a.is_out]
+
+        def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
+            device = self._device(args, kwargs, known)
+            if device == REAL:
+                return func(*args, **kwargs)
+            outs = [kwargs[name] for name in names]
+            if device == HOST:
+                if not all(out.is_meta for out in _tensors_of(outs)):
+                    return _as_returned(func, [host_ops.written_unseen(out) for out in _tensors_of(outs)])
+                args, kwargs = host_ops.host_arguments(args, kwargs)
+            self.enter(func)
+            sized = True
+            try:
+                func(*args, **kwargs)
+            except NotImplementedError:
+                if kernel is None or device == HOST:
+                    raise self.machine.report_unknown(no_rule(func, args)) from None
+                sized = False
+            if sized:
+                self.adopt(outs, device)
+            if kernel is not None and device == GPU:
+                call = OutCall(self, func, args, kwargs, device, _tensors_of(outs), sized=sized)
+                call.finish(kernel(call))
+            values.update_outs(func, args, kwargs, names)
+            self._note_written(func, _tensors_of(outs), {})
+            return _as_returned(func, outs)
+
+        return run
+
     # -- helpers --------------------------------------------------------------------------------------------
 
     def enter(self, func: Any) -> None:
@@ -283,6 +316,12 @@ class DispatchMode(TorchDispatchMode):
         block: Block | None = storage.__dict__.get(ATTRIBUTE)
         if block is None:
             block = self.ledger.book(storage, device, tensor)
+        elif block.nbytes != storage.nbytes():  # resize_, or `out=` that was too small
+            try:
+                self.ledger.resize(block, storage.nbytes(), tensor)
+            except torch.OutOfMemoryError:
+                storage.resize_(block.nbytes)  # as it was
+                raise
         return block
 
 
@@ -291,6 +330,16 @@ def _has_own_dispatch(kind: type) -> bool:
     """A subclass that takes ops apart itself (nested, distributed, quantized tensors): ops on its parts come here."""
     own = getattr(kind, "__torch_dispatch__", None)
     return own is not None and own is not torch._C._disabled_torch_dispatch_impl
+
+
+def _tensors_of(outs: list[Any]) -> list[torch.Tensor]:
+    return [tensor for out in outs for tensor in (out if isinstance(out, (list, tuple)) else (out,))]
+
+
+def _as_returned(func: Any, outs: list[Any]) -> Any:
+    if not func._schema.returns:  # foreach ops
+        return None
+    return tuple(outs) if len(outs) > 1 else outs[0]
 
 
 def _view(func: Any) -> Handler:

@@ -34,9 +34,6 @@ _BENCHMARK_BUFFER_BYTES = 256 << 20
 def install(put: Patches, machine: Machine) -> None:
     report = machine.report_unknown  # notes the error: a program that swallows it must not end with a number
     _follow_triton(put, machine)
-    for name in ("graph", "CUDAGraph", "make_graphed_callables", "MemPool"):
-        if hasattr(torch.cuda, name):
-            put.set(torch.cuda, name, _refused(f"torch.cuda.{name}"))
     put.set(torch.export, "export", _refuse_export)
     put.set(torch.jit, "trace", _untraced(torch.jit.trace, machine))
     for owner in (torch.utils.dlpack, torch):
@@ -90,18 +87,6 @@ def _kernel_name(kernel: Any) -> str:
             return str(getattr(inner, "__name__", "kernel"))
         kernel = inner
     return str(getattr(kernel, "__name__", "kernel"))
-
-
-def _refused(name: str) -> type:
-    """A class, because programs also name it in annotations and isinstance."""
-
-    def refuse(self: Any, *args: Any, **kwargs: Any) -> None:
-        raise CannotPredict(
-            f"{name} is used at {caller()}: CUDA graphs and private pools have memory of their own, which is not "
-            "modelled. Switch them off for the prediction."
-        )
-
-    return type(name.rpartition(".")[2], (), {"__init__": refuse})
 
 
 def _refuse_export(*args: Any, **kwargs: Any) -> Any:

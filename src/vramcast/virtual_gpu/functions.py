@@ -17,6 +17,7 @@ from vramcast.virtual_gpu import host_ops
 from vramcast.virtual_gpu.dispatch import REAL, DispatchMode
 from vramcast.virtual_gpu.kernels import sparse
 from vramcast.virtual_gpu.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS
+from vramcast.virtual_gpu.one_card import check_ordinal
 from vramcast.virtual_gpu.storages import GPU, HOST, UNKNOWN_CONTENT, block_of, known_values
 
 CUDA0 = torch.device("cuda", 0)
@@ -72,7 +73,7 @@ class FunctionMode(TorchFunctionMode):
                 return func(*args, **kwargs)
             target = REAL
         elif device.type == "cuda":
-            check_index(device)
+            check_ordinal(device)
             target = GPU
             kwargs = {k: v for k, v in kwargs.items() if k not in ("generator", "pin_memory")}
             kwargs["device"] = META
@@ -88,6 +89,7 @@ class FunctionMode(TorchFunctionMode):
 
     def pinned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A factory function that was told to make pinned host memory: a staging buffer, which carries no data."""
+        self.dispatch.machine.initialize()
         rest = {k: v for k, v in kwargs.items() if k not in ("generator", "pin_memory")}
         if func in _FROM_DATA:
             return func(*args, **rest)
@@ -114,7 +116,7 @@ class FunctionMode(TorchFunctionMode):
         """`tensor.to(device, dtype)` where the device really changes, else a plain conversion."""
         here = placement(tensor)
         if device.type == "cuda":
-            check_index(device)
+            check_ordinal(device)
             if here != GPU:
                 return self._copy(tensor, META, dtype, GPU, **options)
         elif device.type == "cpu":
@@ -159,11 +161,6 @@ def to_device(value: Any) -> torch.device | None:
     if isinstance(value, int):
         return torch.device("cuda", value)
     return torch.device(value)
-
-
-def check_index(device: torch.device) -> None:
-    if device.index not in (None, 0):
-        raise RuntimeError(f"CUDA error: invalid device ordinal ({device}): the virtual GPU is one card, cuda:0")
 
 
 def placement(tensor: torch.Tensor) -> int:
@@ -244,6 +241,7 @@ def _type(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
 @handles(torch.Tensor.pin_memory)
 def _pin_memory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
+    mode.dispatch.machine.initialize()
     if placement(tensor) != HOST or _is_pinned(mode, func, (tensor,), {}):
         return tensor
     with mode.dispatch.ledger.made_on_host(PINNED):
@@ -293,6 +291,7 @@ def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: di
     device = to_device(kwargs.pop("device", None)) or device_of(tensor)
     if device.type != "cuda":
         return func(tensor, data, device=device, **kwargs)
+    check_ordinal(device)
     dtype = kwargs.pop("dtype", None) or tensor.dtype
     return mode.from_data(torch.tensor, (data,), {"dtype": dtype, **kwargs})
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from vramcast.allocator import CachingAllocator, OutOfMemory
+from vramcast.allocator.private_pools import emptied, given_up, stream_in_pool
 from vramcast.allocator.trials import trial_label, try_out
 from vramcast.trace import TraceBuilder
 from vramcast.trace.builder import KIND_ID
@@ -36,10 +37,14 @@ class Ledger:
         """What is made on the host now, where that is known from what is being done."""
         self.host_where = PAGEABLE
         self.open = True
+        self.on_first_use: Callable[[], None] | None = None
+        """Called before anything is booked on the card; it takes itself away."""
         self.op = self.builder.intern_op("setup")
         self.module = self._no_module = self.builder.intern_module("")
         self.phase = self.builder.intern_phase("setup")
         self.stream = 0
+        self.pools: dict[int, int] = {}
+        """The private pool that allocations on a stream go to now."""
         self._shape_ids: dict[tuple[torch.dtype, torch.Size], int] = {}
         self.describe_out_of_memory: Callable[[OutOfMemory], str] = str
         self.out_of_memory_observers: list[Callable[[int, int, int, int], object]] = []
@@ -55,16 +60,19 @@ class Ledger:
         if nbytes <= 0 or not self.open:
             return -1, 0
         builder = self.builder
+        stream = self.stream
+        if self.pools and stream in self.pools:
+            stream = stream_in_pool(self.pools[stream], stream)
         with self._lock:
             self._busy = True
             try:
-                address = self.allocator.malloc(nbytes, self.stream)
-                block_id = builder.alloc(nbytes, self.op, self.module, self.phase, self.stream, shape)
+                address = self.allocator.malloc(nbytes, stream)
+                block_id = builder.alloc(nbytes, self.op, self.module, self.phase, stream, shape)
                 refused = None
             except OutOfMemory as error:
                 # Its traceback would hold this frame, and this frame it: nothing above would be freed any more.
                 refused = error.with_traceback(None)
-                block_id = builder.alloc(nbytes, self.op, self.module, self.phase, self.stream, shape)
+                block_id = builder.alloc(nbytes, self.op, self.module, self.phase, stream, shape)
                 builder.mark("oom")
                 builder.free(block_id)
             finally:
@@ -82,6 +90,12 @@ class Ledger:
         """The driver takes memory for itself; `name` is one of DRIVER_EVENTS."""
         self.allocator.driver_event(name)
         self.builder.mark("mark", name)
+
+    def give_up_pool(self, pool: int, *, at_once: bool) -> None:
+        """The owner of a private pool is gone."""
+        if self.open:
+            self.allocator.give_up_pool(pool, at_once=at_once)
+            self.builder.mark("mark", emptied(pool) if at_once else given_up(pool))
 
     def release(self, block_id: int, address: int) -> None:
         if not self.open or sys.is_finalizing():
@@ -110,6 +124,8 @@ class Ledger:
         """Give a new storage its block, on the card or on the host. `tensor` is what it was made for."""
         nbytes = storage.nbytes()
         if device == GPU:
+            if self.on_first_use is not None:
+                self.on_first_use()
             block_id, address = self.allocate(nbytes, 0 if tensor is None else self._shape_id(tensor))
             block = Block(self, GPU, nbytes, block_id, address)
         else:
@@ -143,20 +159,21 @@ class Ledger:
             known = self._shape_ids[key] = self.builder.intern_shape(text)
         return known
 
-    def resize(self, block: Block, nbytes: int) -> None:
-        """A storage that changes its size, mostly to nothing and back: new memory, then the old is freed."""
+    def resize(self, block: Block, nbytes: int, tensor: torch.Tensor | None = None) -> None:
+        """A storage that changes its size: new memory, to which the contents are copied, then the old is freed.
+        `tensor` is what it is resized for."""
         old = block.block_id, block.address
         if block.device == GPU and block.ledger is self:
             kind = self.builder.kind_of(old[0]) if old[0] >= 0 else None
-            block.block_id, block.address = self.allocate(nbytes)
+            block.block_id, block.address = self.allocate(nbytes, 0 if tensor is None else self._shape_id(tensor))
             if kind is not None and block.block_id >= 0:
                 self.builder.set_kind(block.block_id, kind)
             if old[0] >= 0:
                 self.release(*old)
+        if block.host is not None or (block.device == HOST and not block.nbytes):
+            block.host = HostBlock(self.host, nbytes, self.host_where, self.host_kind) if self.open and nbytes else None
         block.nbytes = nbytes
-        block.values = None
-        if block.host is not None:
-            block.host = HostBlock(self.host, nbytes, self.host_where, self.host_kind)
+        block.values = block.recipe = None
 
     def transient(self, sizes: list[int]) -> None:
         """Memory a CUDA library takes inside one op and gives back before the op returns."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.allocator.driver_events import CUBLAS_HANDLE, CUDNN_HANDLE
+from vramcast.virtual_gpu.cuda_graphs import CudaGraphs
 from vramcast.virtual_gpu.guesses import Guesses
 from vramcast.virtual_gpu.ledger import INPUTS, Ledger
 from vramcast.virtual_gpu.op_log import OpLog
@@ -61,8 +62,12 @@ class Machine:
         self._dropout_state: torch.Tensor | None = None
         self.libraries = Libraries()
         self.guesses = Guesses(position)
+        self.graphs = CudaGraphs(ledger, position, self.note)
         self.unknown_kernels: list[UnknownKernel] = []
         """Errors raised so far: the program may have swallowed one."""
+        self.initialize: Callable[[], None] = lambda: None
+        """PyTorch initializes CUDA here, unless it has."""
+        self.change_allocator_settings: Callable[[str], None] = lambda conf: None
         self.as_program: Callable[[], AbstractContextManager[None]] = nullcontext
         """Inside, code sees the card as the program does, also from within an op."""
 
@@ -135,6 +140,7 @@ class Machine:
             self.note("convolutions", FITTED_CONVOLUTIONS)
 
     def synchronize(self) -> None:
+        self.graphs.refuse_synchronizing()
         self.ledger.builder.mark("synchronize")
 
     def note_input(self, tensor: torch.Tensor) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.virtual_gpu.one_card import check_ordinal
+
 if TYPE_CHECKING:
     from vramcast.trace.host import HostLog
     from vramcast.virtual_gpu.ledger import Ledger
@@ -93,10 +95,16 @@ def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     return []
 
 
+def dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What a tensor's bytes lie in: itself, or the dense tensors that a sparse one is made of."""
+    return [tensor] if tensor.layout is torch.strided else sparse_parts(tensor)
+
+
 def stand_ins(ledger: Ledger) -> dict[str, Any]:
     """Methods of UntypedStorage that a program may use on memory of the card: where it lies, and its size."""
     storage_type = torch.UntypedStorage
     data_ptr, resize_ = storage_type.data_ptr, storage_type.resize_
+    new: Any = storage_type.__new__
 
     def where(storage: torch.UntypedStorage) -> int:
         block: Block | None = storage.__dict__.get(ATTRIBUTE)
@@ -104,12 +112,22 @@ def stand_ins(ledger: Ledger) -> dict[str, Any]:
 
     def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
         block: Block | None = storage.__dict__.get(ATTRIBUTE)
-        resize_(storage, size)
         if block is not None and size != block.nbytes:
             ledger.resize(block, size)
+        resize_(storage, size)
         return storage
 
-    return {"data_ptr": where, "resize_": resize}
+    def make(cls: type[torch.UntypedStorage], *args: Any, device: Any = None, **kwargs: Any) -> torch.UntypedStorage:
+        """torch.UntypedStorage(size, device="cuda")."""
+        kind = None if device is None else torch.device(device)
+        if kind is None or kind.type != "cuda":
+            return new(cls, *args, **({} if device is None else {"device": device}), **kwargs)
+        check_ordinal(kind)
+        storage = new(cls, *args, device="meta", **kwargs)
+        ledger.book(storage, GPU)
+        return storage
+
+    return {"data_ptr": where, "resize_": resize, "__new__": staticmethod(make)}
 
 
 def attach(storage: torch.UntypedStorage, block: Block) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from vramcast.virtual_gpu.dispatch import DispatchMode
 from vramcast.virtual_gpu.functions import FunctionMode
+from vramcast.virtual_gpu.self_check import dispatch_mode
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.ledger import Ledger
@@ -20,7 +20,7 @@ class Modes(threading.local):
     """This thread's pair of modes; the books behind them are shared."""
 
     def __init__(self, ledger: Ledger, machine: Machine) -> None:
-        self.dispatch = DispatchMode(ledger, machine)
+        self.dispatch = dispatch_mode()(ledger, machine)
         self.functions = FunctionMode(self.dispatch)
 
     @contextmanager

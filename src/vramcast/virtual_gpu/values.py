@@ -144,3 +144,26 @@ def update_in_place(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
         func(*real[0], **real[1])  # type: ignore[index]
     except (RuntimeError, NotImplementedError, TypeError):
         block.values = None
+
+
+def update_outs(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: list[str]) -> None:
+    """After an op that wrote into `out=`: compute what it wrote where its inputs are known, else forget what was
+    there."""
+    outs = [kwargs[name] for name in names]
+    for out in outs:
+        for tensor in out if isinstance(out, (list, tuple)) else (out,):
+            forget(tensor)
+    if not all(isinstance(out, torch.Tensor) and small(out) for out in outs):
+        return
+    real = real_arguments(args, {name: value for name, value in kwargs.items() if name not in names})
+    if real is None:
+        return
+    written = {name: torch.empty(0, dtype=kwargs[name].dtype) for name in names}
+    try:
+        func(*real[0], **real[1], **written)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return
+    for name in names:
+        virtual, actual = kwargs[name], written[name]
+        if virtual.shape == actual.shape:
+            learn(virtual, torch.empty_strided(virtual.size(), virtual.stride(), dtype=virtual.dtype).copy_(actual))

@@ -22,6 +22,6 @@ from vramcast.virtual_gpu.kernels import (  # noqa: F401  (importing registers t
     resampling,
     sparse,
 )
-from vramcast.virtual_gpu.kernels.registry import KERNELS, Call, kernel, kernel_for
+from vramcast.virtual_gpu.kernels.registry import KERNELS, Call, OutCall, kernel, kernel_for
 
-__all__ = ["KERNELS", "Call", "kernel", "kernel_for"]
+__all__ = ["KERNELS", "Call", "OutCall", "kernel", "kernel_for"]

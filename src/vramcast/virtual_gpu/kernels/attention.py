@@ -26,10 +26,8 @@ def cudnn_forward(call: Call) -> Any:
 @kernel("aten::_scaled_dot_product_cudnn_attention_backward")
 def cudnn_backward(call: Call) -> Any:
     grad, q, k, v = call.args[:4]
-    held = []
-    if grad.stride(-1) != 1:
-        held.append(call.empty(grad.size(), grad.dtype))
     dq, dk, dv = (call.empty(t.size(), t.dtype, _dense_stride(t)) for t in (q, k, v))
+    held = [] if grad.stride(-1) == 1 else [call.empty(grad.size(), grad.dtype)]
     # dq is summed in fp32, with one fp32 number a row for the softmax; grouped heads get their dk, dv one by one.
     workspace = 4 * q.numel() + 4 * q.numel() // q.size(-1) + CUDNN_WORKSPACE_PAD
     if q.size(1) != k.size(1):
@@ -104,6 +102,9 @@ def flash_forward(call: Call) -> Any:
 @kernel("aten::_scaled_dot_product_flash_attention_backward")
 def flash_backward(call: Call) -> Any:
     q, k, v = call.args[1:4]
+    # The kernel wants the gradient and the output dense in the order batch, position, head.
+    mixed = [t for t in (call.args[0], call.argument("out")) if not t.transpose(1, 2).is_contiguous()]
+    held = [call.empty(t.size(), t.dtype) for t in mixed]
     out = call.run()
     batch, heads, length, width = q.shape
     rows = batch * heads * (-(-length // 128) * 128)
@@ -114,6 +115,7 @@ def flash_backward(call: Call) -> Any:
         grouped = batch * heads * k.size(2)
         sizes += [grouped * width * k.element_size(), grouped * v.size(3) * v.element_size()]
     call.scratch(*sizes)
+    del held
     return out
 
 

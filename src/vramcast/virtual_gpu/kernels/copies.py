@@ -8,7 +8,7 @@ import torch
 
 from vramcast.virtual_gpu import values
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
-from vramcast.virtual_gpu.storages import GPU, HOST, block_of, is_virtual_gpu, known_values
+from vramcast.virtual_gpu.storages import GPU, HOST, is_virtual_gpu, known_values
 
 LARGEST_REAL_READ_BYTES = 1 << 20
 """Above this a copy to the host stays without data: nobody reads a MiB of unknown numbers."""
@@ -120,7 +120,7 @@ def is_same_size(call: Call) -> bool:
 
 @kernel("aten::set_.source_Storage", "aten::set_.source_Tensor", "aten::set_.source_Storage_storage_offset")
 def set_(call: Call) -> Any:
+    """A storage that is too small for the sizes it is given grows."""
     out = call.func(*call.args, **call.kwargs)
-    if block_of(out) is None:
-        call.mode.adopt_tensor(out, call.device)
+    call.mode.adopt_tensor(out, call.device)
     return out

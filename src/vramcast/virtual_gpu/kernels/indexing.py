@@ -52,6 +52,17 @@ def _sorted_accumulation(call: Call, indices: list[Any], source: torch.Tensor) -
     del held
 
 
+@kernel("aten::masked_select")
+def masked_select(call: Call) -> Any:
+    """The mask becomes positions first, one column a dimension."""
+    from vramcast.virtual_gpu.kernels import data_reads
+
+    out = data_reads.masked_select(call)
+    dims = max(call.args[0].dim(), call.args[1].dim(), 1)
+    call.scratch(8 * out.numel() * dims)
+    return out
+
+
 @kernel("aten::topk")
 def topk(call: Call) -> Any:
     from vramcast.virtual_gpu.kernels.data_reads import ranking

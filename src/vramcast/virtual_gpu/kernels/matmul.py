@@ -21,7 +21,7 @@ from vramcast.virtual_gpu.kernels.registry import Call, kernel
 )
 def matmul(call: Call) -> Any:
     out = call.run()
-    held = [call.empty(t.size(), t.dtype) for t in reversed(call.args[:3]) if _needs_copy(t)]
+    held = [call.empty(t.size(), t.dtype) for t in (*reversed(call.args[:3]), out) if _needs_copy(t)]
     call.mode.machine.use_cublas()
     del held
     return out
@@ -42,7 +42,7 @@ def _needs_copy(operand: Any) -> bool:
 def addmm(call: Call) -> Any:
     """A bias is added in cublasLt's epilogue, which has a small workspace of its own."""
     out = call.run()
-    held = [call.empty(t.size(), t.dtype) for t in reversed(call.args[1:3]) if _needs_copy(t)]
+    held = [call.empty(t.size(), t.dtype) for t in (*reversed(call.args[1:3]), out) if _needs_copy(t)]
     call.mode.machine.use_cublas(lt=True)
     del held
     return out

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.virtual_gpu.kernels.data_reads import choice
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 
 if TYPE_CHECKING:
@@ -160,6 +161,16 @@ def reduction(call: Call) -> Any:
                 x.size(), x.stride(), _dims(call, x), x.element_size(), _accumulator(name, x.dtype), call.gpu
             )
         )
+    return out
+
+
+@kernel("aten::argmax", "aten::argmin", "aten::max.dim", "aten::min.dim")
+def arg_reduction(call: Call) -> Any:
+    """A value and its place are carried along together."""
+    out = choice(call)
+    x = call.args[0]
+    if call.device == 0 and x.numel() > 4096:
+        call.scratch(*reduction_scratch(x.size(), x.stride(), _dims(call, x), x.element_size(), 16, call.gpu))
     return out
 
 

@@ -34,10 +34,25 @@ def kernel(*names: str) -> Callable[[Kernel], Kernel]:
 
 
 def kernel_for(op: Any) -> Kernel | None:
-    """The rule for an op; one for the exact overload goes first."""
+    """The rule for an op; one for the exact overload goes first. With `out=` it is that of the op without."""
     name = op._schema.name
     overload = op._schema.overload_name or "default"
-    return KERNELS.get(f"{name}.{overload}") or KERNELS.get(name)
+    rule = KERNELS.get(f"{name}.{overload}") or KERNELS.get(name)
+    if rule is None and any(argument.is_out for argument in op._schema.arguments):
+        plain = _without_outs(op)
+        return None if plain is None else kernel_for(plain)
+    return rule
+
+
+def _without_outs(op: Any) -> Any:
+    """The overload that takes the same arguments and makes its results itself."""
+    wanted = [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
+    packet = op.overloadpacket
+    for name in packet.overloads():
+        overload = getattr(packet, name)
+        if [(a.name, str(a.type)) for a in overload._schema.arguments] == wanted:
+            return overload
+    return None
 
 
 class Call:
@@ -100,3 +115,53 @@ class Call:
     def unknown_read(self, what: str, assumed: str) -> None:
         """The program asked for a value that only a real run would have."""
         self.mode.machine.note_unknown_read(what, assumed)
+
+
+class OutCall(Call):
+    """A call with `out=`. The rule is the op's own: what it makes of the size and dtype of a given tensor is that
+    tensor, everything else is memory of the op."""
+
+    __slots__ = ("_outs", "_sized", "_untaken")
+
+    def __init__(
+        self,
+        mode: DispatchMode,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        device: int,
+        outs: list[torch.Tensor],
+        *,
+        sized: bool,
+    ) -> None:
+        """`sized`: the outs have the sizes of the results already."""
+        super().__init__(mode, func, args, kwargs, device)
+        self._outs = outs
+        self._untaken = list(outs)
+        self._sized = sized
+
+    def run(self) -> Any:
+        if not self._sized:
+            raise NotImplementedError
+        self._untaken = []
+        return self._outs[0] if len(self._outs) == 1 else tuple(self._outs)
+
+    def empty(self, size: Sequence[int], dtype: torch.dtype, stride: Sequence[int] | None = None) -> torch.Tensor:
+        for position, out in enumerate(self._untaken):
+            if out.dtype == dtype and (not self._sized or out.size() == torch.Size(size)):
+                del self._untaken[position]
+                self._resize(out, size)
+                return out
+        return super().empty(size, dtype, stride)
+
+    def finish(self, results: Any) -> None:
+        """Give each out the size of its result."""
+        made = results if isinstance(results, (list, tuple)) else (results,)
+        for out, result in zip(self._outs, made, strict=False):
+            if isinstance(result, torch.Tensor):
+                self._resize(out, result.size())
+
+    def _resize(self, out: torch.Tensor, size: Sequence[int]) -> None:
+        if out.size() != torch.Size(size):
+            torch.ops.aten.resize_.default(out, list(size))
+        self.mode.adopt_tensor(out, self.device)
