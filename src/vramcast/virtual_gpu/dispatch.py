@@ -124,7 +124,7 @@ class DispatchMode(TorchDispatchMode):
             return func(*args, **kwargs)
         if device == HOST:
             if not args[0].is_meta:
-                return host_ops.written_unseen(args[0])
+                return host_ops.write_for_real(self.machine, func, args, kwargs)
             args, kwargs = host_ops.host_arguments(args, kwargs)
             known = None
         self.enter(func)

@@ -71,6 +71,10 @@ class Position:
     def in_module(self) -> bool:
         return bool(self._stack)
 
+    @property
+    def in_optimizer(self) -> bool:
+        return self._optimizer_depth > 0
+
     def install(self) -> None:
         self._handles = [
             nn_module.register_module_forward_pre_hook(self._enter_module),
