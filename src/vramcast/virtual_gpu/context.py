@@ -269,7 +269,7 @@ class VirtualGpu:
         self._position.on_step = callback
 
     def on_pass(self, forward: Callable[[], None], backward: Callable[[], None]) -> None:
-        """Call these when a module is called from outside any other, and after a pass that fills gradients."""
+        """Call these when a module is called from outside any other, and after a backward pass."""
         self._position.on_forward, self._position.on_backward = forward, backward
 
     @property

@@ -481,7 +481,9 @@ class Guesses:
         start: _Recipe | int | None = block.nbytes if overwrites and whole else before
         if start is None:
             start = self._layer(target, block, counted=not for_reads and not large)
+        block.recipe = start if isinstance(start, _Recipe) else before  # it may be among the arguments too
         given = self._described(args[1:], kwargs, for_reads=for_reads or large)
+        block.recipe = None
         if given is None:
             return
         if isinstance(start, _Recipe) and start.for_reads:

@@ -26,6 +26,9 @@ def holder(blocks: set[int], first_node: int, frame: FrameType | None) -> str:
     `first_node`: the number of autograd's first node in the last step; a graph that goes further back was kept.
     """
     with torch._C.DisableTorchFunction():
+        for name, value in _variables(frame):
+            if isinstance(value, torch.Tensor) and _is_in(value, blocks):
+                return name
         names = dict(_names(frame))
         holding: list[Any] = _tensors(blocks)
         seen = {id(names), id(holding)}
@@ -49,11 +52,14 @@ def _tensors(blocks: set[int]) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     for thing in gc.get_objects():
         # type(), because asking a proxy object for its class may run code of its own.
-        if issubclass(type(thing), torch.Tensor) and thing.is_meta:
-            block = block_of(thing)
-            if block is not None and block.block_id in blocks:
-                found.append(thing)
+        if issubclass(type(thing), torch.Tensor) and _is_in(thing, blocks):
+            found.append(thing)
     return found
+
+
+def _is_in(tensor: torch.Tensor, blocks: set[int]) -> bool:
+    block = block_of(tensor) if tensor.is_meta else None
+    return block is not None and block.block_id in blocks
 
 
 def _names(frame: FrameType | None) -> Iterator[tuple[int, str]]:

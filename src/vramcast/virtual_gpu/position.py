@@ -231,7 +231,7 @@ class Position:
                 for root in _alive(self._roots):
                     self._classify_module(root)
             self.ledger.module = self._stack[-1] if self._stack else self._outside
-            if fills_gradients and not self._stack:
+            if not self._stack:
                 self.on_backward()
 
     # -- optimizer ------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def run_script_on(
     )
     card.log_ops(after_steps=(USUAL_STEPS if steps is None else steps) - 1)
     failure: BaseException | None = None
-    with _as_main(path, argv) as main, card, captures.watched(), _torch_settings():
+    with _as_main(path, argv) as main, card, captures.watched(), stopping.watched(), _torch_settings():
         vars(main)[MARK] = script.reached
         try:
             exec(script.compile(), vars(main))
@@ -101,6 +101,8 @@ def run_script_on(
         card.end_at_last_refusal()
     elif failure is not None and not card.trace().ends_refused:
         raise _explain(failure, path, stopping.fewest)
+    if stopping.reason and not card.trace().n_blocks:
+        raise CannotPredict(f"{stopping.reason}, and nothing was allocated on the GPU until then")
     if failure is None:
         stopping.note_what_is_missing()
     return failure is not None

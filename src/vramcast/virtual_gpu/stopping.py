@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
+from typing import Any
+
+import torch
+import torch.utils.data
 
 from vramcast.virtual_gpu.context import VirtualGpu
 from vramcast.virtual_gpu.growing import LOOKED_AT, Growing
+from vramcast.virtual_gpu.patches import Patches
 
 _PATIENCE = 50
 """With several optimizers each should make its steps; one that lags by this factor is waited for no longer."""
@@ -22,7 +28,13 @@ ACCUMULATED_PASSES = 2_000
 """Where there is an optimizer, so many backward passes may come before its first step: gradients are accumulated."""
 
 FORWARD_PASSES = 5_000
-"""So many calls of modules without an optimizer's step or a backward pass: a rollout of 2,048 moves is shorter."""
+"""So many calls of modules in a row without a backward pass: a rollout of 2,048 moves is shorter."""
+
+INFERENCE_PASSES = 1_000
+"""The same where there is no optimizer."""
+
+BATCHES = 50_000
+"""So many batches of a DataLoader in a row without a call of a module."""
 
 CAPTURE_PATIENCE = 20
 """Steps that are made before a CUDA graph is captured: a few of warm-up."""
@@ -65,9 +77,11 @@ class Stopping:
         self.fewest = 0
         """Steps of the optimizer that made the fewest."""
         self._lagging = False
-        self._forward_passes = self._backward_passes = 0
-        """Since the last step."""
+        self._forward_passes = self._backward_passes = self._batches = 0
+        """In a row: since the last step, backward pass or forward pass."""
         self.stopped = False
+        self.reason = ""
+        """Why it was stopped, where not because it had made its steps."""
         card.on_step(self._count_step)
         card.on_pass(self._count_forward, self._count_backward)
 
@@ -92,12 +106,16 @@ class Stopping:
             self._stop_unless_more_is_to_see(max(stepping))
 
     def _count_forward(self) -> None:
+        self._batches = 0
         self._forward_passes += 1
-        if self._wanted is not None and self._forward_passes >= FORWARD_PASSES and not self._backward_passes:
-            since = " since the last optimizer step" if self.fewest else " and no optimizer step"
-            self._stop("steps", f"stopped after {FORWARD_PASSES:,} forward passes{since}: this is what was seen so far")
+        if self._wanted is None or self._forward_passes < INFERENCE_PASSES:
+            return
+        if self._forward_passes >= FORWARD_PASSES or not self._card.optimizers:
+            passes = f"{self._forward_passes:,} forward passes in a row"
+            self._stop("steps", f"stopped after {passes} without an optimizer step: this is what was seen so far")
 
     def _count_backward(self) -> None:
+        self._forward_passes = 0
         self._backward_passes += 1
         if self._wanted is None or self.fewest:
             return
@@ -117,6 +135,28 @@ class Stopping:
                 "no optimizer of PyTorch's makes a step: each backward pass was counted as one, and the script was "
                 f"stopped after {self._growing.steps}",
             )
+
+    def _count_batch(self) -> None:
+        self._batches += 1
+        if self._wanted is not None and self._batches >= BATCHES:
+            self._stop("steps", f"stopped after {BATCHES:,} batches of a DataLoader without a forward pass")
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While the script runs."""
+        iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+        following = iterator.__next__
+
+        def __next__(batches: Any) -> Any:
+            self._count_batch()
+            return following(batches)
+
+        patches = Patches()
+        patches.set(iterator, "__next__", __next__)
+        try:
+            yield
+        finally:
+            patches.undo()
 
     def _end_of_round(self) -> None:
         self._growing.step_ended()
@@ -138,6 +178,7 @@ class Stopping:
     def _stop(self, topic: str = "", text: str = "") -> None:
         if topic:
             self._card.note(topic, text)
+        self.reason = text
         self._card.growth = self._growing.growth()
         self._before_end(sys._getframe(1))
         self.stopped = True

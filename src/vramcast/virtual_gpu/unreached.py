@@ -120,7 +120,10 @@ class Unreached:
         ahead: list[tuple[str, int, Sequence[ast.stmt]]] = []
         while frame is not None:
             if frame.f_code.co_filename == self._path:
-                ahead += self._ahead(frame.f_code, frame.f_lineno)
+                found, ends = self._ahead(frame.f_code, frame.f_lineno)
+                ahead += found
+                if not ends:
+                    break
             frame = frame.f_back
         return _listed(self._items(ahead))
 
@@ -142,22 +145,29 @@ class Unreached:
     def _is_unseen(self, name: str) -> bool:
         return name in self._functions and self._functions[name][0] not in self._reached
 
-    def _ahead(self, code: CodeType, line: int) -> Iterator[tuple[str, int, Sequence[ast.stmt]]]:
-        """(function, first line, statements) of what comes after `line` in a function that is being run."""
+    def _ahead(self, code: CodeType, line: int) -> tuple[list[tuple[str, int, Sequence[ast.stmt]]], bool]:
+        """(function, first line, statements) of what comes after `line` in a function that is being run, and whether
+        the function can ever come to its end."""
         owner, body = self._body_of(code)
         loop: ast.stmt | None = None
+        after: list[list[ast.stmt]] = []
+        ends = True
         while True:
             position = _position(body, line)
             if position is None:
                 break
-            statement, rest = body[position], _without_marks(body[position + 1 :])
-            if loop is None and rest:
-                yield owner, rest[0].lineno, rest
-            if loop is None and isinstance(statement, _Loop):
-                loop = statement
+            statement = body[position]
+            if loop is None:
+                after.append(_without_marks(body[position + 1 :]))
+                if isinstance(statement, _Loop):
+                    loop = statement
+            if _is_endless(statement):
+                ends, after = False, []
             body = next((inner for inner in _inner(statement) if _position(inner, line) is not None), [])
+        ahead: list[tuple[str, int, Sequence[ast.stmt]]] = [(owner, rest[0].lineno, rest) for rest in after if rest]
         if loop is not None:
-            yield from ((owner, part.first_line, part.statements) for part in self._ahead_in(loop))
+            ahead += [(owner, part.first_line, part.statements) for part in self._ahead_in(loop)]
+        return ahead, ends
 
     def _ahead_in(self, loop: ast.stmt) -> Iterator[_Part]:
         first, last = loop.lineno, loop.end_lineno or loop.lineno
@@ -182,6 +192,13 @@ class Unreached:
                 if code.co_firstlineno in lines:
                     return node.name, node.body
         return ("", self._tree.body) if code.co_name == "<module>" else ("", [])
+
+
+def _is_endless(statement: ast.stmt) -> bool:
+    """`while True:` that nothing leaves."""
+    if not isinstance(statement, ast.While) or not isinstance(statement.test, ast.Constant) or not statement.test.value:
+        return False
+    return not any(isinstance(node, (ast.Break, ast.Return)) for node in _nodes(statement.body))
 
 
 def _position(body: Sequence[ast.stmt], line: int) -> int | None:
