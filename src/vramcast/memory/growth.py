@@ -51,10 +51,9 @@ def outlook(trace: StepTrace, conf: str | None, capacity_bytes: int, peak_reserv
     growth = trace.growth
     if growth is None:
         return None
-    room = capacity_bytes - peak_reserved_bytes
-    if room < 0:
+    if capacity_bytes < peak_reserved_bytes:
         return Outlook(growth, None, False)
-    about = trace.steps + _steps_left(trace, growth.bytes_per_step, room) + 1
+    about = trace.steps + _steps_left(trace, growth.bytes_per_step, capacity_bytes) + 1
     if trace.n_events // max(1, trace.steps) * about <= _MOST_EVENTS:
         longer = lengthened(trace, about + about // 8 + 4)
         if longer is not trace:
@@ -65,18 +64,17 @@ def outlook(trace: StepTrace, conf: str | None, capacity_bytes: int, peak_reserv
     return Outlook(growth, about, False)
 
 
-def _steps_left(trace: StepTrace, bytes_per_step: int, room_bytes: int) -> int:
-    """How many more steps there is room for beside the highest moment so far. A buffer that is replaced by a larger one
-    is there twice for a moment, so each moment of a step is continued by itself."""
+def _steps_left(trace: StepTrace, bytes_per_step: int, capacity_bytes: int) -> int:
+    """How many more steps there is room for: what the allocator only caches is given back when it must. A buffer that
+    is replaced by a larger one is there twice for a moment, so each moment of a step is continued by itself."""
     steps = _levels(trace)
     highest = max((max(levels, default=0) for levels in steps), default=0)
-    before, last = steps[-2:] if len(steps) > 1 else ([], [])
-    left = room_bytes // bytes_per_step
-    if len(before) == len(last):
-        for then, now in zip(before, last, strict=True):
+    left = (capacity_bytes - highest) // bytes_per_step
+    if len(steps) > 1 and len(steps[-2]) == len(steps[-1]):
+        for then, now in zip(steps[-2], steps[-1], strict=True):
             if now - then > bytes_per_step:
-                left = min(left, (highest + room_bytes - now) // (now - then))
-    return left
+                left = min(left, (capacity_bytes - now) // (now - then))
+    return max(left, 0)
 
 
 def _levels(trace: StepTrace) -> list[list[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ class Captures:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._there_before = set(sys.modules)
         self._ended = 0
         self._mentioned: bool | None = None
 
@@ -30,7 +31,8 @@ class Captures:
         if self._ended:
             return False
         if self._mentioned is None:
-            self._mentioned = any(map(_mentions, {self._path, *_own_files()}))
+            imported = set(sys.modules) - self._there_before
+            self._mentioned = any(map(_mentions, [self._path, *_own_files(imported)]))
         return self._mentioned
 
     @contextmanager
@@ -52,9 +54,9 @@ class Captures:
             patches.undo()
 
 
-def _own_files() -> Iterator[str]:
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
+def _own_files(modules: Iterable[str]) -> Iterator[str]:
+    for name in modules:
+        file = getattr(sys.modules.get(name), "__file__", None)
         if isinstance(file, str) and file.endswith(".py") and is_own(file):
             yield file
 

@@ -268,6 +268,17 @@ def _shared(tensor: torch.Tensor) -> bool:
 
 
 @contextmanager
+def _one_thread() -> Iterator[None]:
+    """For tensors so small that threads would wait for each other longer than they work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
 def _seeded(func: Any, seed: int) -> Iterator[None]:
     """An op that draws random numbers draws the same each time, and the program's own draws are as they were."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
@@ -352,7 +363,7 @@ def _prepare_all(recipe: _Recipe, *, in_full: bool) -> None:
         whole = recipe.count <= READ_LIMIT and all(view.recipe.cached is not None for view in views)
     try:
         elements = _all_elements(recipe) if whole else recipe.sampled()
-        if recipe.made_up and _is_new_infinity(recipe, elements, views):
+        if views and recipe.made_up and _is_new_infinity(recipe, elements, views):
             elements = elements.nan_to_num(1.0, 1.0, 1.0)
     except _FAILURES:
         elements = _Layer(recipe.dtype, recipe.count * recipe.dtype.itemsize, recipe.seed).sampled()
@@ -589,7 +600,8 @@ class Guesses:
         with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
             if not isinstance(view, _View):
                 return tensor
-            _prepare(view.recipe)
+            with _one_thread():
+                _prepare(view.recipe)
             self.made_up = view.recipe.made_up
             return view.read()
 

@@ -117,7 +117,7 @@ class Unreached:
 
     def summary(self, frame: FrameType | None) -> str:
         """What a script that is stopped at `frame` would still do, in a few words; empty where that is nothing."""
-        ahead: list[tuple[str, int, Sequence[ast.stmt]]] = []
+        ahead: list[tuple[str, _Part]] = []
         while frame is not None:
             if frame.f_code.co_filename == self._path:
                 found, ends = self._ahead(frame.f_code, frame.f_lineno)
@@ -127,27 +127,31 @@ class Unreached:
             frame = frame.f_back
         return _listed(self._items(ahead))
 
-    def _items(self, ahead: list[tuple[str, int, Sequence[ast.stmt]]]) -> list[str]:
+    def _items(self, ahead: list[tuple[str, _Part]]) -> list[str]:
         file = os.path.basename(self._path)
         functions: dict[str, None] = {}
         rests: dict[str, None] = {}
-        for owner, line, statements in ahead:
-            called = _called(statements)
+        for owner, part in ahead:
+            called = _called(part.statements)
             own = [name for name in called if self._is_unseen(name)]
             functions.update(dict.fromkeys(f"{name}() ({file}:{self._functions[name][1].lineno})" for name in own))
             others = [name for name in called if name not in self._functions and name not in _HARMLESS]
-            if others:
-                whole = f"{owner}()" if owner else file
+            whole = f"{owner}()" if owner else file
+            if part.is_branch and not own:
+                telling = next(word for word in _words(part.statements) if _is_telling(word))
+                rests[f"the branch at line {part.first_line} of {whole} ({telling})"] = None
+            elif others:
                 shown = ", ".join(dict.fromkeys(others[:2]))
-                rests[f"the rest of {whole} from line {line} ({shown}{', ...' if len(others) > 2 else ''})"] = None
+                more = ", ..." if len(others) > 2 else ""
+                rests[f"the rest of {whole} from line {part.first_line} ({shown}{more})"] = None
         return [*functions, *rests]
 
     def _is_unseen(self, name: str) -> bool:
         return name in self._functions and self._functions[name][0] not in self._reached
 
-    def _ahead(self, code: CodeType, line: int) -> tuple[list[tuple[str, int, Sequence[ast.stmt]]], bool]:
-        """(function, first line, statements) of what comes after `line` in a function that is being run, and whether
-        the function can ever come to its end."""
+    def _ahead(self, code: CodeType, line: int) -> tuple[list[tuple[str, _Part]], bool]:
+        """(function, part) of what comes after `line` in a function that is being run, and whether the function can
+        ever come to its end."""
         owner, body = self._body_of(code)
         loop: ast.stmt | None = None
         after: list[list[ast.stmt]] = []
@@ -164,9 +168,9 @@ class Unreached:
             if _is_endless(statement):
                 ends, after = False, []
             body = next((inner for inner in _inner(statement) if _position(inner, line) is not None), [])
-        ahead: list[tuple[str, int, Sequence[ast.stmt]]] = [(owner, rest[0].lineno, rest) for rest in after if rest]
+        ahead: list[tuple[str, _Part]] = [(owner, _Part(False, rest)) for rest in after if rest]
         if loop is not None:
-            ahead += [(owner, part.first_line, part.statements) for part in self._ahead_in(loop)]
+            ahead += [(owner, part) for part in self._ahead_in(loop)]
         return ahead, ends
 
     def _ahead_in(self, loop: ast.stmt) -> Iterator[_Part]:
@@ -180,8 +184,7 @@ class Unreached:
                 or any(a <= start and end <= b for a, b in covered)
             ):
                 continue
-            text = " ".join(_words(part.statements)).lower()
-            if not part.is_branch or any(word in text for word in _TELLING):
+            if not part.is_branch or any(map(_is_telling, _words(part.statements))):
                 covered.append((start, end))
                 yield part
 
@@ -237,6 +240,10 @@ def _words(statements: Sequence[ast.stmt]) -> Iterator[str]:
             yield node.id
         elif isinstance(node, ast.Attribute):
             yield node.attr
+
+
+def _is_telling(word: str) -> bool:
+    return any(part in word.lower() for part in _TELLING)
 
 
 def _nodes(statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
