@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
 
 _QUIET_SECONDS = 3.0
 """Work that is done sooner says nothing outside a terminal."""
+
+_FIRST_WORD_SECONDS = 30.0
+"""After which a script that makes no step is spoken of; then after twice as long, and so on."""
 
 Progress = Callable[[str], None]
 
@@ -30,6 +36,15 @@ class Reporter:
         elif time.monotonic() - self._start > _QUIET_SECONDS:
             print(f"vramcast: {text}", file=self._stream)
 
+    def on_terminal(self, text: str) -> None:
+        if self._live:
+            self(text)
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        self.done()
+        print(f"vramcast: {text}", file=self._stream, flush=True)
+
     def done(self) -> None:
         if self._live and self._width:
             self._stream.write(f"\r{'':<{self._width}}\r")
@@ -47,3 +62,41 @@ def reporting() -> Iterator[Reporter]:
             yield progress
     finally:
         progress.done()
+
+
+@contextlib.contextmanager
+def announced(script: Path) -> Iterator[Progress]:
+    """Around a script that is run. On a terminal, how far it is; anywhere, now and then, that no step has come yet and
+    which line it is at."""
+    reporter = Reporter()
+    last = [time.monotonic()]
+    done = threading.Event()
+    thread = threading.get_ident()
+
+    def progress(text: str) -> None:
+        last[0] = time.monotonic()
+        reporter.on_terminal(f"vramcast: {script.name}: {text}")
+
+    def watch() -> None:
+        wait = _FIRST_WORD_SECONDS
+        while not done.wait(max(0.1, last[0] + wait - time.monotonic())):
+            if time.monotonic() - last[0] >= wait:
+                frame = sys._current_frames().get(thread)
+                reporter.line(f"{int(wait)} s without an optimizer step, now at {_line_of(frame, script)}")
+                wait *= 2
+
+    watcher = threading.Thread(target=watch, daemon=True, name="vramcast progress")
+    watcher.start()
+    try:
+        yield progress
+    finally:
+        done.set()
+        watcher.join()
+        reporter.done()
+
+
+def _line_of(frame: FrameType | None, script: Path) -> str:
+    """Of the innermost call in the script itself."""
+    while frame is not None and Path(frame.f_code.co_filename).name != script.name:
+        frame = frame.f_back
+    return f"{script.name}:{frame.f_lineno}" if frame is not None else script.name

@@ -9,6 +9,7 @@ from vramcast.allocator.trials import trials_in
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.gpus import GpuSpec
 from vramcast.memory.account import Account, account
+from vramcast.memory.growth import Outlook, outlook
 from vramcast.memory.longer import lengthened
 from vramcast.memory.replay import Refusal, Replay, replay
 from vramcast.timing import StepTime, step_time
@@ -48,6 +49,8 @@ class Prediction:
     source: str = ""
     host: HostUse | None = None
     """The computer's memory, where the run keeps a part of itself there."""
+    outlook: Outlook | None = None
+    """Where every step leaves more behind: how long memory lasts."""
     trace: StepTrace | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -90,7 +93,8 @@ def predict(
 
     `capacity_bytes` is what PyTorch may reserve at most; by default what the card has left beside context and
     kernels. "Fits" means that a replay under that limit is never refused for good: the allocator may give cached
-    memory back and try again, so this is not the same as a peak below the limit.
+    memory back and try again, so this is not the same as a peak below the limit. A run whose every step leaves more
+    behind does not fit unless memory lasts for MANY_STEPS.
     """
     if not trace.n_blocks:
         raise CannotPredict("the run allocated nothing on the GPU: does it ever move anything to cuda?")
@@ -118,9 +122,12 @@ def predict(
         tried = replay(run, allocator_conf, capacity, with_trials=True)
         touched_bytes = max(device_bytes, tried.peak_reserved.reserved_bytes + context_bytes)
         notes.append(Note("cudnn.benchmark", _benchmark_text(device_bytes, touched_bytes)))
+    grows = outlook(trace, allocator_conf, capacity, shown.peak_reserved.reserved_bytes)
+    if grows is not None:
+        notes.append(grows.note())
     return Prediction(
         gpu=gpu,
-        fits=fits,
+        fits=fits and (grows is None or grows.fits),
         peak_allocated_bytes=shown.peak_allocated.allocated_bytes,
         peak_reserved_bytes=shown.peak_reserved.reserved_bytes,
         device_bytes=device_bytes,
@@ -137,6 +144,7 @@ def predict(
         allocator_conf=shown.conf,
         source=trace.source,
         host=trace.host,
+        outlook=grows,
         trace=trace,
     )
 

@@ -37,6 +37,7 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
         "headroom_bytes": prediction.headroom_bytes,
         "host": None if prediction.host is None else prediction.host.to_dict(),
         "retries": prediction.retries,
+        "growth": _growth(prediction),
         "out_of_memory": refusal and {"tried_bytes": refusal.tried_bytes, "at": asdict(refusal.at)},
         "gpu": prediction.gpu.to_dict(),
         "source": prediction.source,
@@ -47,6 +48,16 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
         "account": account_document(prediction.account),
         "time": None if prediction.time is None else time_document(prediction.time),
         "notes": [asdict(note) for note in prediction.notes],
+    }
+
+
+def _growth(prediction: Prediction) -> dict[str, Any] | None:
+    if prediction.outlook is None:
+        return None
+    return {
+        **prediction.outlook.growth.to_dict(),
+        "out_of_memory_step": prediction.outlook.out_of_memory_step,
+        "exact": prediction.outlook.exact,
     }
 
 

@@ -29,6 +29,10 @@ def verdict(prediction: Prediction) -> str:
     usable = format_gib(prediction.limit_bytes, 1)
     if prediction.fits:
         return f"Fits {card}: needs {needs} of {usable}, {format_gib(prediction.headroom_bytes, 1)} to spare"
+    grows = prediction.outlook
+    if grows is not None and prediction.out_of_memory is None:
+        growth = format_size(grows.growth.bytes_per_step)
+        return f"Does not fit {card} for long: needs {needs} of {usable}, grows by {growth} a step, {grows.ending}"
     needs = f"at least {needs}" if prediction.at_least else needs
     if prediction.headroom_bytes >= 0:
         # It ran out although the peak is below the limit: no free range was large enough.

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vramcast.trace.calls import CallLog
+from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse
 from vramcast.trace.schema import ALLOC, EVENT_KINDS, FREE, KINDS, Note, StepTrace
 
@@ -86,6 +87,12 @@ class TraceBuilder:
     def module_of(self, block: int) -> int:
         return self._rows[block * _ROW + 2]
 
+    def size_of(self, block: int) -> int:
+        return self._rows[block * _ROW]
+
+    def module_name(self, block: int) -> str:
+        return tuple(self._modules.ids)[self.module_of(block)]
+
     def op_of(self, block: int) -> str:
         return self.op_name(self._rows[block * _ROW + 1])
 
@@ -163,6 +170,7 @@ class TraceBuilder:
         versions: Mapping[str, str] | None = None,
         source: str = "",
         host: HostUse | None = None,
+        growth: Growth | None = None,
     ) -> StepTrace:
         """The trace so far. Recording may go on afterwards; the result does not change."""
         kind = array("b", [self._default_kind]) * self._n_blocks
@@ -195,4 +203,5 @@ class TraceBuilder:
             versions=dict(versions or {}),
             source=source,
             host=host,
+            growth=growth,
         )

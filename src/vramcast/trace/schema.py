@@ -25,6 +25,7 @@ from typing import Any
 
 from vramcast.errors import UsageError
 from vramcast.trace.calls import OpCalls
+from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse
 
 KINDS: tuple[str, ...] = (
@@ -114,6 +115,8 @@ class StepTrace:
     """What was traced, as the user would name it: a script and its arguments."""
     host: HostUse | None = None
     """The computer's memory, where the run holds a part of itself there."""
+    growth: Growth | None = None
+    """Where every step leaves more behind."""
 
     born_event: array[int] = field(init=False)
     died_event: array[int] = field(init=False)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.trace.calls import OpCalls
+from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse
 from vramcast.trace.schema import EVENT_KINDS, KINDS, Note, StepTrace, TraceError
 
@@ -28,7 +29,7 @@ _BLOCK_COLUMNS = (
 )
 _TABLES = ("ops", "modules", "phases", "labels")
 # Files of earlier releases do not have these.
-_SHAPES, _SHAPE, _HOST = "shapes", "shape", "host"
+_SHAPES, _SHAPE, _HOST, _GROWTH = "shapes", "shape", "host", "growth"
 _CALLS = "calls"
 _CALL_COLUMNS = (("call", "i"), ("module", "i"), ("phase", "i"), ("flags", "b"), ("event", "q"))
 _SCALARS: tuple[tuple[str, type], ...] = (
@@ -57,6 +58,7 @@ def save(trace: StepTrace, path: Path) -> None:
         document[name] = list(getattr(trace, name))
     document[_SHAPE] = trace.shape.tolist()
     document[_HOST] = None if trace.host is None else trace.host.to_dict()
+    document[_GROWTH] = None if trace.growth is None else trace.growth.to_dict()
     for name, _ in (*_EVENT_COLUMNS, *_BLOCK_COLUMNS):
         document[name] = getattr(trace, name).tolist()
     if trace.calls is not None:
@@ -88,6 +90,8 @@ def load(path: Path) -> StepTrace:
             fields[_SHAPE] = array("i", document[_SHAPE])
         if document.get(_HOST) is not None:
             fields[_HOST] = HostUse.from_dict(document[_HOST])
+        if document.get(_GROWTH) is not None:
+            fields[_GROWTH] = Growth.from_dict(document[_GROWTH])
         if _CALLS in document:
             fields[_CALLS] = _calls(document[_CALLS])
         notes = tuple(

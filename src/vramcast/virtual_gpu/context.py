@@ -16,7 +16,7 @@ from vramcast.allocator import CachingAllocator, OutOfMemory
 from vramcast.errors import UsageError
 from vramcast.factories import without_collections
 from vramcast.gpus import GpuSpec, find_gpu
-from vramcast.trace import StepTrace
+from vramcast.trace import Growth, StepTrace, TraceBuilder
 from vramcast.trace.calls import ITERATION, ITERATION_END
 from vramcast.virtual_gpu import (
     accumulation,
@@ -79,6 +79,8 @@ class VirtualGpu:
         self._exits = ExitStack()
         self._compiled: set[str] = set()
         self._trace: StepTrace | None = None
+        self.growth: Growth | None = None
+        """To be set by who runs the steps and sees that each leaves more behind."""
         self._ledger.describe_out_of_memory = self._describe_out_of_memory
         self._machine.as_program = self._as_program
         self._machine.initialize = self._ledger.on_first_use = self._initialize
@@ -305,6 +307,30 @@ class VirtualGpu:
         """Call `callback` after each optimizer step with the number of steps of every optimizer there is."""
         self._position.on_step = callback
 
+    def on_pass(self, forward: Callable[[], None], backward: Callable[[], None]) -> None:
+        """Call these when a module is called from outside any other, and after a backward pass."""
+        self._position.on_forward, self._position.on_backward = forward, backward
+
+    @property
+    def optimizers(self) -> int:
+        """How many of PyTorch's optimizers there are."""
+        return self._position.optimizers
+
+    def count_step(self) -> None:
+        """A step has ended that no optimizer of PyTorch's made."""
+        self._position.steps_done += 1
+        self._ledger.builder.mark("step")
+
+    @property
+    def live_bytes(self) -> int:
+        """What the program asked for on the card and has not freed."""
+        return self._allocator.requested_bytes
+
+    @property
+    def builder(self) -> TraceBuilder:
+        """The trace as it is being made."""
+        return self._ledger.builder
+
     def name_module(self, module: torch.nn.Module, name: str) -> None:
         """Call a module by this name in the account instead of by its class; it need never be called."""
         self._position.name_module(module, name)
@@ -361,6 +387,7 @@ class VirtualGpu:
             versions=_versions(),
             source=self.source,
             host=self._ledger.host.use(),
+            growth=self.growth,
         )
 
     def _describe_out_of_memory(self, error: OutOfMemory) -> str:

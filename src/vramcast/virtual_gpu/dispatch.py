@@ -160,11 +160,13 @@ class DispatchMode(TorchDispatchMode):
             return func(*args, **kwargs)
         if device == HOST:
             if not args[0].is_meta:
-                return host_ops.written_unseen(args[0])
+                return host_ops.write_for_real(self.machine, func, args, kwargs)
             args, kwargs = host_ops.host_arguments(args, kwargs)
             known = None
         self.enter(func)
-        return self.run_in_place(func, args, kwargs, device, known)
+        out = self.run_in_place(func, args, kwargs, device, known)
+        self._note_written(func, args, kwargs)
+        return out
 
     def run_in_place(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int, known: KnownCall | None = None
@@ -177,7 +179,6 @@ class DispatchMode(TorchDispatchMode):
             out = args[0]
         self.adopt(out, device)
         values.update_in_place(self, func, args, kwargs)
-        self._note_written(func, args, kwargs)
         return out
 
     def _foreach_in_place(

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from vramcast.trace.host import PINNED
 from vramcast.trace.schema import KINDS
-from vramcast.virtual_gpu import host_ops
+from vramcast.virtual_gpu import host_ops, reads
 from vramcast.virtual_gpu.dispatch import REAL, DispatchMode
 from vramcast.virtual_gpu.kernels import sparse
 from vramcast.virtual_gpu.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS
@@ -23,6 +23,9 @@ from vramcast.virtual_gpu.storages import GPU, HOST, UNKNOWN_CONTENT, block_of, 
 CUDA0 = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 META = torch.device("meta")
+
+_LARGEST_PRINTED = 1 << 20
+"""Elements; a larger tensor is printed without any."""
 
 _MODEL_STATE = {WEIGHTS, GRADIENTS, OPTIMIZER_STATE, BUFFERS}
 
@@ -125,6 +128,11 @@ class FunctionMode(TorchFunctionMode):
         elif device.type == "meta" and not (here == REAL and tensor.is_meta):
             return self._copy(tensor, META, dtype, REAL, **options)
         return tensor.to(dtype or tensor.dtype, **options)
+
+    def read(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
+        """The contents of a tensor without data, on the CPU."""
+        with torch._C.DisableTorchFunction():
+            return reads.read(self.dispatch.machine, tensor, what)
 
     def _to_host(self, tensor: torch.Tensor, dtype: torch.dtype | None, **options: Any) -> torch.Tensor:
         block = block_of(tensor)
@@ -346,20 +354,50 @@ def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
             "can't convert cuda:0 device type tensor to numpy. "
             "Use Tensor.cpu() to copy the tensor to host memory first."
         )
-    if tensor.is_meta:
-        tensor = torch.zeros(tensor.shape, dtype=tensor.dtype)
-    return func(tensor, **kwargs)
+    if placement(tensor) == REAL:
+        return func(tensor, **kwargs)
+    if tensor.requires_grad and not kwargs.get("force"):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+    return mode.read(tensor, "read by NumPy").clone().numpy()
 
 
-@handles(torch.Tensor.__repr__, torch.Tensor.__format__)
+@handles(torch.Tensor.__array__)
+def _array(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if placement(args[0]) == REAL:
+        return func(*args, **kwargs)
+    array, dtype = _numpy(mode, func, args[:1], {}), args[1] if len(args) > 1 else kwargs.get("dtype")
+    return array if dtype is None else array.astype(dtype, copy=False)
+
+
+@handles(torch.Tensor.tolist)
+def _tolist(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    if placement(tensor) == GPU:
+        tensor = mode.move(tensor, CPU, None)
+    return func(mode.read(tensor, "read as a list") if placement(tensor) == HOST else tensor)
+
+
+@handles(torch.Tensor.__format__)
+def _format(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    tensor, *rest = args
+    if placement(tensor) == REAL:
+        return str(func(*args, **kwargs))
+    if tensor.dim() == 0:
+        return str(tensor.item().__format__(*rest, **kwargs))
+    return str(_repr(mode, func, (tensor,), {}))
+
+
+@handles(torch.Tensor.__repr__, torch.Tensor.__str__)
 def _repr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     tensor = args[0]
-    if not tensor.is_meta:
+    if placement(tensor) == REAL:
         return str(func(*args, **kwargs))
-    content = known_values(tensor)
-    if content is not None:
-        return f"{content!r}"
-    return f"tensor(..., device='{device_of(tensor)}', size={tuple(tensor.shape)}, dtype={tensor.dtype})"
+    device = "" if placement(tensor) == HOST else f", device='{device_of(tensor)}'"
+    if tensor.layout is not torch.strided or tensor.numel() > _LARGEST_PRINTED:
+        return f"tensor(...{device}, size={tuple(tensor.shape)}, dtype={tensor.dtype})"
+    content = mode.read(tensor, "printed")
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+        return f"{repr(content.clone()).removesuffix(')')}{device})"
 
 
 @handles(torch.Tensor.new)

@@ -1,33 +1,49 @@
-"""Plausible contents of tensors that only a real run would know, worked out when a size depends on them.
+"""Plausible contents of tensors that only a real run would know, worked out when the program asks for them.
 
-How many boxes overlap enough, how many tokens an expert gets, how many elements pass a threshold: such sizes come from
-activations, which nobody knows without running the network, and from data, which is known. So each small tensor that a
+How many boxes overlap enough, how many tokens an expert gets, whether a loss is finite: such answers come from
+activations, which nobody knows without running the network, and from data, which is known. So each tensor that a
 forward pass makes with simple arithmetic remembers how it was made (no tensor is kept, only the recipe). When the
-program asks for a size, the recipe is run on the CPU with small random numbers in place of what a layer computed, as a
-freshly initialised head would give. What is known stays exact: boxes of the data set, anchors, labels, masks.
+program asks, the recipe is run on the CPU with small random numbers in place of what a layer computed, as a freshly
+initialised head would give. What is known stays exact: boxes of the data set, anchors, labels, masks.
+
+There are two ways to ask, and what one of them has worked out the other keeps to:
+
+`arguments`, `contents`   for a size that depends on contents: every element is worked out, up to LIMIT of them
+`read`                    for a value that the program reads: from samples (see samples.py) where the whole would take
+                          long. Numbers are finite unless the program itself brings an infinity in, and a number of
+                          which nothing is known is 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.virtual_gpu import samples
 from vramcast.virtual_gpu.storages import ATTRIBUTE, UNKNOWN_CONTENT, Block, block_of
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.position import Position
 
 LIMIT = 1 << 23
-"""Most elements of a tensor whose contents are ever worked out."""
+"""Most elements of a tensor whose contents are ever worked out for a size."""
+READ_LIMIT = 1 << 20
+"""Most elements, all that go into it together, for which a value that is read is worked out in full."""
 DEPTH = 150
 """Longest chain of recipes; beyond it a tensor counts as made by a layer."""
 SPREAD = 0.1
 """Standard deviation of what layers compute."""
 _KEPT_BYTES = 1 << 22
+_SMALL = 1 << 12
+"""A tensor with no more elements is laid out in full, also where it came of samples."""
+_UNCOUNTED = 1 << 32
 _CPU = torch.device("cpu")
 _OVERWRITES = frozenset({"copy_", "fill_", "zero_"})
+_RANDOM_WRITES = frozenset({"bernoulli_", "exponential_", "log_normal_", "normal_", "random_", "uniform_"})
+_FAILURES = (LookupError, RuntimeError, NotImplementedError, TypeError, ValueError)
 
 # Elementwise arithmetic, comparisons, reductions, selections: cheap on the CPU, and what sizes are made of. Layers
 # (convolutions, matrix products, norms, attention) are not among them.
@@ -46,37 +62,64 @@ _SIMPLE = frozenset((
 
 
 class _Recipe:
-    """How the bytes of a storage came about. `made_up`: whether random numbers go into it."""
+    """How the bytes of a storage came about.
 
-    __slots__ = ("cached", "depth", "made_up")
+    `made_up`: whether random numbers go into it.
+    `for_reads`: it serves reads alone. Where a size depends on it, `stand_in` takes its place, if there is one.
+    `seed`: of the random numbers that it draws.
+    `cached`, `sample`: its contents once they were worked out, in full or as a sample.
+    """
 
-    def __init__(self, depth: int, made_up: bool = False) -> None:
-        self.depth = depth
-        self.made_up = made_up
+    __slots__ = ("cached", "count", "depth", "dtype", "for_reads", "made_up", "sample", "seed", "stand_in")
+
+    def __init__(self, depth: int, dtype: torch.dtype, nbytes: int) -> None:
+        self.depth, self.dtype, self.count = depth, dtype, nbytes // dtype.itemsize
+        self.made_up = self.for_reads = False
+        self.seed = 0
         self.cached: torch.UntypedStorage | None = None
+        self.sample: torch.Tensor | None = None
+        self.stand_in: _Layer | None = None
 
     def work_out(self, done: dict[_Recipe, torch.UntypedStorage]) -> torch.UntypedStorage:
+        raise NotImplementedError
+
+    def views(self) -> Iterator[_View]:
+        """Of what goes into it."""
+        return iter(())
+
+    def sampled(self) -> torch.Tensor:
+        """Some of its elements, once all that goes into it was worked out."""
         raise NotImplementedError
 
 
 class _Known(_Recipe):
     def __init__(self, content: torch.UntypedStorage) -> None:
-        super().__init__(0)
+        super().__init__(0, torch.uint8, content.nbytes())
         self.cached = content
 
 
 class _Layer(_Recipe):
     """Numbers that a layer computed; the same again whenever they are asked for."""
 
-    __slots__ = ("dtype", "nbytes", "seed")
+    __slots__ = ("counted",)
 
-    def __init__(self, dtype: torch.dtype, nbytes: int, seed: int) -> None:
-        super().__init__(0, made_up=True)
-        self.dtype, self.nbytes, self.seed = dtype, nbytes, seed
+    def __init__(self, dtype: torch.dtype, nbytes: int, seed: int, *, counted: bool = False) -> None:
+        super().__init__(0, dtype, nbytes)
+        self.seed, self.counted, self.made_up = seed, counted, True
 
     def work_out(self, done: dict[_Recipe, torch.UntypedStorage]) -> torch.UntypedStorage:
-        numbers = torch.randn(self.nbytes // self.dtype.itemsize, generator=torch.Generator().manual_seed(self.seed))
-        return numbers.mul_(SPREAD).to(self.dtype).untyped_storage()
+        return self._numbers(self.count).untyped_storage()
+
+    def sampled(self) -> torch.Tensor:
+        if self.count == 1 or not self.dtype.is_floating_point:
+            return torch.full((1,), 0 if self.dtype == torch.bool else 1, dtype=self.dtype)
+        return self._numbers(samples.SIZE)
+
+    def _numbers(self, count: int) -> torch.Tensor:
+        if not self.dtype.is_floating_point:
+            raise LookupError
+        generator = torch.Generator().manual_seed(self.seed)
+        return torch.randn(count, generator=generator).mul_(SPREAD).to(self.dtype)
 
 
 class _View:
@@ -86,12 +129,58 @@ class _View:
 
     def __init__(self, recipe: _Recipe, tensor: torch.Tensor) -> None:
         self.recipe = recipe
-        self.dtype, self.offset = tensor.dtype, tensor.storage_offset()
+        self.dtype, self.offset = tensor.dtype, int(tensor.storage_offset())
         self.size, self.stride = tensor.size(), tensor.stride()
 
     def on(self, content: torch.UntypedStorage) -> torch.Tensor:
         view: Any = torch.empty(0, dtype=self.dtype)
         return view.set_(content, self.offset, self.size, self.stride)  # type: ignore[no-any-return]
+
+    def read(self) -> torch.Tensor:
+        """All of it, once its recipe was worked out."""
+        recipe = self.recipe
+        if recipe.cached is not None:
+            return self.on(recipe.cached)
+        elements = self._elements()
+        if torch.Size(self.size) and _is_dense(self.size, self.stride):
+            count = self.size.numel()
+            shifted = elements.roll(-(self.offset % elements.numel()))
+            return shifted.repeat(-(-count // elements.numel()))[:count].reshape(self.size)
+        return samples.laid_out(elements, self.offset, self.size, self.stride)
+
+    def sampled(self) -> samples.Sampled:
+        if self.recipe.cached is not None:
+            return samples.Sampled(samples.take(self.on(self.recipe.cached)), self.size)
+        elements = self._elements()
+        if self.size.numel() == 1:
+            elements = elements[self.offset % elements.numel()].reshape(1)
+        return samples.Sampled(elements, self.size)
+
+    def _elements(self) -> torch.Tensor:
+        if self.recipe.sample is None:
+            raise LookupError
+        return self.recipe.sample.to(self.dtype)
+
+
+def _is_dense(size: torch.Size, stride: tuple[int, ...]) -> bool:
+    expected = 1
+    for length, step in zip(reversed(size), reversed(stride), strict=True):
+        if length != 1 and step != expected:
+            return False
+        expected *= length
+    return True
+
+
+class _Ingredients:
+    """An op's arguments, each tensor of the card as a view."""
+
+    __slots__ = ("args", "depth", "for_reads", "kwargs", "made_up")
+
+    def __init__(self, args: list[Any], kwargs: dict[str, Any], for_reads: bool) -> None:
+        self.args, self.kwargs, self.for_reads = args, kwargs, for_reads
+        recipes = [view.recipe for view in _views([args, kwargs])]
+        self.depth = 1 + max((recipe.depth for recipe in recipes), default=0)
+        self.made_up = any(recipe.made_up for recipe in recipes)
 
 
 class _Result(_Recipe):
@@ -99,13 +188,18 @@ class _Result(_Recipe):
 
     __slots__ = ("args", "func", "kwargs", "output", "view")
 
-    def __init__(self, func: Any, args: list[Any], kwargs: dict[str, Any], output: int, out: torch.Tensor, depth: int):
-        super().__init__(depth)
-        self.func, self.args, self.kwargs, self.output = func, args, kwargs, output
+    def __init__(self, func: Any, given: _Ingredients, output: int, out: torch.Tensor) -> None:
+        super().__init__(given.depth, out.dtype, out.numel() * out.element_size())
+        self.func, self.args, self.kwargs, self.output = func, given.args, given.kwargs, output
+        self.made_up, self.for_reads = given.made_up, given.for_reads
         self.view = _View(self, out)
 
+    def views(self) -> Iterator[_View]:
+        return _views([self.args, self.kwargs])
+
     def work_out(self, done: dict[_Recipe, torch.UntypedStorage]) -> torch.UntypedStorage:
-        made = self.func(*_real(self.args, done), **_real(self.kwargs, done))
+        with _seeded(self.func, self.seed):
+            made = self.func(*_real(self.args, done), **_real(self.kwargs, done))
         if not isinstance(made, torch.Tensor):
             made = made[self.output]
         if made.shape != self.view.size or made.dtype != self.view.dtype:
@@ -115,38 +209,113 @@ class _Result(_Recipe):
         content: torch.UntypedStorage = made.untyped_storage()
         return content
 
+    def sampled(self) -> torch.Tensor:
+        name = self.func._schema.name.removeprefix("aten::")
+        with _seeded(self.func, self.seed):
+            made = samples.run(self.func, name, _sampled(self.args), _sampled(self.kwargs), self.view.size)
+        if not isinstance(made, torch.Tensor):
+            made = made[self.output]
+        if made is None:
+            raise LookupError
+        return made.to(self.dtype).reshape(-1)  # type: ignore[no-any-return]
+
 
 class _Written(_Recipe):
     """What a storage holds after an op has written into it, or into a part of it."""
 
     __slots__ = ("args", "before", "func", "kwargs", "target")
 
-    def __init__(
-        self, before: _Recipe | int, func: Any, args: tuple[Any, list[Any]], kwargs: dict[str, Any], depth: int
-    ) -> None:
-        super().__init__(depth)
-        self.before, self.func, (self.target, self.args), self.kwargs = before, func, args, kwargs
+    def __init__(self, before: _Recipe | int, func: Any, target: torch.Tensor, given: _Ingredients, block: Block):
+        super().__init__(given.depth, target.dtype, block.nbytes)
+        self.before, self.func, self.args, self.kwargs = before, func, given.args, given.kwargs
+        self.target = _View(_NOWHERE, target)
+        self.made_up, self.for_reads = given.made_up, given.for_reads
+        if isinstance(before, _Recipe):
+            self.depth, self.made_up = max(self.depth, 1 + before.depth), self.made_up or before.made_up
+
+    def views(self) -> Iterator[_View]:
+        if isinstance(self.before, _Recipe):
+            whole = _View.__new__(_View)
+            whole.recipe, whole.dtype, whole.offset = self.before, self.dtype, 0
+            whole.size, whole.stride = torch.Size((self.count,)), (1,)
+            yield whole
+        yield from _views([self.args, self.kwargs])
 
     def work_out(self, done: dict[_Recipe, torch.UntypedStorage]) -> torch.UntypedStorage:
         if isinstance(self.before, int):
             content = torch.zeros(self.before, dtype=torch.uint8).untyped_storage()
         else:
             content = _worked_out(self.before, done).clone()
-        self.func(self.target.on(content), *_real(self.args, done), **_real(self.kwargs, done))
+        with _seeded(self.func, self.seed):
+            self.func(self.target.on(content), *_real(self.args, done), **_real(self.kwargs, done))
         return content
+
+    def sampled(self) -> torch.Tensor:
+        if isinstance(self.before, int):
+            elements = torch.zeros(samples.SIZE, dtype=self.dtype)
+        else:
+            before = next(self.views()).sampled().elements
+            elements = before.to(self.dtype, copy=True) if before.numel() > 1 else before.repeat(samples.SIZE)
+        if self.target.size.numel() == self.count and self.target.dtype == self.dtype:
+            args, kwargs = _sampled(self.args), _sampled(self.kwargs)
+            with _seeded(self.func, self.seed):
+                self.func(elements, *samples.elements_of(args), **samples.elements_of(kwargs))
+        return elements  # what is written into a part of it is too little to show
 
 
 def _shared(tensor: torch.Tensor) -> bool:
     return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """For tensors so small that threads would wait for each other longer than they work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _seeded(func: Any, seed: int) -> Iterator[None]:
+    """An op that draws random numbers draws the same each time, and the program's own draws are as they were."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        yield
+        return
+    generator = torch.default_generator
+    state = generator.get_state()
+    generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        generator.set_state(state)
+
+
+# -- sizes: every element ---------------------------------------------------------------------------------------
+
+
 def _worked_out(recipe: _Recipe, done: dict[_Recipe, torch.UntypedStorage]) -> torch.UntypedStorage:
     content = recipe.cached if recipe.cached is not None else done.get(recipe)
     if content is None:
-        content = done[recipe] = recipe.work_out(done)
+        content = done[recipe] = _whole(recipe, done)
         if content.nbytes() <= _KEPT_BYTES:
             recipe.cached = content
     return content
+
+
+def _whole(recipe: _Recipe, done: dict[_Recipe, torch.UntypedStorage]) -> torch.UntypedStorage:
+    if recipe.count > LIMIT:
+        raise LookupError
+    if recipe.sample is not None:  # read before
+        repeats = -(-recipe.count // recipe.sample.numel())
+        return recipe.sample.repeat(repeats)[: recipe.count].clone().untyped_storage()
+    if recipe.for_reads:
+        if recipe.stand_in is None:
+            raise LookupError
+        return recipe.stand_in.work_out(done)
+    return recipe.work_out(done)
 
 
 def _real(value: Any, done: dict[_Recipe, torch.UntypedStorage]) -> Any:
@@ -159,15 +328,107 @@ def _real(value: Any, done: dict[_Recipe, torch.UntypedStorage]) -> Any:
     return value
 
 
+# -- reads: every element, or a sample --------------------------------------------------------------------------
+
+
+def _prepare(recipe: _Recipe) -> None:
+    """Work a recipe out for a read, and all that goes into it."""
+    if recipe.cached is None and recipe.sample is None:
+        _prepare_all(recipe, in_full=_cost(recipe, set()) <= READ_LIMIT)
+
+
+def _cost(recipe: _Recipe, counted: set[_Recipe]) -> int:
+    """Elements to be worked out."""
+    if recipe in counted or recipe.cached is not None:
+        return 0
+    counted.add(recipe)
+    cost = recipe.count
+    if recipe.sample is None:
+        for view in recipe.views():
+            cost += _cost(view.recipe, counted)
+            if cost > READ_LIMIT:
+                break
+    return cost
+
+
+def _prepare_all(recipe: _Recipe, *, in_full: bool) -> None:
+    if recipe.cached is not None or recipe.sample is not None:
+        return
+    views = list(recipe.views())
+    for view in views:
+        _prepare_all(view.recipe, in_full=in_full)
+    if isinstance(recipe, _Layer):
+        whole = recipe.dtype.is_floating_point and 1 < recipe.count <= (READ_LIMIT if in_full else _SMALL)
+    else:
+        whole = recipe.count <= READ_LIMIT and all(view.recipe.cached is not None for view in views)
+    try:
+        elements = _all_elements(recipe) if whole else recipe.sampled()
+        if views and recipe.made_up and _is_new_infinity(recipe, elements, views):
+            elements = elements.nan_to_num(1.0, 1.0, 1.0)
+    except _FAILURES:
+        elements = _Layer(recipe.dtype, recipe.count * recipe.dtype.itemsize, recipe.seed).sampled()
+        recipe.made_up = True
+        whole = False
+    if not whole and recipe.count <= _SMALL:
+        elements = elements.repeat(-(-recipe.count // max(elements.numel(), 1)))[: recipe.count].clone()
+        whole = True
+    if whole:
+        recipe.cached = elements.untyped_storage()
+    else:
+        recipe.sample = elements
+
+
+def _all_elements(recipe: _Recipe) -> torch.Tensor:
+    elements: Any = torch.empty(0, dtype=recipe.dtype)
+    return elements.set_(recipe.work_out({}), 0, (recipe.count,), (1,))  # type: ignore[no-any-return]
+
+
+def _is_new_infinity(recipe: _Recipe, elements: torch.Tensor, views: list[_View]) -> bool:
+    """Made-up numbers divided by zero, or their logarithm was taken: the real ones are taken to be sound."""
+    if not recipe.dtype.is_floating_point or bool(elements.isfinite().all()):
+        return False
+    for value in _plain([getattr(recipe, "args", []), getattr(recipe, "kwargs", {})]):
+        if isinstance(value, float) and value - value != 0:
+            return False
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and not bool(value.isfinite().all()):
+            return False
+    given = (view.sampled().elements for view in views)
+    return all(bool(part.isfinite().all()) for part in given if part.is_floating_point())
+
+
+def _plain(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _plain(item)
+    elif isinstance(value, dict):
+        yield from _plain(list(value.values()))
+    elif not isinstance(value, _View):
+        yield value
+
+
+def _sampled(value: Any) -> Any:
+    if isinstance(value, _View):
+        return value.sampled()
+    if isinstance(value, torch.Tensor):
+        return samples.Sampled(samples.take(value), value.size())
+    if isinstance(value, list):
+        return [_sampled(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _CPU if name == "device" else _sampled(item) for name, item in value.items()}
+    return value
+
+
 class Guesses:
     """Notes recipes while a forward pass runs, and works contents out when they are needed."""
 
     def __init__(self, position: Position) -> None:
         self._position = position
-        self._simple: dict[int, str | None] = {}
-        """By the op's address: the dispatcher keeps every op that it met."""
-        self._layers = 0
-        self._layers_of_step = 0
+        self._names: dict[int, tuple[str, bool] | None] = {}
+        """By the op's address, for the dispatcher keeps every op that it met: its name if it has a recipe, and whether
+        that serves reads alone."""
+        self._counted = self._uncounted = self._of_step = 0
+        """Seeds that were given out in this step: to layers on which a size depends, and to all else."""
+        self._for_reads = False
         self.made_up = False
         """Whether random numbers went into the contents worked out last; otherwise they are exact."""
 
@@ -177,106 +438,139 @@ class Guesses:
         """After an op that makes new tensors."""
         if self._position.backward_depth:
             return
+        named = self._name(func)
+        if named is None:
+            return
+        if named[0] == "_foreach_norm":
+            self._note_norms(args, kwargs, out)
+            return
         outs = out if isinstance(out, (list, tuple)) else (out,)
-        if self._name(func) is None or not outs or not isinstance(outs[0], torch.Tensor) or outs[0].numel() > LIMIT:
+        if not outs or not isinstance(outs[0], torch.Tensor):
             return
         fresh = []
         for index, tensor in enumerate(outs):
-            block = _block_without_recipe(tensor)
+            block = _block_without_recipe(tensor, whole=not named[1])
             if block is not None:
                 fresh.append((index, tensor, block))
         if not fresh:
             return
-        found = self._described(args, kwargs)
-        if found is not None:
-            described, named, depth, made_up = found
+        given = self._described(args, kwargs, for_reads=named[1] or outs[0].numel() > LIMIT)
+        if given is not None:
+            seed = self._seed(counted=False)
             for index, tensor, block in fresh:
-                block.recipe = _Result(func, described, named, index, tensor, depth)
-                block.recipe.made_up = made_up
+                block.recipe = _Result(func, given, index, tensor)
+                block.recipe.seed = seed
+
+    def _note_norms(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        norm = torch.ops.aten.linalg_vector_norm.default
+        order = args[1] if len(args) > 1 else kwargs.get("ord", 2)
+        for tensor, made in zip(args[0], out, strict=True):
+            block = _block_without_recipe(made)
+            given = None if block is None else self._described((tensor, order), {}, for_reads=True)
+            if block is not None and given is not None:
+                block.recipe = _Result(norm, given, 0, made)
 
     def note_written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """After an op that wrote into its first argument."""
         target = args[0] if args else None
         block = block_of(target) if isinstance(target, torch.Tensor) and target.is_meta else None
-        if block is None:
+        if block is None or target is None:
             return
         if block.values is not None:
             block.recipe = None
             return
         before, block.recipe = block.recipe, None
-        name = self._name(func)
-        if name is None or target is None or target.numel() > LIMIT:
+        named = self._name(func)
+        if named is None:
             return
+        name, for_reads = named
+        large = target.numel() > LIMIT
+        if large and (self._position.backward_depth or self._position.in_optimizer):
+            return  # gradients and optimizer state: as good as made by a layer
         whole = target.numel() * target.element_size() == block.nbytes
-        start: _Recipe | int | None = block.nbytes if name in _OVERWRITES and whole else before
+        overwrites = name in _OVERWRITES or name in _RANDOM_WRITES
+        start: _Recipe | int | None = block.nbytes if overwrites and whole else before
         if start is None:
-            start = self._layer(target, block)
-        found = self._described(args[1:], kwargs)
-        if start is None or found is None:
+            start = self._layer(target, block, counted=not for_reads and not large)
+        block.recipe = start if isinstance(start, _Recipe) else before  # it may be among the arguments too
+        given = self._described(args[1:], kwargs, for_reads=for_reads or large)
+        block.recipe = None
+        if given is None:
             return
-        described, named, depth, made_up = found
-        if not isinstance(start, int):
-            depth, made_up = max(depth, 1 + start.depth), made_up or start.made_up
-        if depth <= DEPTH:
-            block.recipe = _Written(start, func, (_View(_NOWHERE, target), described), named, depth)
-            block.recipe.made_up = made_up
+        if isinstance(start, _Recipe) and start.for_reads:
+            given.for_reads = given.for_reads or start.stand_in is None
+        written = _Written(start, func, target, given, block)
+        written.made_up = written.made_up or name in _RANDOM_WRITES
+        written.seed = self._seed(counted=False)
+        if written.depth <= DEPTH:
+            block.recipe = written
 
     def keep(self, block: Block) -> None:
         """Before known values are given up because something unknown is written over a part of them."""
         if block.recipe is None and block.values is not None:
             block.recipe = _Known(block.values)
 
-    def _name(self, func: Any) -> str | None:
-        """The op's name if it is simple."""
-        if id(func) not in self._simple:
-            name = func._schema.name
-            plain = name.removeprefix("aten::")
-            simple = name.startswith("aten::") and (plain in _SIMPLE or plain.removesuffix("_") in _SIMPLE)
-            self._simple[id(func)] = plain if simple else None
-        return self._simple[id(func)]
+    def _name(self, func: Any) -> tuple[str, bool] | None:
+        if id(func) not in self._names:
+            self._names[id(func)] = _name(func)
+        return self._names[id(func)]
 
-    def _described(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[list[Any], dict[str, Any], int, bool] | None:
+    def _described(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, for_reads: bool) -> _Ingredients | None:
+        self._for_reads = for_reads
         try:
             described = [self._describe(arg) for arg in args]
             named = {name: self._describe(value) for name, value in kwargs.items()}
         except LookupError:
             return None
-        recipes = [view.recipe for view in _views([*described, *named.values()])]
-        depth = 1 + max((recipe.depth for recipe in recipes), default=0)
-        return (described, named, depth, any(r.made_up for r in recipes)) if depth <= DEPTH else None
+        given = _Ingredients(described, named, self._for_reads)
+        return given if given.depth <= DEPTH else None
 
     def _describe(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             if not value.is_meta:
-                if value.numel() > LIMIT or getattr(value.untyped_storage(), UNKNOWN_CONTENT, False):
+                if value.numel() > LIMIT or value.layout is not torch.strided:
                     raise LookupError
+                if getattr(value.untyped_storage(), UNKNOWN_CONTENT, False):
+                    self._for_reads = True
                 return value
             block = block_of(value)
             if block is None:
                 raise LookupError
-            recipe = self._recipe_of(value, block)
-            if recipe is None:
-                raise LookupError
-            return _View(recipe, value)
+            return _View(self._recipe_of(value, block), value)
         if isinstance(value, (list, tuple)):
             return [self._describe(item) for item in value]
         return value
 
-    def _recipe_of(self, tensor: torch.Tensor, block: Block) -> _Recipe | None:
-        if block.recipe is None:
-            block.recipe = _Known(block.values) if block.values is not None else self._layer(tensor, block)
-        return block.recipe  # type: ignore[no-any-return]
+    def _recipe_of(self, tensor: torch.Tensor, block: Block) -> _Recipe:
+        recipe: _Recipe | None = block.recipe
+        counted = not self._for_reads
+        if recipe is None:
+            values = block.values
+            recipe = block.recipe = _Known(values) if values is not None else self._layer(tensor, block, counted)
+        elif counted and recipe.for_reads:
+            if recipe.stand_in is None and _can_be_worked_out(tensor, block):
+                recipe.stand_in = self._layer(tensor, block, counted)
+        elif counted and isinstance(recipe, _Layer) and not recipe.counted:
+            recipe.seed, recipe.counted = self._seed(counted), True
+        if recipe.for_reads and recipe.stand_in is None:
+            self._for_reads = True
+        return recipe
 
-    def _layer(self, tensor: torch.Tensor, block: Block) -> _Recipe | None:
-        if not tensor.dtype.is_floating_point or block.nbytes > LIMIT * tensor.element_size():
-            return None
+    def _layer(self, tensor: torch.Tensor, block: Block, counted: bool) -> _Layer:
+        counted = counted and _can_be_worked_out(tensor, block)
+        layer = _Layer(tensor.dtype, block.nbytes, self._seed(counted), counted=counted)
+        layer.for_reads = not _can_be_worked_out(tensor, block)
+        return layer
+
+    def _seed(self, counted: bool) -> int:
         # Each step's layers compute the same: what is asked of them then does not change from step to step.
-        if self._layers_of_step != self._position.steps_done:
-            self._layers, self._layers_of_step = 0, self._position.steps_done
-        self._layers += 1
-        return _Layer(tensor.dtype, block.nbytes, self._layers)
+        if self._of_step != self._position.steps_done:
+            self._counted, self._uncounted, self._of_step = 0, 0, self._position.steps_done
+        if counted:
+            self._counted += 1
+            return self._counted
+        self._uncounted += 1
+        return _UNCOUNTED + self._uncounted
 
     # -- working contents out -------------------------------------------------------------------------------
 
@@ -287,18 +581,50 @@ class Guesses:
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | None:
         """An op's arguments as CPU tensors; None where one cannot be worked out."""
-        found = self._described(args, kwargs)
-        if found is None:
+        given = self._described(args, kwargs, for_reads=False)
+        if given is None or given.for_reads:
             return None
-        self.made_up = found[3]
+        self.made_up = given.made_up
         done: dict[_Recipe, torch.UntypedStorage] = {}
         try:
-            return _real(found[0], done), _real(found[1], done)
-        except (LookupError, RuntimeError, NotImplementedError, TypeError):
+            return _real(given.args, done), _real(given.kwargs, done)
+        except _FAILURES:
             return None
 
+    def read(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """What a program is told that reads a tensor: a CPU tensor; None for one that is not of the virtual card."""
+        given = self._described((tensor,), {}, for_reads=True)
+        if given is None:
+            return None
+        view = given.args[0]
+        with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+            if not isinstance(view, _View):
+                return tensor
+            with _one_thread():
+                _prepare(view.recipe)
+            self.made_up = view.recipe.made_up
+            return view.read()
 
-_NOWHERE = _Recipe(0)
+
+def _name(func: Any) -> tuple[str, bool] | None:
+    """The op's name if it has a recipe, and whether that serves reads alone."""
+    name = func._schema.name
+    plain = name.removeprefix("aten::")
+    if not name.startswith("aten::"):
+        return None
+    if plain in _SIMPLE or plain.removesuffix("_") in _SIMPLE:
+        return plain, False
+    if plain == "_foreach_norm" or plain in _RANDOM_WRITES or samples.has_rule(func, plain):
+        return plain, True
+    return None
+
+
+def _can_be_worked_out(tensor: torch.Tensor, block: Block) -> bool:
+    """As numbers of a layer, where a size depends on them."""
+    return tensor.dtype.is_floating_point and block.nbytes <= LIMIT * tensor.element_size()
+
+
+_NOWHERE = _Recipe(0, torch.uint8, 0)
 
 
 def _views(value: Any) -> Iterator[_View]:
@@ -307,12 +633,18 @@ def _views(value: Any) -> Iterator[_View]:
     elif isinstance(value, list):
         for item in value:
             yield from _views(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _views(item)
 
 
-def _block_without_recipe(tensor: Any) -> Block | None:
+def _block_without_recipe(tensor: Any, whole: bool = True) -> Block | None:
+    """`whole`: only where nothing else is in it. The kernels of a few losses return a scalar at the beginning of what
+    was a larger tensor."""
     if not isinstance(tensor, torch.Tensor) or not tensor.is_meta or tensor.layout is not torch.strided:
         return None
     block: Block | None = tensor.untyped_storage().__dict__.get(ATTRIBUTE)
     if block is None or block.values is not None or block.recipe is not None:
         return None
-    return block if tensor.numel() * tensor.element_size() == block.nbytes else None
+    fills = tensor.numel() * tensor.element_size() == block.nbytes
+    return block if fills or not (whole or tensor.storage_offset()) else None

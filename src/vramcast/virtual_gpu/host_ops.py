@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.virtual_gpu import reads
 from vramcast.virtual_gpu.storages import HOST, UNKNOWN_CONTENT, Block, attach
+
+if TYPE_CHECKING:
+    from vramcast.virtual_gpu.machine import Machine
 
 # Rules about reading and moving data hold on the host too; all others say what CUDA kernels allocate.
 _RULES_FOR_HOST = (".data_reads", ".copies", ".sparse")
@@ -57,7 +61,12 @@ def _made_up(tensor: torch.Tensor) -> torch.Tensor:
     return content.normal_() if tensor.dtype.is_floating_point or tensor.dtype.is_complex else content.zero_()
 
 
-def written_unseen(target: torch.Tensor) -> torch.Tensor:
-    """A real CPU tensor that an op would have filled with unknown numbers: it keeps those it has."""
-    setattr(target.untyped_storage(), UNKNOWN_CONTENT, True)
-    return target
+def write_for_real(machine: Machine, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """An op that writes into a real CPU tensor what follows from tensors without data."""
+    setattr(args[0].untyped_storage(), UNKNOWN_CONTENT, True)
+
+    def content(tensor: torch.Tensor) -> torch.Tensor:
+        return reads.read(machine, tensor, "written on the host") if tensor.is_meta else tensor
+
+    real = torch.utils._pytree.tree_map_only(torch.Tensor, content, (args, kwargs))
+    return func(*real[0], **real[1])  # type: ignore[no-any-return]

@@ -63,6 +63,8 @@ class Machine:
         self.libraries = Libraries()
         self.guesses = Guesses(position)
         self.graphs = CudaGraphs(ledger, position, self.note)
+        self._assumed: dict[tuple[str, str], str] = {}
+        """What was said of each line that reads an unknown value."""
         self.unknown_kernels: list[UnknownKernel] = []
         """Errors raised so far: the program may have swallowed one."""
         self.initialize: Callable[[], None] = lambda: None
@@ -153,7 +155,10 @@ class Machine:
         return error
 
     def note_unknown_read(self, what: str, assumed: str) -> None:
-        self.ledger.builder.note("unknown value", f"{what}: assumed {assumed}", caller())
+        """A line that reads many values is told of once, with the first of them."""
+        where = caller()
+        text = self._assumed.setdefault((what, where), f"{what}: assumed {assumed}")
+        self.ledger.builder.note("unknown value", text, where)
 
     def note(self, topic: str, text: str, where: Any = None) -> None:
         self.ledger.builder.note(topic, text, where)

@@ -57,6 +57,8 @@ class Position:
         self.steps_done = 0
         """Of all optimizers together."""
         self.on_step: Callable[[list[int]], None] = lambda steps: None
+        self.on_forward: Callable[[], None] = lambda: None
+        self.on_backward: Callable[[], None] = lambda: None
         self._handles: list[Any] = []
         self._adopted: list[tuple[Any, Any]] = []
         self._optimizer_depth = 0
@@ -70,6 +72,14 @@ class Position:
     @property
     def in_module(self) -> bool:
         return bool(self._stack)
+
+    @property
+    def optimizers(self) -> int:
+        return sum(1 for _ in _alive(self._optimizers.values()))
+
+    @property
+    def in_optimizer(self) -> bool:
+        return self._optimizer_depth > 0
 
     def install(self) -> None:
         self._handles = [
@@ -135,6 +145,7 @@ class Position:
             else:
                 self.ledger.phase = self._forward
                 self.ledger.host.begin()
+                self.on_forward()
         self._stack.append(name)
         self._changed(name)
         self.mark(calls.MODULE)
@@ -220,6 +231,8 @@ class Position:
                 for root in _alive(self._roots):
                     self._classify_module(root)
             self.ledger.module = self._stack[-1] if self._stack else self._outside
+            if not self._stack:
+                self.on_backward()
 
     # -- optimizer ------------------------------------------------------------------------------------------
 

@@ -6,29 +6,29 @@ import builtins
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import CodeType, ModuleType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 
 import torch
 
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.gpus import GpuSpec
 from vramcast.memory import Prediction
+from vramcast.virtual_gpu.captures import Captures
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
+from vramcast.virtual_gpu.library_stages import stages_ahead
+from vramcast.virtual_gpu.stopping import USUAL_STEPS, Enough, Stopping, counted
 from vramcast.virtual_gpu.unknown import is_machinery, short_path
+from vramcast.virtual_gpu.unreached import MARK, Unreached
 
-_PATIENCE = 50
-"""With several optimizers each should make its steps; one that lags by this factor is waited for no longer."""
+Progress = Callable[[str], None]
 
-_PATIENCE_UNSEEN = 10
-"""The same for one that has made no step at all: it may never come to it."""
+
+def _silent(text: str) -> None: ...
+
 
 _NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
-
-
-class _Enough(BaseException):
-    """Unwinds the script; not an Exception, so that the script's own handlers let it pass."""
 
 
 class ScriptFailed(CannotPredict):
@@ -44,11 +44,13 @@ def run_script(
     argv: Sequence[str] = (),
     *,
     gpu: str | GpuSpec,
-    steps: int = 3,
+    steps: int | None = 3,
     allocator_conf: str | None = None,
     limit_bytes: int | None = None,
+    progress: Progress = _silent,
 ) -> Prediction:
-    """Run `path` as `python path *argv` would, on a virtual `gpu`, until every optimizer has made `steps` steps.
+    """Run `path` as `python path *argv` would, on a virtual `gpu`, until every optimizer has made `steps` steps, or to
+    its end (None).
 
     The prediction's `trace` can be saved. Raises ScriptFailed when the script fails for another reason than memory.
     """
@@ -57,70 +59,62 @@ def run_script(
     card = virtual_gpu(
         gpu, allocator_conf=allocator_conf, limit_bytes=limit_bytes, source=" ".join([os.fspath(path), *argv])
     )
-    run_script_on(card, path, argv, steps=steps)
+    run_script_on(card, path, argv, steps=steps, progress=progress)
     if card.unknown_kernels:  # the script caught the error and went another way than it would on the card
         raise card.unknown_kernels[0]
     return card.prediction()
 
 
-def run_script_on(card: VirtualGpu, path: str, argv: Sequence[str] = (), *, steps: int = 3) -> bool:
+def run_script_on(
+    card: VirtualGpu, path: str, argv: Sequence[str] = (), *, steps: int | None = 3, progress: Progress = _silent
+) -> bool:
     """The same on a card that was not used yet; true when the script ended because memory was refused."""
-    finished = _Steps(card, steps)
-    card.on_step(finished.count)
-    card.log_ops(after_steps=steps - 1)
-    code = _compile(path)
+    script = _read(path)
+
+    def note_what_is_ahead(frame: FrameType) -> None:
+        ahead = [script.summary(frame), *stages_ahead(frame)]
+        if any(ahead):
+            parts = ", ".join(filter(None, ahead))
+            card.note("not run", f"{parts}; it may take more memory than the steps seen: --whole runs it")
+
+    captures = Captures(path)
+    stopping = Stopping(
+        card, steps, capture_is_ahead=captures.is_ahead, before_end=note_what_is_ahead, progress=progress
+    )
+    card.log_ops(after_steps=(USUAL_STEPS if steps is None else steps) - 1)
     failure: BaseException | None = None
-    with _as_main(path, argv) as main, card, _torch_settings():
+    with _as_main(path, argv) as main, card, captures.watched(), stopping.watched(), _torch_settings():
+        vars(main)[MARK] = script.reached
         try:
-            exec(code, vars(main))
-        except _Enough:
+            exec(script.compile(), vars(main))
+        except Enough:
             pass
         except SystemExit as error:
             failure = error if error.code not in (None, 0) else None
         except KeyboardInterrupt:
-            raise
+            if steps is not None:
+                raise
+            stopping.interrupted()
         except BaseException as error:
             failure = error
     if isinstance(failure, torch.OutOfMemoryError):
         card.end_at_last_refusal()
     elif failure is not None and not card.trace().ends_refused:
-        raise _explain(failure, path, finished.fewest)
-    finished.note_what_is_missing(stopped_by_memory=failure is not None)
+        raise _explain(failure, path, stopping.fewest)
+    if stopping.reason and not card.trace().n_blocks:
+        raise CannotPredict(f"{stopping.reason}, and nothing was allocated on the GPU until then")
+    if failure is None:
+        stopping.note_what_is_missing()
     return failure is not None
 
 
-class _Steps:
-    """Counts optimizer steps and ends the script when there are enough."""
-
-    def __init__(self, card: VirtualGpu, wanted: int) -> None:
-        self._card = card
-        self._wanted = wanted
-        self.fewest = 0
-        self._lagging = False
-
-    def count(self, steps: list[int]) -> None:
-        stepping = [made for made in steps if made]
-        self.fewest, most = min(stepping), max(stepping)
-        self._lagging = self.fewest < self._wanted
-        patience = _PATIENCE if self._lagging else _PATIENCE_UNSEEN if len(stepping) < len(steps) else 1
-        if most >= self._wanted * patience:
-            raise _Enough
-
-    def note_what_is_missing(self, *, stopped_by_memory: bool) -> None:
-        if stopped_by_memory:
-            return
-        if not self.fewest:
-            self._card.note("steps", "the script made no optimizer step: gradients and optimizer state may be missing")
-        elif self._lagging:
-            made = _counted(self.fewest)
-            self._card.note("steps", f"the script ended after {made}; {self._wanted} were asked for")
-
-
-def _compile(path: str) -> CodeType:
+def _read(path: str) -> Unreached:
     with open(path, "rb") as file:
         source = file.read()
     try:
-        return compile(source, path, "exec", dont_inherit=True)
+        script = Unreached(source, path)
+        script.compile()
+        return script
     except (SyntaxError, ValueError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
         raise UsageError(f"{short_path(path)}{line}: not a Python script: {error.args[0]}") from None
@@ -170,7 +164,7 @@ def _explain(failure: BaseException, path: str, steps: int) -> CannotPredict:
         return failure
     if isinstance(failure, SystemExit):
         what = failure.code if isinstance(failure.code, str) else f"exit code {failure.code}"
-        return ScriptFailed(f"{short_path(path)} ended itself after {_counted(steps)}: {what}")
+        return ScriptFailed(f"{short_path(path)} ended itself after {counted(steps)}: {what}")
     text = "".join(traceback.format_exception(type(failure), failure, _from_script(failure.__traceback__)))
     said = str(failure).strip().splitlines()
     reason = f"{type(failure).__name__}: {said[0]}" if said else type(failure).__name__
@@ -181,10 +175,6 @@ def _explain(failure: BaseException, path: str, steps: int) -> CannotPredict:
             'vramcast what it returns with @vramcast.rule("namespace::op").'
         )
     return ScriptFailed(message, text)
-
-
-def _counted(steps: int) -> str:
-    return f"{steps} optimizer step{'' if steps == 1 else 's'}"
 
 
 def _from_script(trace: TracebackType | None) -> TracebackType | None:

@@ -76,6 +76,21 @@ def caller(*beyond: str) -> str:
     return outermost
 
 
+def own_line() -> str:
+    """file:line of the innermost frame of the user's own code or, failing that, as `caller` has it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_own(frame.f_code.co_filename):
+            return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return caller()
+
+
+def is_own(filename: str) -> bool:
+    """Whether a file is the user's: neither machinery nor a package that was installed."""
+    return not is_machinery(filename) and not any(folder in filename for folder in _PACKAGE_FOLDERS)
+
+
 def is_machinery(filename: str) -> bool:
     """Whether a file is torch's, vramcast's or Python's own: what the user wrote, or a model library, is not."""
     if filename.startswith((_TORCH, _VRAMCAST, "<frozen ")):

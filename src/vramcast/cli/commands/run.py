@@ -26,13 +26,18 @@ from vramcast.cli.options import (
     use_calibration,
     write_chrome,
 )
+from vramcast.cli.progress import announced
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_card_options(parser)
     add_calibration_option(parser)
-    parser.add_argument(
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
         "--steps", type=positive, default=3, metavar="N", help="stop after N optimizer steps (default %(default)s)"
+    )
+    length.add_argument(
+        "--whole", action="store_true", help="run on to the script's end: evaluation, later stages; Ctrl-C ends it"
     )
     add_json_option(parser)
     add_chrome_option(parser)
@@ -59,14 +64,15 @@ def execute(args: argparse.Namespace) -> int:
     # With --json, standard output holds the document and nothing else, whatever the script prints.
     aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
     try:
-        with aside:
+        with aside, announced(args.script) as progress:
             prediction = run_script(
                 os.fspath(args.script),
                 args.script_args,
                 gpu=spec,
-                steps=args.steps,
+                steps=None if args.whole else args.steps,
                 allocator_conf=args.allocator_conf,
                 limit_bytes=limit,
+                progress=progress,
             )
     except CannotPredict as error:
         if args.traceback:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from vramcast.virtual_gpu import values
+from vramcast.virtual_gpu import reads, values
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 from vramcast.virtual_gpu.storages import GPU, HOST, is_virtual_gpu, known_values
 
@@ -27,8 +27,8 @@ def to_copy(call: Call) -> Any:
 
 
 def read_back(call: Call, source: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A copy on the host: real where the contents are known, zeros where they are not; data-free where it is huge, or
-    a part of the run (weights, what autograd saves) that nobody reads."""
+    """A copy on the host, with the contents that every read is given; data-free where it is huge, or a part of the run
+    (weights, what autograd saves) that hardly anybody reads."""
     ledger = call.mode.ledger
     if is_virtual_gpu(source) and not torch.ops.aten.is_non_overlapping_and_dense(source):
         call.scratch(source.numel() * source.element_size())  # a dense copy is made on the card first
@@ -42,8 +42,8 @@ def read_back(call: Call, source: torch.Tensor, dtype: torch.dtype) -> torch.Ten
         return out
     if content is not None:
         return content.to(dtype, copy=True)
-    call.unknown_read("copied to the host", "zeros")
-    out = torch.zeros(source.shape, dtype=dtype)
+    content = reads.read(call.mode.machine, source, "copied to the host")
+    out = torch.empty_like(source, dtype=dtype, device="cpu").copy_(content)
     ledger.count_real(out.untyped_storage())
     return out
 
@@ -55,13 +55,7 @@ def copy_(call: Call) -> Any:
     if call.device == GPU and not is_virtual_gpu(target):
         call.scratch(*_staged_to_host(target, source, non_blocking))
     if not target.is_meta:  # device to host, into a real tensor
-        content = known_values(source)
-        if content is None:
-            call.unknown_read("copied to the host", "zeros")
-            target.zero_()
-        else:
-            target.copy_(content)
-        return target
+        return target.copy_(reads.read(call.mode.machine, source, "copied to the host"))
     if call.device == GPU and source.numel() > 1 and is_virtual_gpu(target) and not is_virtual_gpu(source):
         call.scratch(*_staged_to_card(target, source, non_blocking))
     values.update_in_place(call.mode, call.func, call.args, call.kwargs)

@@ -1,4 +1,4 @@
-"""Ops whose result depends on the data. Known contents give the real answer; otherwise a stated default."""
+"""Ops whose result depends on the data. Known contents give the real answer, others a plausible one, which is noted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from vramcast.virtual_gpu import values
+from vramcast.virtual_gpu import reads, values
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 from vramcast.virtual_gpu.storages import known_values
 
@@ -57,39 +57,24 @@ def wrap(call: Call, content: Any) -> Any:
 
 @kernel("aten::_local_scalar_dense")
 def item(call: Call) -> bool | int | float | complex:
-    tensor = call.args[0]
     call.mode.machine.synchronize()
-    content = known_values(tensor)
-    if content is not None:
-        return content.item()
-    if tensor.dtype == torch.bool:
-        answer: bool | int | float | complex = False
-    elif tensor.dtype.is_complex:
-        answer = complex(1.0)
-    elif tensor.dtype.is_floating_point:
-        answer = 1.0
-    else:
-        answer = 1
-    call.unknown_read("read as a Python number", repr(answer))
+    return reads.read(call.mode.machine, call.args[0], "read as a Python number").item()
+
+
+@kernel("aten::equal", "aten::allclose")
+def comparison(call: Call) -> bool:
+    """Of two tensors with each other, as a whole."""
+    real = values.real_arguments(call.args, call.kwargs)
+    if real is not None:
+        return bool(call.func(*real[0], **real[1]))
+    machine = call.mode.machine
+    (left, left_made_up), (right, right_made_up) = (
+        reads.look(machine, side) if side.is_meta else (side, False) for side in call.args[:2]
+    )
+    answer = bool(call.func(left, right, *call.args[2:], **call.kwargs))
+    if left_made_up or right_made_up:
+        call.unknown_read(f"torch.{call.func._schema.name.removeprefix('aten::')}", str(answer))
     return answer
-
-
-@kernel("aten::equal")
-def equal(call: Call) -> bool:
-    real = values.real_arguments(call.args, call.kwargs)
-    if real is not None:
-        return bool(torch.equal(*real[0]))
-    call.unknown_read("torch.equal", "False")
-    return False
-
-
-@kernel("aten::allclose")
-def allclose(call: Call) -> bool:
-    real = values.real_arguments(call.args, call.kwargs)
-    if real is not None:
-        return bool(torch.allclose(*real[0], **real[1]))
-    call.unknown_read("torch.allclose", "False")
-    return False
 
 
 @kernel("aten::nonzero", "aten::argwhere")

@@ -1,0 +1,46 @@
+"""The one way in which a program reads a tensor of the card: item(), bool(), tolist(), cpu(), numpy(), print().
+
+Known contents are given as they are; otherwise those that follow from how the tensor was made (guesses.py), the same
+each time, and the report says what was assumed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from vramcast.virtual_gpu.storages import known_values
+
+if TYPE_CHECKING:
+    from vramcast.virtual_gpu.machine import Machine
+
+
+def look(machine: Machine, tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """A CPU tensor with the contents, not to be written to, and whether they are made up."""
+    content = known_values(tensor)
+    if content is not None:
+        return content, False
+    content = machine.guesses.read(tensor)
+    if content is not None:
+        return content, machine.guesses.made_up
+    default = 0 if tensor.dtype == torch.bool else 1
+    return torch.full(tensor.shape, default, dtype=tensor.dtype), True
+
+
+def read(machine: Machine, tensor: torch.Tensor, what: str) -> torch.Tensor:
+    """The same, with a note of `what` is done where the contents are made up."""
+    content, made_up = look(machine, tensor)
+    if made_up:
+        machine.note_unknown_read(what, _in_words(content))
+    return content
+
+
+def _in_words(content: torch.Tensor) -> str:
+    if content.numel() == 1:
+        value = content.item()
+        return f"{value:.6g}" if isinstance(value, float) else repr(value)
+    if content.numel() == 0 or content.is_complex() or content.dtype == torch.bool:
+        return f"{content.numel()} made-up values"
+    some = content.reshape(-1)[: 1 << 16].double()
+    return f"numbers from {some.min().item():.3g} to {some.max().item():.3g}"

@@ -1,0 +1,296 @@
+"""Ops on a few of a tensor's elements, for tensors that are too large to be worked out.
+
+A sample is a vector of SIZE elements that stands for all of a tensor: the tensor holds it again and again. Elementwise
+ops run on samples as they are; what sums, compares or normalises the elements has a rule here. So a softmax over
+50,000 classes still sums to one, an exponential is positive, and a cross entropy is near the logarithm of the classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+SIZE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A tensor among an op's arguments."""
+
+    elements: torch.Tensor
+    """SIZE of them, or one."""
+    size: torch.Size
+
+    @property
+    def count(self) -> int:
+        return self.size.numel()
+
+
+Arguments = tuple[list[Any], dict[str, Any]]
+Rule = Callable[[Any, list[Any], dict[str, Any], torch.Size], Any]
+"""From the op, its arguments with each tensor as a Sampled, and the size of the first output: its outputs' elements."""
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        for name in names:
+            RULES[name] = function
+        return function
+
+    return register
+
+
+def has_rule(func: Any, name: str) -> bool:
+    """`name`: of the op, without namespace."""
+    aliases = any(returned.alias_info is not None for returned in func._schema.returns)
+    return not aliases and (name in RULES or torch.Tag.pointwise in func.tags)
+
+
+def run(func: Any, name: str, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    """The elements of each output; a single tensor for a single output."""
+    chosen = RULES.get(name)
+    if chosen is None:
+        return func(*elements_of(args), **elements_of(kwargs))
+    return chosen(func, args, kwargs, size)
+
+
+def take(content: torch.Tensor) -> torch.Tensor:
+    """A sample of a tensor whose elements are all there."""
+    flat = content.reshape(-1)
+    if flat.numel() <= 1:
+        return flat.clone()
+    return flat[torch.arange(SIZE) * max(1, flat.numel() // SIZE) % flat.numel()]
+
+
+def laid_out(elements: torch.Tensor, offset: int, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+    """The elements where a view finds them, in a storage that holds the sample again and again."""
+    where = torch.full((), offset, dtype=torch.int64)
+    for dim, (length, step) in enumerate(zip(size, stride, strict=True)):
+        shape = [1] * len(size)
+        shape[dim] = length
+        where = where + (torch.arange(length) * step).reshape(shape)
+    return elements[where.expand(tuple(size)) % elements.numel()]
+
+
+def elements_of(value: Any) -> Any:
+    if isinstance(value, Sampled):
+        return value.elements
+    if isinstance(value, list):
+        return [elements_of(item) for item in value]
+    if isinstance(value, dict):
+        return {name: elements_of(item) for name, item in value.items()}
+    return value
+
+
+def _argument(func: Any, args: list[Any], kwargs: dict[str, Any], name: str) -> Any:
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.name == name:
+            if position < len(args):
+                return args[position]
+            return kwargs.get(name, argument.default_value if argument.has_default_value() else None)
+    return None
+
+
+def _as_float(elements: torch.Tensor) -> torch.Tensor:
+    return elements if elements.dtype == torch.float64 else elements.float()
+
+
+# -- all of a tensor, or along dimensions -------------------------------------------------------------------------
+
+
+@rule("sum", "nansum")
+def _sum(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    x = args[0]
+    return _as_float(x.elements).mean() * (x.count / max(size.numel(), 1))
+
+
+@rule("mean", "nanmean", "median", "nanmedian")
+def _mean(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    return _as_float(args[0].elements).mean()
+
+
+@rule("amax", "max", "cummax")
+def _highest(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    if len(args) > 1 and isinstance(args[1], Sampled):
+        return torch.maximum(args[0].elements, args[1].elements)
+    return args[0].elements.max()
+
+
+@rule("amin", "min", "cummin")
+def _lowest(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    if len(args) > 1 and isinstance(args[1], Sampled):
+        return torch.minimum(args[0].elements, args[1].elements)
+    return args[0].elements.min()
+
+
+@rule("any", "_is_any_true")
+def _any(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    return args[0].elements.any()
+
+
+@rule("all", "_is_all_true")
+def _all(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    return args[0].elements.all()
+
+
+@rule("count_nonzero")
+def _count_nonzero(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    x = args[0]
+    return (x.elements != 0).float().mean() * (x.count / max(size.numel(), 1))
+
+
+@rule("linalg_vector_norm", "norm")
+def _norm(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    x = args[0]
+    order = _argument(func, args, kwargs, "ord" if "ord" in str(func._schema) else "p")
+    order = 2.0 if order is None else float(order)
+    elements, count = _as_float(x.elements).abs(), x.count / max(size.numel(), 1)
+    if order == math.inf:
+        return elements.max()
+    if order == -math.inf:
+        return elements.min()
+    if order == 0:
+        return (elements != 0).float().mean() * count
+    return (elements.pow(order).mean() * count).pow(1 / order)
+
+
+@rule("var")
+def _variance(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    return _as_float(args[0].elements).var(unbiased=False)
+
+
+@rule("std")
+def _deviation(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    return _as_float(args[0].elements).std(unbiased=False)
+
+
+@rule("var_mean")
+def _variance_and_mean(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    elements = _as_float(args[0].elements)
+    return elements.var(unbiased=False), elements.mean()
+
+
+@rule("std_mean")
+def _deviation_and_mean(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    elements = _as_float(args[0].elements)
+    return elements.std(unbiased=False), elements.mean()
+
+
+@rule("logsumexp")
+def _log_of_sum(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    x = args[0]
+    return _as_float(x.elements).logsumexp(0) + math.log(x.count / max(size.numel(), 1) / x.elements.numel())
+
+
+@rule("_softmax")
+def _softmax(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    return _log_softmax(func, args, kwargs, size).exp()
+
+
+@rule("_log_softmax")
+def _log_softmax(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    x, dim = args[0], args[1]
+    elements = _as_float(x.elements)
+    classes = x.size[dim] if x.size else 1
+    return elements - (elements.logsumexp(0) + math.log(classes / elements.numel()))
+
+
+@rule("dot", "vdot")
+def _dot(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    a, b = args[0], args[1]
+    return (a.elements * b.elements).mean() * a.count
+
+
+# -- losses -------------------------------------------------------------------------------------------------------
+
+_MEAN, _SUM = 1, 2
+
+
+@rule("nll_loss_forward", "nll_loss2d_forward")
+def _negative_log_likelihood(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    x, target = args[0], args[1]
+    loss, reduction = -_as_float(x.elements), _argument(func, args, kwargs, "reduction")
+    weight = torch.tensor(float(target.count))
+    if reduction == _MEAN:
+        return loss.mean(), weight
+    return (loss.mean() * target.count if reduction == _SUM else loss), weight
+
+
+@rule(
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss", "mse_loss", "smooth_l1_loss",
+    "soft_margin_loss",
+)  # fmt: skip
+def _loss(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    x = args[0]
+    loss = func(*elements_of(args), **elements_of(kwargs))
+    if _argument(func, args, kwargs, "reduction") == _SUM:
+        return loss * (x.count / max(a.elements.numel() for a in args if isinstance(a, Sampled)))
+    return loss
+
+
+@rule("_ctc_loss")
+def _connectionist_loss(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    log_probabilities = args[0]
+    return -_as_float(log_probabilities.elements).mean() * log_probabilities.size[0], None
+
+
+@rule("_cdist_forward", "_euclidean_dist")
+def _distance(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    a, b = args[0], args[1]
+    return (_as_float(a.elements) - _as_float(b.elements)).abs() * math.sqrt(a.size[-1])
+
+
+# -- elements in another order, or some of them -------------------------------------------------------------------
+
+
+@rule(
+    "clone", "copy", "diagonal_copy", "flip", "gather", "index", "index_select", "masked_select", "repeat", "roll",
+    "scatter", "scatter_add", "select_scatter", "slice_scatter", "take_along_dim", "tril", "triu", "_unsafe_index",
+)  # fmt: skip
+def _some(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    return args[0].elements
+
+
+@rule("sort", "topk")
+def _sorted(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    return args[0].elements, None
+
+
+@rule("_to_copy")
+def _converted(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    dtype = kwargs.get("dtype")
+    return args[0].elements if dtype is None else args[0].elements.to(dtype)
+
+
+@rule("cat", "stack")
+def _joined(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    parts = [part for part in args[0] if part.count]
+    return take(torch.cat([part.elements[: max(1, SIZE * part.count // size.numel())] for part in parts]))
+
+
+# -- made from nothing --------------------------------------------------------------------------------------------
+
+
+@rule("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "bernoulli", "fill", "log_sigmoid_forward")
+def _alike(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    return func(*elements_of(args), **elements_of(kwargs))
+
+
+@rule("zeros", "ones", "full", "rand", "randn", "randint", "new_zeros", "new_ones", "new_full")
+def _made(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    name = func._schema.name.rpartition("::")[2].removeprefix("new_")
+    dtype = _argument(func, args, kwargs, "dtype")
+    if dtype is None and args and isinstance(args[0], Sampled):
+        dtype = args[0].elements.dtype
+    if name == "randint":
+        low, high = (_argument(func, args, kwargs, end) for end in ("low", "high"))
+        return torch.randint(int(low or 0), int(high), (SIZE,), dtype=dtype)
+    if name == "full":
+        return torch.full((SIZE,), _argument(func, args, kwargs, "fill_value"), dtype=dtype)
+    return getattr(torch, name)((SIZE,), dtype=dtype)

@@ -1,0 +1,204 @@
+"""When a script has shown enough, and what to say where it ended otherwise."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.utils.data
+
+from vramcast.virtual_gpu.context import VirtualGpu
+from vramcast.virtual_gpu.growing import LOOKED_AT, Growing
+from vramcast.virtual_gpu.patches import Patches
+
+_PATIENCE = 50
+"""With several optimizers each should make its steps; one that lags by this factor is waited for no longer."""
+
+_PATIENCE_UNSEEN = 10
+"""The same for one that has made no step at all: it may never come to it."""
+
+BACKWARD_PASSES = 20
+"""A script without an optimizer of PyTorch's is stopped after so many: each may be a step of its own making."""
+
+ACCUMULATED_PASSES = 2_000
+"""Where there is an optimizer, so many backward passes may come before its first step: gradients are accumulated."""
+
+FORWARD_PASSES = 5_000
+"""So many calls of modules in a row without a backward pass: a rollout of 2,048 moves is shorter."""
+
+INFERENCE_PASSES = 1_000
+"""The same where there is no optimizer."""
+
+BATCHES = 50_000
+"""So many batches of a DataLoader in a row without a call of a module."""
+
+CAPTURE_PATIENCE = 20
+"""Steps that are made before a CUDA graph is captured: a few of warm-up."""
+
+USUAL_STEPS = 3
+"""Optimizer state exists from the second step on, and the third shows that the allocator has settled."""
+
+MOST_EVENTS = 10_000_000
+"""Of a whole run: about 2 GB of this computer's memory."""
+
+
+class Enough(BaseException):
+    """Unwinds the script; not an Exception, so that the script's own handlers let it pass."""
+
+
+class Stopping:
+    """Counts steps and passes, and ends the script when there are enough.
+
+    `steps`: so many of each optimizer; None for all that the script makes.
+    `capture_is_ahead`: whether the script is going to capture a CUDA graph.
+    `before_end`: called in the middle of the script just before it is ended.
+    `progress`: told how far it is, after each step.
+    """
+
+    def __init__(
+        self,
+        card: VirtualGpu,
+        steps: int | None,
+        *,
+        capture_is_ahead: Callable[[], bool] = lambda: False,
+        before_end: Callable[[FrameType], None] = lambda frame: None,
+        progress: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._card = card
+        self._wanted = steps
+        self._capture_is_ahead = capture_is_ahead
+        self._before_end = before_end
+        self._progress = progress
+        self._growing = Growing(card.builder, lambda: card.live_bytes)
+        self.fewest = 0
+        """Steps of the optimizer that made the fewest."""
+        self._lagging = False
+        self._forward_passes = self._backward_passes = self._batches = 0
+        """In a row: since the last step, backward pass or forward pass."""
+        self.stopped = False
+        self.reason = ""
+        """Why it was stopped, where not because it had made its steps."""
+        card.on_step(self._count_step)
+        card.on_pass(self._count_forward, self._count_backward)
+
+    # -- what the script does -------------------------------------------------------------------------------
+
+    def _count_step(self, steps: list[int]) -> None:
+        self._forward_passes = self._backward_passes = 0
+        stepping = [made for made in steps if made]
+        before, self.fewest = self.fewest, min(stepping)
+        wanted = 1 if self._wanted is None else self._wanted
+        self._lagging = self.fewest < wanted
+        if self.fewest > before:
+            self._end_of_round()
+        if self._wanted is None:
+            if self.fewest == USUAL_STEPS:
+                self._card.note_ops(False)  # one step is enough for its time
+            if self._card.builder.n_events > MOST_EVENTS:
+                self._stop("steps", f"stopped after {counted(self.fewest)}: the trace has become too long")
+            return
+        patience = _PATIENCE if self._lagging else _PATIENCE_UNSEEN if len(stepping) < len(steps) else 1
+        if max(stepping) >= wanted * patience:
+            self._stop_unless_more_is_to_see(max(stepping))
+
+    def _count_forward(self) -> None:
+        self._batches = 0
+        self._forward_passes += 1
+        if self._wanted is None or self._forward_passes < INFERENCE_PASSES:
+            return
+        if self._forward_passes >= FORWARD_PASSES or not self._card.optimizers:
+            passes = f"{self._forward_passes:,} forward passes in a row"
+            self._stop("steps", f"stopped after {passes} without an optimizer step: this is what was seen so far")
+
+    def _count_backward(self) -> None:
+        self._forward_passes = 0
+        self._backward_passes += 1
+        if self._wanted is None or self.fewest:
+            return
+        if self._card.optimizers:
+            if self._backward_passes >= ACCUMULATED_PASSES:
+                self._stop(
+                    "steps",
+                    f"stopped after {ACCUMULATED_PASSES:,} backward passes without an optimizer step: "
+                    "optimizer state may be missing",
+                )
+            return
+        self._card.count_step()
+        self._end_of_round()
+        if self._growing.steps >= max(BACKWARD_PASSES, self._wanted):
+            self._stop(
+                "steps",
+                "no optimizer of PyTorch's makes a step: each backward pass was counted as one, and the script was "
+                f"stopped after {self._growing.steps}",
+            )
+
+    def _count_batch(self) -> None:
+        self._batches += 1
+        if self._wanted is not None and self._batches >= BATCHES:
+            self._stop("steps", f"stopped after {BATCHES:,} batches of a DataLoader without a forward pass")
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While the script runs."""
+        iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+        following = iterator.__next__
+
+        def __next__(batches: Any) -> Any:
+            self._count_batch()
+            return following(batches)
+
+        patches = Patches()
+        patches.set(iterator, "__next__", __next__)
+        try:
+            yield
+        finally:
+            patches.undo()
+
+    def _end_of_round(self) -> None:
+        self._growing.step_ended()
+        self._progress(f"step {self._growing.steps}")
+
+    # -- ending it ------------------------------------------------------------------------------------------
+
+    def _stop_unless_more_is_to_see(self, most: int) -> None:
+        if self._lagging:
+            waiting = f"an optimizer that made {counted(self.fewest)} while another made {most}"
+            self._stop("steps", f"the script was stopped; {waiting} is not waited for any longer")
+        rounds = self._growing.steps
+        if rounds < LOOKED_AT and self._growing.is_suspected():
+            return
+        if rounds < CAPTURE_PATIENCE and self._capture_is_ahead():
+            return
+        self._stop()
+
+    def _stop(self, topic: str = "", text: str = "") -> None:
+        if topic:
+            self._card.note(topic, text)
+        self.reason = text
+        self._card.growth = self._growing.growth()
+        self._before_end(sys._getframe(1))
+        self.stopped = True
+        raise Enough
+
+    def interrupted(self) -> None:
+        """By the user, in a run to the script's end."""
+        self.stopped = True
+        self._card.note("steps", f"interrupted after {counted(self.fewest)}: this is what was seen so far")
+
+    def note_what_is_missing(self) -> None:
+        """After a script that ended by itself."""
+        if self.stopped:
+            return
+        if not self.fewest and not self._growing.steps:
+            self._card.note("steps", "the script made no optimizer step: gradients and optimizer state may be missing")
+        elif self._lagging and self._wanted is not None:
+            made = counted(self.fewest)
+            self._card.note("steps", f"the script ended after {made}; {self._wanted} were asked for")
+
+
+def counted(steps: int) -> str:
+    return f"{steps} optimizer step{'' if steps == 1 else 's'}"
