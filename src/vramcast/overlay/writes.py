@@ -1,0 +1,71 @@
+"""What a program would have written and deleted, had its files been real."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vramcast.units import format_size
+
+_MOST_NAMED = 5
+
+NO_DATA = "vramcast-no-data"
+"""Stands in what is saved for a tensor without data, with the bytes that are missing there."""
+_MISSING = re.compile(rb"vramcast-no-data:(\d+);")
+_MOST_SEARCHED_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    path: str
+    size_bytes: int
+    existed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    files: tuple[Write, ...] = ()
+    deleted: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.files or self.deleted)
+
+
+def describe(writes: Writes, base: str) -> list[str]:
+    """At most two lines: the largest files first, relative to the folder `base`."""
+    lines = []
+    if writes.files:
+        files = sorted(writes.files, key=lambda write: (-write.size_bytes, write.path))
+        said = [
+            f"{_short(write.path, base)} {format_size(write.size_bytes)}{' (replaced)' if write.existed else ''}"
+            for write in files
+        ]
+        lines.append("would have written: " + _listed(said, sum(write.size_bytes for write in files[_MOST_NAMED:])))
+    if writes.deleted:
+        lines.append("would have deleted: " + _listed([_short(path, base) for path in sorted(writes.deleted)], None))
+    return lines
+
+
+def _listed(said: Sequence[str], rest_bytes: int | None) -> str:
+    text = ", ".join(said[:_MOST_NAMED])
+    more = len(said) - _MOST_NAMED
+    if more <= 0:
+        return text
+    return f"{text} and {more} more" + ("" if rest_bytes is None else f" ({format_size(rest_bytes)})")
+
+
+def _short(path: str, base: str) -> str:
+    below = os.path.relpath(path, base)
+    return path if below.startswith("..") else below
+
+
+def is_noise(path: str) -> bool:
+    """What Python keeps for itself."""
+    return path.endswith(".pyc") or "/__pycache__/" in path
+
+
+def missing_bytes(content: bytes) -> int:
+    """What a pickle would be larger by, had its tensors data."""
+    return sum(int(number) for number in _MISSING.findall(content))
