@@ -13,6 +13,9 @@ from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import EXIT_FITS, add_json_option, positive, print_json
 
 
+RUNS_CODE = True
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser)
     parser.add_argument("module", metavar="MODULE", help="e.g. model.transformer.h.0, or model.layers.*")

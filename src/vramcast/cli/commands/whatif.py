@@ -21,6 +21,9 @@ from vramcast.cli.options import (
 )
 
 
+RUNS_CODE = True
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser)
     parser.add_argument("--gpu", metavar="NAME", help='the card: "rtx-4090", "A100 80GB", or a size, "24GiB"')
