@@ -124,8 +124,8 @@ def add_write_through_option(parser: argparse._ActionsContainer) -> None:
 
 
 def kept_off_files(args: argparse.Namespace, *, own_process: bool) -> AbstractContextManager[object]:
-    """Around a verb: where it may run the user's code, what that writes is thrown away. In a process that is not our own
-    only the code itself is run so (see `overlay.protected`)."""
+    """Around a verb: where it may run the user's code, what that writes is thrown away. In a process that is not our
+    own only the code itself is run so (see `overlay.protected`)."""
     from vramcast import overlay
 
     if not args.runs_code:

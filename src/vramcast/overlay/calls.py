@@ -23,6 +23,9 @@ from vramcast.overlay.tree import Tree, failure, real
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _TMPFILE = getattr(os, "O_TMPFILE", 0)
 
+_PLACE_OF_OPENER = 7
+"""Among the arguments of `open`, behind the file."""
+
 _ABOUT_A_FILE = ("stat", "access", "statvfs", "pathconf", "getxattr", "listxattr")
 """They read; `follow_symlinks` says whether of a link itself."""
 _CHANGE_A_FILE = ("chmod", "chown", "utime", "truncate", "setxattr", "removexattr", "lchown", "lchmod", "chflags")
@@ -285,10 +288,12 @@ class Calls:
     def _opening(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def open(file: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self.applies() or isinstance(file, int) or len(args) > 6 or kwargs.get("opener") is not None:
+            if not self.applies() or isinstance(file, int):
                 return original(file, *args, **kwargs)
+            if len(args) < _PLACE_OF_OPENER and kwargs.get("opener") is None:
+                kwargs["opener"] = self._opener
             with self._let_through():
-                return original(file, *args, **{**kwargs, "opener": self._opener})
+                return original(file, *args, **kwargs)
 
         return open
 
@@ -322,10 +327,10 @@ class Calls:
     # -- what slips through ---------------------------------------------------------------------------------
 
     def audit(self, event: str, args: tuple[Any, ...]) -> None:
-        paths = _paths_written(event, args)
+        paths = _paths_written(event, args) if event in _EVENTS else []
         if not paths or not self.applies():
             return
-        if event == "open" and getattr(self._local, "depth", 0):
+        if event == "open" and args[1] is not None and getattr(self._local, "depth", 0):
             return
         if paths == PROGRAM:
             self._check_program(event, args)
@@ -397,6 +402,8 @@ _BY_PATH = {
     "os.utime": (0,), "os.setxattr": (0,), "os.removexattr": (0,), "os.rename": (0, 1), "os.link": (1,),
     "os.symlink": (1,),
 }  # fmt: skip
+
+_EVENTS = {"open", "subprocess.Popen", "os.system", "os.posix_spawn", *_BY_PATH}
 
 _real_mknod: Any = getattr(os, "mknod", None)
 

@@ -90,7 +90,8 @@ class KernelOverlay:
         for folder in {os.path.dirname(path) for path in self.built}:
             for entry in _entries(folder):
                 path = os.path.join(folder, entry.name)
-                if path in covered or entry.is_symlink() or path in self.built and entry.is_dir(follow_symlinks=False):
+                was_folder = path in self.built and entry.is_dir(follow_symlinks=False)
+                if path in covered or entry.is_symlink() or was_folder:
                     continue
                 inside = [path] if entry.is_file(follow_symlinks=False) else _files_below(path)
                 for file in inside:
@@ -175,26 +176,26 @@ def _enter() -> KernelOverlay:
 def _let_folders_be_renamed() -> None:
     """In a user namespace the kernel renames no folder that was there before (EXDEV); its files are renamed."""
     for name in ("rename", "replace"):
+        setattr(os, name, _renaming(getattr(os, name)))
 
-        def rename(
-            src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None,
-            original: Callable[..., None] = getattr(os, name),
-        ) -> None:  # fmt: skip
-            try:
-                original(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
-            except OSError as error:
-                by_path = src_dir_fd is None and dst_dir_fd is None
-                if error.errno != errno.EXDEV or not by_path or os.path.islink(src) or not os.path.isdir(src):
-                    raise
-                source, target = os.fspath(src), os.fspath(dst)
-                if os.path.isdir(target):
-                    os.rmdir(target)
-                os.mkdir(target, stat.S_IMODE(os.stat(source).st_mode))
-                for entry in os.listdir(source):
-                    rename(os.path.join(source, entry), os.path.join(target, entry))
-                os.rmdir(source)
 
-        setattr(os, name, rename)
+def _renaming(original: Callable[..., None]) -> Callable[..., None]:
+    def rename(src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
+        try:
+            original(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        except OSError as error:
+            by_path = src_dir_fd is None and dst_dir_fd is None
+            if error.errno != errno.EXDEV or not by_path or os.path.islink(src) or not os.path.isdir(src):
+                raise
+            source, target = os.fspath(src), os.fspath(dst)
+            if os.path.isdir(target):
+                os.rmdir(target)
+            os.mkdir(target, stat.S_IMODE(os.stat(source).st_mode))
+            for entry in os.listdir(source):
+                rename(os.path.join(source, entry), os.path.join(target, entry))
+            os.rmdir(source)
+
+    return rename
 
 
 class _Builder:

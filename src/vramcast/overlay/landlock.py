@@ -1,5 +1,5 @@
 """Landlock, where the kernel has it: this process and its children may write below a few folders only. It is what
-refuses compiled code and other programs, which Python's way cannot redirect. It needs no rights and cannot be undone."""
+refuses compiled code and other programs, which Python's way cannot redirect. It needs no rights and is for good."""
 
 from __future__ import annotations
 

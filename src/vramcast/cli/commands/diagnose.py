@@ -19,7 +19,6 @@ from vramcast.cli.options import (
     use_calibration,
 )
 
-
 RUNS_CODE = True
 
 

@@ -12,7 +12,6 @@ import sys
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import EXIT_FITS, add_json_option, positive, print_json
 
-
 RUNS_CODE = True
 
 

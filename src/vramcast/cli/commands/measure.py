@@ -15,7 +15,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from vramcast.cli.options import EXIT_FITS, MEASUREMENT, add_force_option, add_json_option, check_output, positive, print_json
+from vramcast.cli.options import (
+    EXIT_FITS,
+    MEASUREMENT,
+    add_force_option,
+    add_json_option,
+    check_output,
+    positive,
+    print_json,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,7 +31,6 @@ from vramcast.cli.options import (
     write_chrome,
 )
 
-
 RUNS_CODE = True
 
 

@@ -20,7 +20,6 @@ from vramcast.cli.options import (
     use_calibration,
 )
 
-
 RUNS_CODE = True
 
 
