@@ -88,12 +88,12 @@ def print_json(document: dict[str, Any]) -> None:
     sys.stdout.write("\n")
 
 
-def report(prediction: Prediction, *, as_json: bool) -> int:
-    """Print the prediction and give the exit code."""
+def report(prediction: Prediction, *, as_json: bool, more: dict[str, Any] | None = None) -> int:
+    """Print the prediction and give the exit code. `more` is for the JSON document."""
     if as_json:
         from vramcast.report.documents import prediction_document
 
-        print_json(prediction_document(prediction))
+        print_json(prediction_document(prediction) | (more or {}))
     else:
         from vramcast.report.console import emit
         from vramcast.report.terminal import print_prediction

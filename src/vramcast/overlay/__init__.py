@@ -9,25 +9,33 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from vramcast import outputs
 from vramcast.overlay.writes import Writes, describe
 
-__all__ = ["Overlay", "active", "describe", "protected", "written_through"]
+__all__ = ["Overlay", "active", "latest", "protected", "written_through"]
+
+Note = Callable[[str, str], None]
+"""Takes a topic and a text."""
 
 FORCED = "VRAMCAST_OVERLAY"
 """An environment variable: "kernel" or "python" takes that way or fails; for tests."""
 
 
 class Overlay(Protocol):
+    def covers_this_thread(self) -> bool: ...
+
     def writes(self) -> Writes:
         """What was written and deleted so far."""
         ...
 
 
 _active: Overlay | None = None
+_latest = Writes()
+_turn = threading.RLock()
+"""One at a time, where threads of one process run code of the user's."""
 _written_through = False
 
 
@@ -48,23 +56,43 @@ def written_through() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def protected(*, own_process: bool = False) -> Iterator[Overlay | None]:
+def protected(note: Note | None = None, *, own_process: bool = False) -> Iterator[None]:
     """Around everything that runs the user's code. In a process of our own, which ends afterwards, it holds to the end
-    and for child processes too; in one of the user's, for this thread and those it starts, and is undone."""
-    global _active
-    if _active is not None or _written_through:
-        yield _active
+    and for child processes too; in one of the user's, for this thread and those it starts, and is undone. In the end
+    `note` is told what would have been written."""
+    if _written_through or (_active is not None and _active.covers_this_thread()):
+        try:
+            yield
+        finally:
+            _tell(note)
         return
     with contextlib.ExitStack() as exits:
+        if not own_process:
+            exits.enter_context(_turn)
         overlay = _for_good(exits) if own_process else _for_now(exits)
-        _active = overlay
-        exits.callback(_forget)
-        yield overlay
+        exits.callback(_set_active, None)
+        _set_active(overlay)
+        exits.callback(_tell, note)
+        yield
 
 
-def _forget() -> None:
+def _set_active(overlay: Overlay | None) -> None:
     global _active
-    _active = None
+    _active = overlay
+
+
+def _tell(note: Note | None) -> None:
+    global _latest
+    if note is None:
+        return
+    _latest = Writes() if _active is None else _active.writes()
+    for line in describe(_latest, os.getcwd()):
+        note("files", line)
+
+
+def latest() -> Writes:
+    """What the code that ran last would have done to the user's files."""
+    return _latest
 
 
 def _for_good(exits: contextlib.ExitStack) -> Overlay:

@@ -45,7 +45,8 @@ class Calls:
         self._others = {thread.ident for thread in threading.enumerate() if thread.ident != me}
         self._undo: list[tuple[Any, str, Any]] = []
         self._local = threading.local()
-        self.escaped: list[str] = []
+        self._on = True
+        self.refused: list[str] = []
 
     # -- putting in place -----------------------------------------------------------------------------------
 
@@ -83,6 +84,7 @@ class Calls:
         setattr(owner, name, value)
 
     def remove(self) -> None:
+        self._on = False
         while self._undo:
             owner, name, value = self._undo.pop()
             setattr(owner, name, value)
@@ -101,7 +103,7 @@ class Calls:
 
         # os.supports_dir_fd and the like hold the functions themselves.
         for name_of_set in ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids"):
-            functions = getattr(os, name_of_set, set())
+            functions: set[Any] = getattr(os, name_of_set, set())
             if original in functions:
                 functions.add(call)
         self.put(os, name, call)
@@ -110,7 +112,8 @@ class Calls:
             self.put(native, name, call)
 
     def applies(self) -> bool:
-        return threading.get_ident() not in self._others
+        """Not to threads of the user's, nor afterwards, when a module that was imported meanwhile still has us."""
+        return self._on and threading.get_ident() not in self._others
 
     # -- paths ----------------------------------------------------------------------------------------------
 
@@ -330,7 +333,7 @@ class Calls:
         paths = _paths_written(event, args) if event in _EVENTS else []
         if not paths or not self.applies():
             return
-        if event == "open" and args[1] is not None and getattr(self._local, "depth", 0):
+        if event == "open" and args[1] is not None and vars(self._local).get("depth"):
             return
         if paths == PROGRAM:
             self._check_program(event, args)
@@ -349,7 +352,7 @@ class Calls:
 
     def _refuse(self, what: str) -> None:
         message = f"{what}; --write-through lets it"
-        self.escaped.append(message)
+        self.refused.append(message)
         raise Escaped(errno.EACCES, message)
 
 

@@ -76,6 +76,9 @@ class KernelOverlay:
     """The tmpfs, as an open folder."""
     root: int = -1
 
+    def covers_this_thread(self) -> bool:
+        return True
+
     def writes(self) -> Writes:
         created: list[Write] = []
         gone: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import sys
@@ -67,8 +68,11 @@ class PythonOverlay:
 
         self._calls.put(util, "spawnv_passfds", spawnv_passfds)
 
+    def covers_this_thread(self) -> bool:
+        return self._calls.applies()
+
     def writes(self) -> Writes:
-        return self._tree.writes()
+        return dataclasses.replace(self._tree.writes(), refused=tuple(dict.fromkeys(self._calls.refused)))
 
     def leave(self) -> None:
         _installed.remove(self._calls)

@@ -50,7 +50,7 @@ class Tree:
     # -- places ---------------------------------------------------------------------------------------------
 
     def cwd(self) -> str:
-        return real.getcwd() if self._cwd is None else self._cwd  # type: ignore[no-any-return]
+        return str(real.getcwd()) if self._cwd is None else self._cwd
 
     def chdir(self, path: str) -> None:
         place = self.place(path)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from vramcast.units import format_size
 
 _MOST_NAMED = 5
+_MOST_IN_DOCUMENT = 100
 
 NO_DATA = "vramcast-no-data"
 """Stands in what is saved for a tensor without data, with the bytes that are missing there."""
@@ -28,14 +29,23 @@ class Write:
 class Writes:
     files: tuple[Write, ...] = ()
     deleted: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    """What would have reached the real disk, and was stopped with an error."""
 
-    def __bool__(self) -> bool:
-        return bool(self.files or self.deleted)
+    def to_document(self) -> dict[str, object]:
+        """For JSON; the largest files only, where there are many."""
+        files = sorted(self.files, key=lambda write: (-write.size_bytes, write.path))[:_MOST_IN_DOCUMENT]
+        return {
+            "n_written": len(self.files),
+            "written": [{"path": one.path, "bytes": one.size_bytes, "replaces": one.existed} for one in files],
+            "n_deleted": len(self.deleted),
+            "deleted": sorted(self.deleted)[:_MOST_IN_DOCUMENT],
+        }
 
 
 def describe(writes: Writes, base: str) -> list[str]:
-    """At most two lines: the largest files first, relative to the folder `base`."""
-    lines = []
+    """A line for each kind: the largest files first, relative to the folder `base`."""
+    lines = [f"refused: {text}" for text in writes.refused[:_MOST_NAMED]]
     if writes.files:
         files = sorted(writes.files, key=lambda write: (-write.size_bytes, write.path))
         said = [

@@ -85,7 +85,7 @@ class Checkpoints:
         put.set(torch.UntypedStorage, "cuda", lambda storage, *a, **k: self._restore(storage, "cuda"))
         put.set(torch.jit, "save", self._script_saver(torch.jit.save))
         put.set(torch.jit, "load", self._script_loader(torch.jit.load))
-        module_type = torch.jit.RecursiveScriptModule
+        module_type = torch.jit._script.RecursiveScriptModule
         put.set(module_type, "save", self._script_saver(module_type.save))
         self._install_safetensors(put)
 
@@ -611,7 +611,7 @@ class _Reader:
             tensor = self._inner.get_tensor(name)
         else:
             tensor = without_data(self._machine, shape, dtype)
-        return tensor if self._device.type == "cpu" else tensor.to(self._device)  # type: ignore[no-any-return]
+        return tensor if self._device.type == "cpu" else tensor.to(self._device)
 
     def get_tensors(self) -> dict[str, torch.Tensor]:
         return {name: self.get_tensor(name) for name in self._inner.keys()}  # noqa: SIM118  (not a dict)

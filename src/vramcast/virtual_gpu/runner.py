@@ -71,7 +71,7 @@ def run_script_on(card: VirtualGpu, path: str, argv: Sequence[str] = (), *, step
     card.log_ops(after_steps=steps - 1)
     code = _compile(path)
     failure: BaseException | None = None
-    with overlay.protected() as kept, _as_main(path, argv) as main, card, _torch_settings():
+    with overlay.protected(card.note), _as_main(path, argv) as main, card, _torch_settings():
         try:
             exec(code, vars(main))
         except _Enough:
@@ -86,9 +86,6 @@ def run_script_on(card: VirtualGpu, path: str, argv: Sequence[str] = (), *, step
         card.end_at_last_refusal()
     elif failure is not None and not card.trace().ends_refused:
         raise _explain(failure, path, finished.fewest)
-    if kept is not None:
-        for line in overlay.describe(kept.writes(), os.getcwd()):
-            card.note("files", line)
     finished.note_what_is_missing(stopped_by_memory=failure is not None)
     return failure is not None
 

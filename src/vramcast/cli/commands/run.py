@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    from vramcast import overlay
     from vramcast.errors import CannotPredict, UsageError
     from vramcast.trace import Note
 
@@ -86,4 +87,4 @@ def execute(args: argparse.Namespace) -> int:
         write_chrome(args.chrome, prediction.trace, prediction.gpu)
     if remark is not None:
         prediction = dataclasses.replace(prediction, notes=(*prediction.notes, Note("card", remark)))
-    return report(prediction, as_json=args.json)
+    return report(prediction, as_json=args.json, more={"files": overlay.latest().to_document()})
