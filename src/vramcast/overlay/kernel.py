@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vramcast.overlay.writes import Write, Writes, is_noise
+from vramcast.overlay.writes import Sizes, Write, Writes, is_noise
 
 _NEWNS, _NEWUSER = 0x00020000, 0x10000000
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
@@ -82,8 +82,9 @@ class KernelOverlay:
     def writes(self) -> Writes:
         created: list[Write] = []
         gone: list[str] = []
+        sizes = Sizes()
         for layer in self.layers:
-            _walk(self.tree, layer, created, gone)
+            _walk(self.tree, layer, sizes, created, gone)
         self._walk_built(created, gone)
         return Writes(tuple(created), tuple(gone))
 
@@ -428,7 +429,7 @@ def _files_below(folder: str) -> Iterator[str]:
             yield os.path.join(parent, name)
 
 
-def _walk(tree: int, layer: _Layer, created: list[Write], gone: list[str]) -> None:
+def _walk(tree: int, layer: _Layer, sizes: Sizes, created: list[Write], gone: list[str]) -> None:
     """Everything in the upper folder: files that were made or changed, and whiteouts of those that were deleted."""
     top = f"/proc/self/fd/{tree}/{layer.upper}"
     for parent, folders, files in os.walk(top):
@@ -450,7 +451,10 @@ def _walk(tree: int, layer: _Layer, created: list[Write], gone: list[str]) -> No
                 continue
             if stat.S_ISCHR(info.st_mode) and info.st_rdev == 0:
                 gone.append(path)
-            elif stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
+            elif stat.S_ISREG(info.st_mode):
+                size_bytes = sizes.of(os.path.join(parent, name), info.st_size)
+                created.append(Write(path, size_bytes, os.path.lexists(f"{lower_parent}/{name}")))
+            elif stat.S_ISLNK(info.st_mode):
                 created.append(Write(path, info.st_size, os.path.lexists(f"{lower_parent}/{name}")))
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from vramcast.overlay.writes import Write, Writes, is_noise
+from vramcast.overlay.writes import Sizes, Write, Writes, is_noise
 
 _MOST_LINKS = 40
 _NOT_FILES = ("/proc/", "/sys/", "/dev/")
@@ -279,14 +279,16 @@ class Tree:
 
     def writes(self) -> Writes:
         self._catch_up()
-        files = []
+        files, sizes = [], Sizes()
         for upper in _files(self._upper):
             place = upper[len(self._upper) :]
             if not is_noise(place):
-                files.append(Write(place, real.lstat(upper).st_size, _exists(place)))
+                files.append(Write(place, sizes.of(upper, real.lstat(upper).st_size), _exists(place)))
         for place, below in self._below.items():
-            if below is not None and below != place and not _exists(self.upper(place)) and _exists(below):
-                files.append(Write(place, real.lstat(below).st_size, _exists(place)))
+            if below is not None and below != place and not _exists(self.upper(place)):
+                moved = _files(below) if _is_folder(below) else [below] if _exists(below) else []
+                for path in moved:
+                    files.append(Write(place + path[len(below) :], real.lstat(path).st_size, False))
         gone = [place for place in self._below if not self.exists(place) and _exists(place) and not is_noise(place)]
         return Writes(tuple(files), tuple(gone))
 

@@ -13,9 +13,9 @@ _MOST_NAMED = 5
 _MOST_IN_DOCUMENT = 100
 
 NO_DATA = "vramcast-no-data"
-"""Stands in what is saved for a tensor without data, with the bytes that are missing there."""
-_MISSING = re.compile(rb"vramcast-no-data:(\d+);")
-_MOST_SEARCHED_BYTES = 16 << 20
+"""Stands in a pickle for the data of a tensor, with the number of bytes."""
+_MISSING = re.compile(NO_DATA.encode() + rb":(\d{1,15});")
+_MOST_SEARCHED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,19 @@ def is_noise(path: str) -> bool:
     return path.endswith(".pyc") or "/__pycache__/" in path
 
 
-def missing_bytes(content: bytes) -> int:
-    """What a pickle would be larger by, had its tensors data."""
-    return sum(int(number) for number in _MISSING.findall(content))
+class Sizes:
+    """Sizes that files would have: a pickle of tensors without data says how much of it is missing."""
+
+    def __init__(self) -> None:
+        self._left_to_search = _MOST_SEARCHED_BYTES
+
+    def of(self, path: str, size_bytes: int) -> int:
+        """`path` is where the file lies now."""
+        if not 0 < size_bytes <= self._left_to_search:
+            return size_bytes
+        self._left_to_search -= size_bytes
+        try:
+            with open(path, "rb") as file:
+                return size_bytes + sum(int(number) for number in _MISSING.findall(file.read()))
+        except OSError:
+            return size_bytes

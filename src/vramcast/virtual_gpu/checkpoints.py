@@ -198,8 +198,10 @@ class Checkpoints:
                     if kept is not None:
                         kwargs = {name: value for name, value in kwargs.items() if name != "mmap"}
                         return original(io.BytesIO(kept), map_location, *args, **kwargs)
-                    if kwargs.get("mmap") is None and _can_be_mapped(f):
+                    path = _path_of(f)
+                    if kwargs.get("mmap") is None and path is not None and _can_be_mapped(path):
                         kwargs["mmap"] = True
+                        return original(path, map_location, *args, **kwargs)
                     return original(f, map_location, *args, **kwargs)
             finally:
                 self._map_location = before
@@ -576,10 +578,22 @@ def _is_without_data(tensor: Any) -> bool:
         return hasattr(tensor.untyped_storage(), UNKNOWN_CONTENT)
 
 
-def _can_be_mapped(f: Any) -> bool:
-    if not isinstance(f, (str, os.PathLike)) or not os.path.isfile(f) or os.path.getsize(f) < _MMAP_ABOVE_BYTES:
+def _path_of(f: Any) -> str | None:
+    """Of a file that is read from its beginning, by its path or opened."""
+    if isinstance(f, (str, os.PathLike)):
+        return os.fspath(f)
+    if not isinstance(f, (io.BufferedReader, io.BufferedRandom)) or sys.platform != "linux":
+        return None
+    try:
+        return f"/proc/self/fd/{f.fileno()}" if f.tell() == 0 else None
+    except OSError:
+        return None
+
+
+def _can_be_mapped(path: str) -> bool:
+    if not os.path.isfile(path) or os.path.getsize(path) < _MMAP_ABOVE_BYTES:
         return False
-    with open(f, "rb") as file:
+    with open(path, "rb") as file:
         return bool(torch.serialization._is_zipfile(file))
 
 
