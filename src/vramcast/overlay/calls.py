@@ -339,7 +339,11 @@ class Calls:
             self._check_program(event, args)
             return
         for path in paths:
-            place = os.path.realpath(os.path.join(real.getcwd(), os.fsdecode(path)))
+            place = os.path.join(real.getcwd(), os.fsdecode(path))
+            if event in _OF_LINKS:
+                place = os.path.join(os.path.realpath(os.path.dirname(place)), os.path.basename(place))
+            else:
+                place = os.path.realpath(place)
             if not self.tree.passes(place):
                 self._refuse(f"{place} would have been written on the real disk ({event})")
 
@@ -406,6 +410,8 @@ _BY_PATH = {
     "os.symlink": (1,),
 }  # fmt: skip
 
+_OF_LINKS = {"os.remove", "os.rmdir", "os.mkdir", "os.rename", "os.link", "os.symlink"}
+"""They do not follow a link at the end of the path."""
 _EVENTS = {"open", "subprocess.Popen", "os.system", "os.posix_spawn", *_BY_PATH}
 
 _real_mknod: Any = getattr(os, "mknod", None)

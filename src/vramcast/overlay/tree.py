@@ -77,6 +77,8 @@ class Tree:
             if name in ("", "."):
                 continue
             if name == "..":
+                if not self.passes(here) and not _is_folder(where := self.where(here)):
+                    raise failure(errno.ENOTDIR if _exists(where) else errno.ENOENT, path)
                 here = os.path.dirname(here)
                 continue
             place = f"{here}/{name}" if here != "/" else f"/{name}"
@@ -120,11 +122,16 @@ class Tree:
         return place
 
     def where(self, place: str) -> str:
-        """The file that is seen at a place; a path that does not exist where nothing is."""
+        """The file that is seen at a place; where nothing is, a path that fails in the same way."""
         upper = self.upper(place)
         if _exists(upper):
             return upper
-        return self.lower(place) or upper
+        lower = self.lower(place)
+        if lower is not None and _exists(lower):
+            return lower
+        if (parent := os.path.dirname(place)) != "/" and not _is_folder(folder := self.where(parent)):
+            return _join(folder, os.path.basename(place))
+        return upper
 
     def exists(self, place: str) -> bool:
         return _exists(self.where(place))
@@ -145,7 +152,7 @@ class Tree:
                 if self._below.get(_join(place, name), name) is not None:
                     seen[name] = None
         for other, below in self._below.items():
-            if below is not None and os.path.dirname(other) == place:
+            if below is not None and os.path.dirname(other) == place and _exists(below):
                 seen[os.path.basename(other)] = None
         return list(seen)
 
@@ -169,9 +176,7 @@ class Tree:
             _copy(lower, upper, info, keep=keep)
             return upper
         parent = os.path.dirname(place)
-        if not self.exists(parent):
-            raise failure(errno.ENOENT, place)
-        if not self.is_folder(parent):
+        if not stat.S_ISDIR(real.stat(self.where(parent)).st_mode):
             raise failure(errno.ENOTDIR, place)
         if not real.access(self.where(parent), os.W_OK):
             raise failure(errno.EACCES, place)
@@ -225,7 +230,7 @@ class Tree:
         if is_folder and target.startswith(source + "/"):
             raise failure(errno.EINVAL, source)
         if self.exists(target):
-            if not is_folder and self.is_folder(target):
+            if not is_folder and stat.S_ISDIR(real.lstat(self.where(target)).st_mode):
                 raise failure(errno.EISDIR, target)
             if is_folder:
                 self.rmdir(target)
