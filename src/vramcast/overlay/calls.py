@@ -15,6 +15,7 @@ import stat
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,8 +42,8 @@ class Calls:
     def __init__(self, tree: Tree, refuse_programs: bool) -> None:
         self.tree = tree
         self._refuse_programs = refuse_programs
-        me = threading.get_ident()
-        self._others = {thread.ident for thread in threading.enumerate() if thread.ident != me}
+        self._others = weakref.WeakSet(threading.enumerate())
+        self._others.discard(threading.current_thread())
         self._undo: list[tuple[Any, str, Any]] = []
         self._local = threading.local()
         self._on = True
@@ -113,7 +114,7 @@ class Calls:
 
     def applies(self) -> bool:
         """Not to threads of the user's, nor afterwards, when a module that was imported meanwhile still has us."""
-        return self._on and threading.get_ident() not in self._others
+        return self._on and threading.current_thread() not in self._others
 
     # -- paths ----------------------------------------------------------------------------------------------
 
@@ -384,12 +385,11 @@ def _only_reads(words: Sequence[str]) -> bool:
 
 
 def _words(event: str, args: tuple[Any, ...]) -> list[str]:
-    command = args[0] if event in ("os.system", "os.posix_spawn") else args[1]
-    if event == "os.posix_spawn":
-        command = args[1]
-    parts = command.split() if isinstance(command, str) else [os.fsdecode(os.fspath(word)) for word in command]
-    if isinstance(command, bytes):
+    command = args[0] if event == "os.system" else args[1]
+    if isinstance(command, (str, bytes, os.PathLike)):
         parts = os.fsdecode(command).split()
+    else:
+        parts = [os.fsdecode(word) for word in command]
     shell = [os.path.basename(parts[0]), *parts[1:2]] if parts else []
     return " ".join(parts[2:]).split() if shell in (["sh", "-c"], ["bash", "-c"]) else parts
 
