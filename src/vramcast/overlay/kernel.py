@@ -105,16 +105,16 @@ class KernelOverlay:
         gone += [path for path in self.built if not os.path.lexists(path)]
 
 
-def enter() -> KernelOverlay:
+def enter(*, as_root: bool = True) -> KernelOverlay:
     """Move this process, which must have one thread, behind an overlay. Refused leaves it as it was: everything is
-    tried in a child first."""
+    tried in a child first. `as_root`: if it may, without a user namespace."""
     if sys.platform != "linux" or os.uname().machine not in _PIVOT_ROOT:
         raise Refused("not on this system")
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            _try_out(_enter())
+            _try_out(_enter(as_root))
             code = 0
         except BaseException:
             if os.environ.get("VRAMCAST_OVERLAY_DEBUG"):
@@ -124,7 +124,7 @@ def enter() -> KernelOverlay:
     _, status = os.waitpid(child, 0)
     if status != 0:
         raise Refused("no mount namespaces with overlays for this user")
-    return _enter()
+    return _enter(as_root)
 
 
 def _try_out(overlay: KernelOverlay) -> None:
@@ -148,15 +148,16 @@ def _try_out(overlay: KernelOverlay) -> None:
     overlay.writes()
 
 
-def _enter() -> KernelOverlay:
+def _enter(as_root: bool) -> KernelOverlay:
     here = os.getcwd()
     real_root = os.open("/", os.O_PATH | os.O_DIRECTORY)
     mounts = _mounts()
     likely = None
-    if not _unshare(_NEWNS):
-        likely = _likely_folders()
-        for folder in likely:
+    if not as_root or not _unshare(_NEWNS):
+        named = _folders_in([here, *sys.argv])
+        for folder in named:
             _check_owners(folder)
+        likely = sorted({*named, *_folders_in([os.path.expanduser("~"), *os.environ.values()])})
         _own_user_namespace()
     _mount("none", "/", None, _REC | _PRIVATE)
     place = _place(mounts)
@@ -300,10 +301,9 @@ class _Builder:
                 self._overlay.built[path] = (info.st_size, os.stat(target).st_mtime_ns)
 
 
-def _likely_folders() -> list[str]:
+def _folders_in(words: list[str]) -> list[str]:
     """Where the program may write. In a user namespace the kernel cannot copy a folder of another user into the
     overlay, which it does when something is written below; these are there from the beginning."""
-    words = [os.getcwd(), os.path.expanduser("~"), *sys.argv, *os.environ.values()]
     paths = [part for word in words for part in re.split("[=:,]", word) if "/" in part or os.path.exists(part)]
     folders = {os.path.realpath(path) for path in paths if len(path) < _LONGEST_PATH}
     return sorted({path if os.path.isdir(path) else os.path.dirname(path) for path in folders})
