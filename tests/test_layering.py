@@ -12,26 +12,28 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "vramcast"
 
 # Each layer with the layers it may import; every layer may import the base.
-BASE = {"errors", "units", "access", "factories"}
+BASE = {"errors", "units", "access", "factories", "outputs"}
 LAYERS: dict[str, set[str]] = {
     "gpus": set(),
     "trace": set(),
     "allocator": set(),
     "quick": set(),
+    "overlay": set(),
     "timing": {"gpus", "trace"},
     "diagnosis": set(),
     "memory": {"gpus", "trace", "allocator", "timing"},
-    "virtual_gpu": {"gpus", "trace", "allocator", "memory"},
+    "virtual_gpu": {"gpus", "trace", "allocator", "memory", "overlay"},
     "measure": {"gpus", "trace", "allocator", "memory", "timing"},
     "watch": {"gpus"},
     "report": {"gpus", "trace", "memory", "timing", "watch", "diagnosis"},
-    "jobs": {"gpus", "trace", "memory", "timing", "report", "virtual_gpu"},
+    "jobs": {"gpus", "trace", "memory", "timing", "report", "virtual_gpu", "overlay"},
     "advice": {"gpus", "trace", "memory", "timing", "report", "jobs"},
-    "guard": {"gpus", "trace", "memory", "report", "jobs", "virtual_gpu"},
+    "guard": {"gpus", "trace", "memory", "report", "jobs", "virtual_gpu", "overlay"},
     "run_diagnosis": {"gpus", "memory", "diagnosis", "report", "jobs", "advice"},
     "mcp_server": {"gpus", "trace", "memory", "report", "jobs", "advice", "run_diagnosis"},
     "cli": {
         "mcp_server",
+        "overlay",
         "gpus",
         "trace",
         "memory",

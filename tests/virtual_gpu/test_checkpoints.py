@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import resource
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,58 @@ def test_a_file_is_not_overwritten(gpu: VirtualGpu, precious: Path, content: Any
     torch.save(content(*trained()), precious)
     assert precious.read_bytes() == PRECIOUS
     ((text, where),) = notes(gpu)
-    assert text == "model.pt is not written: its tensors have no data here"
+    assert text == "model.pt is left as it is: what would replace it has no data here"
     assert "test_checkpoints.py:" in where
 
 
-def test_an_open_file_gets_nothing(gpu: VirtualGpu, tmp_path: Path) -> None:
+def true_size(tmp_path: Path) -> int:
+    """Of what torch itself saves of the same tensors, on the CPU."""
+    path = tmp_path / "true.pt"
+    torch.save(dict(nn.Linear(256, 256).state_dict()), path)
+    size = path.stat().st_size
+    path.unlink()
+    return size
+
+
+@pytest.mark.parametrize("way", ["path", "open file", "buffer"])
+def test_a_file_is_as_large_as_it_would_be_and_holds_nothing(tmp_path: Path, way: str) -> None:
+    expected = true_size(tmp_path)
     path = tmp_path / "new.pt"
-    with path.open("wb") as file:
-        torch.save(trained()[0].state_dict(), file)
-    assert path.read_bytes() == b""
+    with vramcast.virtual_gpu("rtx-4090"):
+        state = trained()[0].state_dict()
+        if way == "path":
+            torch.save(state, path)
+        elif way == "open file":
+            with path.open("wb") as file:
+                torch.save(state, file)
+        else:
+            buffer = io.BytesIO()
+            torch.save(state, buffer)
+            path.write_bytes(buffer.getvalue())
+        path = path.rename(tmp_path / "renamed.pt")
+        copied = shutil.copy(path, tmp_path / "copied.pt")
+        for name in (path, copied):
+            back = torch.load(name, map_location="cuda")
+            assert back["weight"].shape == (256, 256) and back["weight"].is_cuda
+    assert abs(path.stat().st_size - expected) <= 512
+    if way != "buffer":
+        assert path.stat().st_blocks * 512 < 256 * 256 * 4, "holes"
+    for options in ({}, {"map_location": "cpu"}, {"map_location": "cpu", "mmap": True}, {"weights_only": False}):
+        with pytest.raises(Exception, match=r"written_by_a_prediction|holds no weights"):
+            torch.load(path, **options)
+
+
+def test_shared_and_known_storages_come_back_as_they_were(gpu: VirtualGpu, tmp_path: Path) -> None:
+    weight = torch.randn(512, 512, device="cuda")
+    state = {"a": weight, "b": weight.t(), "c": weight[3], "ids": torch.arange(5, device="cuda"), "lr": torch.ones(2)}
+    torch.save(state, tmp_path / "s.pt")
+    taken, back = growth(lambda: torch.load(tmp_path / "s.pt"))
+    assert taken == 512 * 512 * 4 + 512, "one storage of the three, and the ids"
+    assert back["b"].stride() == (1, 512) and back["c"].shape == (512,)
+    assert back["a"].untyped_storage().data_ptr() == back["c"].untyped_storage().data_ptr()
+    assert back["ids"].tolist() == [0, 1, 2, 3, 4] and back["lr"].tolist() == [1, 1]
+    on_host = torch.load(tmp_path / "s.pt", map_location="cpu")
+    assert on_host["a"].device.type == "cpu" and on_host["ids"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_what_is_real_is_saved(gpu: VirtualGpu, tmp_path: Path) -> None:
@@ -161,13 +205,24 @@ def test_safetensors_reads_headers(tmp_path: Path) -> None:
 
 def test_safetensors_writes_nothing_without_data(gpu: VirtualGpu, precious: Path) -> None:
     pytest.importorskip("safetensors")
-    from safetensors.torch import load_file, save_file, save_model
+    from safetensors.torch import load, load_file, save, save_file, save_model
 
     model, _ = trained()
     save_file(model.state_dict(), precious)
     save_model(model, str(precious))
     assert precious.read_bytes() == PRECIOUS
     assert len(notes(gpu)) == 2
+    assert load_file(precious)["weight"].shape == (256, 256), "what the program believes it has written"
+    new = precious.with_name("new.safetensors")
+    save_file({**model.state_dict(), "step": torch.tensor([7])}, new, metadata={"format": "pt"})
+    assert 256 * 257 * 4 < new.stat().st_size < 256 * 257 * 4 + 512
+    back = load_file(new)
+    assert back["weight"].shape == (256, 256) and back["step"].tolist() == [7]
+    data = save(model.state_dict())
+    assert load(data)["weight"].shape == (256, 256) and len(data) > 256 * 257 * 4
+    gpu.__exit__(None, None, None)
+    with pytest.raises(Exception, match="written by a vramcast prediction and holds no weights"):
+        load_file(new)
     real = precious.with_suffix(".safetensors")
     save_file({"a": torch.ones(2)}, real)
     assert load_file(real)["a"].tolist() == [1, 1]

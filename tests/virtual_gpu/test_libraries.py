@@ -98,8 +98,11 @@ def test_the_trainer_runs(tmp_path: Path) -> None:
     assert held["weights"] == held["gradients"] == model_bytes
     parameters = len(list(trainer.model.parameters()))
     assert held["optimizer state"] == 2 * model_bytes + 4 * parameters, "fused: the step counts are on the card too"
-    written = {path.name for path in (tmp_path / "checkpoint-2").iterdir()}
-    assert not written & {"model.safetensors", "optimizer.pt", "pytorch_model.bin"}
+    from safetensors.torch import load_file
+
+    for name, load in (("model.safetensors", load_file), ("optimizer.pt", torch.load)):
+        with pytest.raises(Exception, match=r"holds no weights|written_by_a_prediction"):
+            load(tmp_path / "checkpoint-2" / name)
 
 
 def test_accelerate_prepares_and_trains(gpu: VirtualGpu) -> None:

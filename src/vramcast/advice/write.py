@@ -21,6 +21,7 @@ from vramcast.jobs.readers.command_line import parse_command, split_environment
 from vramcast.jobs.same import same_run
 from vramcast.jobs.schema import Job
 from vramcast.jobs.text_files import read_text
+from vramcast.outputs import publish, write_here
 
 _YAML = (".yaml", ".yml")
 _FOLDERS = ("transformers", "diffusers")
@@ -119,8 +120,7 @@ def _stays_beside(path: Path, loaded: LoadedJob, changes: Mapping[str, Any]) -> 
 def _write(texts: Mapping[Path, str], asked: Path) -> None:
     try:
         for path, text in texts.items():
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
+            write_here(str(path), text.encode(), False)
     except OSError as error:
         raise UsageError(f"--write {asked}: {error.strerror or error}") from None
 
@@ -131,6 +131,7 @@ def _verify(path: Path, job: Job, written: LoadedJob, beside: Mapping[str, Any])
         where = None if written.where == FLAGS else written.where
         found = load_job(where, beside, written.request).job
         if same_run(_absolute(found), _absolute(job)):
+            publish(path)
             return
         why = "read from there it is another job, since paths in it are relative: write it beside your own file"
     except VramcastError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from vramcast.cli.options import positive
+from vramcast.cli.options import add_write_through_option, positive
 
 if TYPE_CHECKING:
     from vramcast.jobs.load import LoadedJob
@@ -54,6 +54,7 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
     settings.add_argument(
         "--trust-remote-code", action="store_true", help="run Python code that lies in the model folder"
     )
+    add_write_through_option(settings)
 
 
 def load(args: argparse.Namespace, argument: str | None = None) -> LoadedJob:

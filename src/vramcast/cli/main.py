@@ -30,6 +30,7 @@ from vramcast.cli.commands import (
     watch,
     whatif,
 )
+from vramcast.cli.options import kept_off_files
 from vramcast.errors import VramcastError
 
 COMMANDS: tuple[ModuleType, ...] = (
@@ -52,7 +53,7 @@ exit codes:
 def entry() -> None:
     """The `vramcast` command. To take torch and its libraries apart, object by object, takes half a second that nobody
     needs: once all that was asked to run at the end has run, the process just ends."""
-    code = main()
+    code = main(own_process=True)
     if threading.active_count() > 1:  # of the user's code: the interpreter waits for it
         sys.exit(code)
     atexit._run_exitfuncs()
@@ -62,14 +63,15 @@ def entry() -> None:
     os._exit(code)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
     """The only place where errors end: a user's mistake is one line, never a traceback."""
     own, flags = split_flags(sys.argv[1:] if argv is None else list(argv))
     args = make_parser().parse_args(own)
     args.script_flags = flags
     try:
-        code = args.execute(args)
-        sys.stdout.flush()
+        with kept_off_files(args, own_process=own_process):
+            code = args.execute(args)
+            sys.stdout.flush()
         return int(code)
     except VramcastError as error:
         print(f"vramcast: {error}", file=sys.stderr)
@@ -117,7 +119,7 @@ def make_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(verb)
-        verb.set_defaults(execute=module.execute)
+        verb.set_defaults(execute=module.execute, runs_code=getattr(module, "RUNS_CODE", False))
     return parser
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,12 @@ if TYPE_CHECKING:
 
 EXIT_FITS = 0
 EXIT_DOES_NOT_FIT = 1
+
+_BEGINNING_BYTES = 4096
+
+TRACE, CHROME_TRACE = "vramcast-trace", "vramcast-step"
+MEASUREMENT, CALIBRATION = "vramcast-measurement", "vramcast-calibration/1"
+"""How files that we write name themselves, near their beginning."""
 
 
 def add_card_options(parser: argparse.ArgumentParser) -> None:
@@ -80,12 +88,12 @@ def print_json(document: dict[str, Any]) -> None:
     sys.stdout.write("\n")
 
 
-def report(prediction: Prediction, *, as_json: bool) -> int:
-    """Print the prediction and give the exit code."""
+def report(prediction: Prediction, *, as_json: bool, more: dict[str, Any] | None = None) -> int:
+    """Print the prediction and give the exit code. `more` is for the JSON document."""
     if as_json:
         from vramcast.report.documents import prediction_document
 
-        print_json(prediction_document(prediction))
+        print_json(prediction_document(prediction) | (more or {}))
     else:
         from vramcast.report.console import emit
         from vramcast.report.terminal import print_prediction
@@ -108,12 +116,57 @@ def card_for(name: str | None) -> tuple[GpuSpec, str | None]:
     return spec, f"no --gpu given and no GPU here: {spec.short_name} is taken"
 
 
-def check_writable(path: Path | None) -> None:
-    """Find out before the work, not after it, that the result cannot be saved."""
+def add_write_through_option(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--write-through", action="store_true",
+        help="let the code's writes and deletions be real; by default its files go to a throw-away overlay",
+    )  # fmt: skip
+
+
+def kept_off_files(args: argparse.Namespace, *, own_process: bool) -> AbstractContextManager[object]:
+    """Around a verb: where it may run the user's code, what that writes is thrown away. In a process that is not our
+    own only the code itself is run so (see `overlay.protected`)."""
+    is_formula = getattr(args, "hidden_dim", None) is not None
+    if not args.runs_code or is_formula:
+        return contextlib.nullcontext()
+    from vramcast import overlay
+
+    if args.write_through:
+        return overlay.written_through()
+    return overlay.protected(own_process=True) if own_process else contextlib.nullcontext()
+
+
+def add_force_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="write over a file that is there, whatever it is")
+
+
+def check_output(path: Path | None, kind: str, *, force: bool) -> None:
+    """Find out before the work, not after it, that the result cannot be saved. What says of itself that it is of this
+    `kind` comes from an earlier run of the same command, and may be replaced."""
     from vramcast.errors import UsageError
 
-    if path is not None and not path.resolve().parent.is_dir():
-        raise UsageError(f"cannot save to {path}: there is no folder {path.resolve().parent}")
+    if path is None:
+        return
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise UsageError(f"cannot save to {path}: there is no folder {folder}")
+    if path.is_dir():
+        raise UsageError(f"cannot save to {path}: it is a folder")
+    if path.is_file() and not force and path.stat().st_size and f'"{kind}"'.encode() not in _beginning(path):
+        raise UsageError(f"{path} exists and is something else; --force writes over it, or name another file")
+
+
+def _beginning(path: Path) -> bytes:
+    import zlib
+
+    try:
+        with path.open("rb") as file:
+            beginning = file.read(_BEGINNING_BYTES)
+        if beginning.startswith(b"\x1f\x8b"):
+            return zlib.decompressobj(wbits=31).decompress(beginning, _BEGINNING_BYTES)
+        return beginning
+    except (OSError, zlib.error):
+        return b""
 
 
 def add_chrome_option(parser: argparse.ArgumentParser) -> None:
@@ -125,6 +178,7 @@ def add_chrome_option(parser: argparse.ArgumentParser) -> None:
 def write_chrome(path: Path, trace: StepTrace | None, gpu: GpuSpec) -> None:
     """The last step of the trace, op by op, on host and card."""
     from vramcast.errors import UsageError
+    from vramcast.outputs import write_file
     from vramcast.report.chrome_trace import chrome_trace
     from vramcast.timing import predict_step
 
@@ -132,10 +186,7 @@ def write_chrome(path: Path, trace: StepTrace | None, gpu: GpuSpec) -> None:
     if trace is None or time is None or time.rows is None:
         raise UsageError("--chrome: the trace does not hold the ops of a whole step; trace the run again")
     document = chrome_trace(time.rows, f"{trace.source or 'a step'} on {gpu.short_name}")
-    try:
-        path.write_text(json.dumps(document), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+    write_file(path, json.dumps(document).encode())
 
 
 def names(text: str) -> tuple[str, ...]:

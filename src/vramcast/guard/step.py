@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from vramcast import overlay
 from vramcast.errors import CannotPredict, UsageError, VramcastError
 from vramcast.gpus import GpuSpec
 from vramcast.guard.accelerate import accelerators_in, lent
@@ -95,7 +96,7 @@ def _run(
 ) -> tuple[VirtualGpu, bool]:
     card = virtual_gpu(gpu, limit_bytes=limit_bytes, source=name)
     refused = False
-    with kept(fresh=fresh), card:
+    with overlay.protected(card.note), kept(fresh=fresh), card:
         try:
             program(card)
         except torch.OutOfMemoryError as error:

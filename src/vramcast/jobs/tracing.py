@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from vramcast import overlay
 from vramcast.access import check_code
 from vramcast.errors import CannotPredict, StepRefused, TooManyElements, UsageError, VramcastError
 from vramcast.factories import check_arguments, load_factory, without_collections
@@ -163,7 +164,8 @@ def _run(
         return card, session, _script(job.script, card, steps, progress)
     refused = False
     card.log_ops(after_steps=None)
-    with card, _settings(job), libraries_quiet():
+    kept_off_files = overlay.protected(card.note) if _names_code(job) else contextlib.nullcontext()
+    with kept_off_files, card, _settings(job), libraries_quiet():
         try:
             if job.step is not None:
                 _own_step(job, card, session, steps, progress)
@@ -183,6 +185,12 @@ def _run(
     if refused:
         card.end_at_last_refusal()
     return card, session, refused
+
+
+def _names_code(job: Job) -> bool:
+    """Whether the user's own code builds or runs a part of it."""
+    text = job.model_dump_json(exclude_unset=True, exclude_none=True)
+    return job.step is not None or '"factory":' in text or '"trust_remote_code":true' in text
 
 
 def _script(script: Script, card: VirtualGpu, steps: int, progress: Progress) -> bool:

@@ -10,6 +10,8 @@ from typing import Any
 from vramcast.timing.results import StepRows
 from vramcast.trace.calls import MARKS
 
+CHROME_FORMAT = "vramcast-step"
+
 _PROCESS = 1
 _PHASES, _HOST, _CARD = 1, 2, 3
 _MICRO = 1e6
@@ -33,7 +35,7 @@ def chrome_trace(rows: StepRows, name: str) -> dict[str, Any]:
             events.append(_complete(_CARD, op, timeline.start[i], timeline.end[i], details))
         held = {"requested GiB": round(rows.requested_bytes[i - 1] / 2**30, 4)}
         events.append({"ph": "C", "pid": _PROCESS, "name": "memory", "ts": end * _MICRO, "args": held})
-    return {"displayTimeUnit": "ms", "traceEvents": events}
+    return {"displayTimeUnit": "ms", "otherData": {"format": CHROME_FORMAT}, "traceEvents": events}
 
 
 def _named(kind: str, thread: int, name: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
+from vramcast.outputs import write_file
 from vramcast.trace.calls import OpCalls
 from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse
@@ -63,11 +64,7 @@ def save(trace: StepTrace, path: Path) -> None:
         document[name] = getattr(trace, name).tolist()
     if trace.calls is not None:
         document[_CALLS] = _calls_document(trace.calls)
-    try:
-        with gzip.open(path, "wt", encoding="utf-8", compresslevel=3) as file:
-            file.write(json.dumps(document, separators=(",", ":")))
-    except OSError as error:
-        raise TraceError(f"cannot write {path}: {error.strerror or error}") from error
+    write_file(path, gzip.compress(json.dumps(document, separators=(",", ":")).encode(), compresslevel=3))
 
 
 def load(path: Path) -> StepTrace:

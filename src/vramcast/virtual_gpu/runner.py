@@ -12,6 +12,7 @@ from types import FrameType, ModuleType, TracebackType
 
 import torch
 
+from vramcast import overlay
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.gpus import GpuSpec
 from vramcast.memory import Prediction
@@ -83,7 +84,14 @@ def run_script_on(
     )
     card.log_ops(after_steps=(USUAL_STEPS if steps is None else steps) - 1)
     failure: BaseException | None = None
-    with _as_main(path, argv) as main, card, captures.watched(), stopping.watched(), _torch_settings():
+    with (
+        overlay.protected(card.note),
+        _as_main(path, argv) as main,
+        card,
+        captures.watched(),
+        stopping.watched(),
+        _torch_settings(),
+    ):
         vars(main)[MARK] = script.reached
         try:
             exec(script.compile(), vars(main))

@@ -16,6 +16,7 @@ from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import EXIT_DOES_NOT_FIT, EXIT_FITS, add_json_option, add_room_options, names, print_json
 
 READS_SCRIPT_FLAGS = True
+RUNS_CODE = True
 
 _WORKERS = 2
 

@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vramcast.cli.options import EXIT_FITS, add_json_option, check_writable, print_json
+from vramcast.cli.options import CALIBRATION, EXIT_FITS, add_force_option, add_json_option, check_output, print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--minutes", type=_minutes, default=2.0, metavar="M", help="how long to time operators (default %(default)g)"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the calibration here, not to the usual place")
+    add_force_option(parser)
     add_json_option(parser)
 
 
@@ -26,7 +27,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.measure.calibration.worker import calibrate
     from vramcast.timing.costs.calibration import own_place
 
-    check_writable(args.out)
+    check_output(args.out, CALIBRATION, force=args.force)
     with reporting() as progress:
         calibration, figures = calibrate(args.gpu_device, args.minutes, progress)
     place = args.out or own_place(calibration.gpu)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from vramcast.quick import QuickQuestion
 
 READS_SCRIPT_FLAGS = True
+RUNS_CODE = True
 _QUICK_ONLY = ("hidden_dim", "num_layers", "gpu_memory", "bytes", "dtype", "threshold")
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from vramcast.jobs.load import LoadedJob
 
 
+RUNS_CODE = True
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
     parser.add_argument("files", nargs="+", metavar="JOB|FILE", help="jobs, scenarios (JOB#NAME) or saved results")

@@ -13,10 +13,13 @@ from vramcast.cli.options import (
     EXIT_FITS,
     add_calibration_option,
     add_json_option,
+    add_write_through_option,
     positive,
     print_json,
     use_calibration,
 )
+
+RUNS_CODE = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="whose samples/s the log gives: of all GPUs (the default) or of one",
     )
     add_json_option(parser)
+    add_write_through_option(parser)
 
 
 def execute(args: argparse.Namespace) -> int:

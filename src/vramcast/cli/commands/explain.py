@@ -12,6 +12,8 @@ import sys
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import EXIT_FITS, add_json_option, positive, print_json
 
+RUNS_CODE = True
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser)

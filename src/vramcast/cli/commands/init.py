@@ -36,12 +36,14 @@ def execute(args: argparse.Namespace) -> int:
 
 def _write(path: Path, text: str) -> None:
     from vramcast.errors import UsageError
+    from vramcast.outputs import write_file
 
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise UsageError(f"{path} exists already and is left as it is; --output names another file") from None
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+    if path.exists() and not _is_empty(path):
+        raise UsageError(f"{path} exists already and is left as it is; --output names another file")
+    write_file(path, text.encode(), replace=_is_empty(path))
     print(f"wrote {path}")
+
+
+def _is_empty(path: Path) -> bool:
+    """Nothing is lost where it is filled; a full disk may have left it so."""
+    return path.is_file() and path.stat().st_size == 0

@@ -15,7 +15,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from vramcast.cli.options import EXIT_FITS, add_json_option, check_writable, positive, print_json
+from vramcast.cli.options import (
+    EXIT_FITS,
+    MEASUREMENT,
+    add_force_option,
+    add_json_option,
+    check_output,
+    positive,
+    print_json,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,12 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_json_option(parser)
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep the result, for `vramcast compare`")
+    add_force_option(parser)
     parser.add_argument("target", metavar="script.py|module:factory", help="what to run")
     parser.add_argument("target_args", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments")
 
 
 def execute(args: argparse.Namespace) -> int:
-    check_writable(args.save)
+    from vramcast.outputs import write_file
+
+    check_output(args.save, MEASUREMENT, force=args.force)
     job = {
         "target": args.target,
         "script_args": args.target_args,
@@ -49,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
             return code if code in (1, 2) else 3
         document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     if args.save is not None:
-        args.save.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_file(args.save, (json.dumps(document, indent=1) + "\n").encode())
     if args.json:
         print_json(document)
         return EXIT_FITS

@@ -14,13 +14,16 @@ from pathlib import Path
 
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import (
+    CHROME_TRACE,
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
+    TRACE,
     add_calibration_option,
     add_card_options,
     add_chrome_option,
+    add_force_option,
     add_json_option,
-    check_writable,
+    check_output,
     positive,
     print_json,
     use_calibration,
@@ -28,6 +31,7 @@ from vramcast.cli.options import (
 )
 
 READS_SCRIPT_FLAGS = True
+RUNS_CODE = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,11 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
     add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
+    add_force_option(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    check_writable(args.save)
-    check_writable(args.chrome)
+    check_output(args.save, TRACE, force=args.force)
+    check_output(args.chrome, CHROME_TRACE, force=args.force)
     use_calibration(args)
     loaded = load(args)
 

@@ -14,12 +14,16 @@ import sys
 from pathlib import Path
 
 from vramcast.cli.options import (
+    CHROME_TRACE,
+    TRACE,
     add_calibration_option,
     add_card_options,
     add_chrome_option,
+    add_force_option,
     add_json_option,
+    add_write_through_option,
     card_for,
-    check_writable,
+    check_output,
     limit_bytes,
     positive,
     report,
@@ -27,6 +31,8 @@ from vramcast.cli.options import (
     write_chrome,
 )
 from vramcast.cli.progress import announced
+
+RUNS_CODE = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,19 +48,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
     add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
+    add_force_option(parser)
+    add_write_through_option(parser)
     parser.add_argument("--traceback", action="store_true", help="when the script itself fails, show where and why")
     parser.add_argument("script", type=Path, metavar="script.py", help="the training script")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
 
 
 def execute(args: argparse.Namespace) -> int:
+    from vramcast import overlay
     from vramcast.errors import CannotPredict, UsageError
     from vramcast.trace import Note
 
     if not args.script.is_file():
         raise UsageError(f"no such script: {args.script}")
-    check_writable(args.save)
-    check_writable(args.chrome)
+    check_output(args.save, TRACE, force=args.force)
+    check_output(args.chrome, CHROME_TRACE, force=args.force)
     use_calibration(args)
     limit = limit_bytes(args)
     spec, remark = card_for(args.gpu)
@@ -84,4 +93,4 @@ def execute(args: argparse.Namespace) -> int:
         write_chrome(args.chrome, prediction.trace, prediction.gpu)
     if remark is not None:
         prediction = dataclasses.replace(prediction, notes=(*prediction.notes, Note("card", remark)))
-    return report(prediction, as_json=args.json)
+    return report(prediction, as_json=args.json, more={"files": overlay.latest().to_document()})

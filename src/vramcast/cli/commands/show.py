@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 
 from vramcast.cli.options import (
+    CHROME_TRACE,
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
     add_card_options,
     add_chrome_option,
+    add_force_option,
     add_json_option,
-    check_writable,
+    check_output,
     limit_bytes,
     report,
     write_chrome,
@@ -30,11 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at-peak", action="store_true", help="only the account at the peak, by kind and by module")
     add_json_option(parser)
     add_chrome_option(parser)
+    add_force_option(parser)
     parser.add_argument("trace", type=Path, metavar="TRACE", help="a file that `vramcast run --save` wrote")
 
 
 def execute(args: argparse.Namespace) -> int:
-    check_writable(args.chrome)
+    check_output(args.chrome, CHROME_TRACE, force=args.force)
     from vramcast.gpus import find_gpu
     from vramcast.memory import predict
     from vramcast.trace import StepTrace

@@ -20,6 +20,9 @@ _MOST = 32
 """Of one list: a table is for reading."""
 
 
+RUNS_CODE = True
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser)
     parser.add_argument(

@@ -20,6 +20,8 @@ from vramcast.cli.options import (
     use_calibration,
 )
 
+RUNS_CODE = True
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser)

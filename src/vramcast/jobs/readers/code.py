@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vramcast import overlay
 from vramcast.access import check_code
 from vramcast.factories import hush_torch, load_factory
 from vramcast.trace import Note
@@ -54,8 +55,10 @@ def first_parameter(factory: str) -> str | None:
 
 def _parameters(factory: str) -> Mapping[str, inspect.Parameter]:
     hush_torch()
+    with overlay.protected():
+        found = load_factory(factory)
     try:
-        return inspect.signature(load_factory(factory)).parameters
+        return inspect.signature(found).parameters
     except (TypeError, ValueError):
         return {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vramcast import overlay
 from vramcast.errors import UsageError, VramcastError
 from vramcast.factories import load_attribute
 from vramcast.jobs.readers import Reading
@@ -21,14 +22,15 @@ def is_factory(argument: str) -> bool:
 
 def read_factory(argument: str) -> Reading:
     """The attribute is a Job, the same as a dict, or a function without arguments that returns one."""
-    found: Any = load_attribute(argument)
-    if callable(found) and not isinstance(found, Job):
-        try:
-            found = found()
-        except VramcastError:
-            raise
-        except Exception as error:
-            raise UsageError(f"{argument} failed: {type(error).__name__}: {error}") from error
+    with overlay.protected():
+        found: Any = load_attribute(argument)
+        if callable(found) and not isinstance(found, Job):
+            try:
+                found = found()
+            except VramcastError:
+                raise
+            except Exception as error:
+                raise UsageError(f"{argument} failed: {type(error).__name__}: {error}") from error
     if isinstance(found, Job):
         return Reading(job=found, recognised_as=NAME)
     if isinstance(found, Mapping):

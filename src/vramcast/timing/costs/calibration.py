@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
+from vramcast.outputs import write_file
 from vramcast.timing.costs.curves import KindModel
 
 FORMAT = "vramcast-calibration/1"
@@ -39,7 +40,7 @@ class Calibration:
         }  # fmt: skip
         lines = [f"{json.dumps(kind)}: {json.dumps(self.kinds[kind].to_data())}" for kind in sorted(self.kinds)]
         text = json.dumps(head, indent=1)[:-2] + ',\n "kinds": {\n' + ",\n".join(lines) + "\n}}\n"
-        path.write_text(text, encoding="utf-8")
+        write_file(path, text.encode())
 
     def check_card(self, gpu: str) -> None:
         """Refuse another card: its kernels are not these."""
