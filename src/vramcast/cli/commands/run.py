@@ -7,7 +7,6 @@ that computes nothing and counts every byte. It is stopped after a few optimizer
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
 import sys
@@ -26,6 +25,7 @@ from vramcast.cli.options import (
     use_calibration,
     write_chrome,
 )
+from vramcast.cli.streams import lent_to_script
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,10 +56,9 @@ def execute(args: argparse.Namespace) -> int:
 
     from vramcast.virtual_gpu.runner import run_script
 
-    # With --json, standard output holds the document and nothing else, whatever the script prints.
-    aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
     try:
-        with aside:
+        # With --json, standard output holds the document and nothing else, whatever the script prints.
+        with lent_to_script(output_to_errors=args.json):
             prediction = run_script(
                 os.fspath(args.script),
                 args.script_args,
