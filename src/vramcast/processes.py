@@ -68,3 +68,31 @@ def _look_for(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def children_of(parent: int) -> list[int]:
+    """The processes that `parent` has started and that still run; none where there is no /proc."""
+    status = {pid: _status(pid) for pid in _all_processes()}
+    return [pid for pid, fields in status.items() if fields and fields[1] == str(parent) and fields[0] != "Z"]
+
+
+def seconds_of_work(pid: int) -> float:
+    """What a process has computed so far."""
+    fields = _status(pid)
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _all_processes() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    except OSError:
+        return []
+
+
+def _status(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2].decode().split()
+    except OSError:
+        return []

@@ -35,6 +35,7 @@ class Ledger:
         """What is made on the host now, where that is known from what is being done."""
         self.host_where = PAGEABLE
         self.open = True
+        self.before_next_allocation: Callable[[], None] | None = None
         self.op = self.builder.intern_op("setup")
         self.module = self._no_module = self.builder.intern_module("")
         self.phase = self.builder.intern_phase("setup")
@@ -53,6 +54,9 @@ class Ledger:
         """Book `nbytes` on the card: (block id, address). Zero bytes take nothing, as on CUDA."""
         if nbytes <= 0 or not self.open:
             return -1, 0
+        if self.before_next_allocation is not None:
+            callback, self.before_next_allocation = self.before_next_allocation, None
+            callback()
         builder = self.builder
         with self._lock:
             self._busy = True

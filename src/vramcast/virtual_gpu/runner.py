@@ -16,6 +16,8 @@ from vramcast.errors import CannotPredict, UsageError
 from vramcast.gpus import GpuSpec
 from vramcast.memory import Prediction
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
+from vramcast.virtual_gpu.script_ending import Enough as _Enough
+from vramcast.virtual_gpu.script_ending import ScriptEnding
 from vramcast.virtual_gpu.unknown import is_machinery, short_path
 
 _PATIENCE = 50
@@ -25,10 +27,6 @@ _PATIENCE_UNSEEN = 10
 """The same for one that has made no step at all: it may never come to it."""
 
 _NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
-
-
-class _Enough(BaseException):
-    """Unwinds the script; not an Exception, so that the script's own handlers let it pass."""
 
 
 class ScriptFailed(CannotPredict):
@@ -69,23 +67,17 @@ def run_script_on(card: VirtualGpu, path: str, argv: Sequence[str] = (), *, step
     card.on_step(finished.count)
     card.log_ops(after_steps=steps - 1)
     code = _compile(path)
-    failure: BaseException | None = None
     with _as_main(path, argv) as main, card, _torch_settings():
-        try:
-            exec(code, vars(main))
-        except _Enough:
-            pass
-        except SystemExit as error:
-            failure = error if error.code not in (None, 0) else None
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            failure = error
+        ending = ScriptEnding(card, lambda refused: finished.note_what_is_missing(stopped_by_memory=refused))
+        failure = ending.run(lambda: exec(code, vars(main)))
+    if ending.children.account_for(failure):
+        return True
     if isinstance(failure, torch.OutOfMemoryError):
         card.end_at_last_refusal()
     elif failure is not None and not card.trace().ends_refused:
         raise _explain(failure, path, finished.fewest)
-    finished.note_what_is_missing(stopped_by_memory=failure is not None)
+    if not ending.children.used_the_card:
+        finished.note_what_is_missing(stopped_by_memory=failure is not None)
     return failure is not None
 
 
