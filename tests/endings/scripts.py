@@ -86,13 +86,6 @@ ENDINGS = (
            "while True:\n    try: careless()\n    except BaseException: continue"),
     Ending("collects every error", "errors = []\nwhile True:\n    try: train()\n"
            "    except BaseException as error: errors.append(error)"),
-    # Streams.
-    Ending("closes its output", "sys.stdout.close(); sys.stderr.close(); train(30)", DOES_NOT_FIT, "Does not fit"),
-    Ending("replaces its output", "sys.stdout = sys.stderr = open(os.devnull, 'w'); train(30)", DOES_NOT_FIT,
-           "Does not fit"),
-    Ending("closes the descriptors", "os.close(1); os.close(2); os.close(0); train(30)", DOES_NOT_FIT, "Does not fit"),
-    Ending("redirects the descriptors", "n = os.open(os.devnull, os.O_RDWR)\n"
-           "for i in range(3): os.dup2(n, i)\ntrain(30)", DOES_NOT_FIT, "Does not fit"),
     # Processes that use the card.
     Ending("fork trains", "p = multiprocessing.get_context('fork').Process(target=train, args=(2,))\n"
            "p.start(); p.join()", says="what is shown is the process that is started here"),
@@ -108,6 +101,10 @@ ENDINGS = (
            "p.start(); p.join()", DOES_NOT_FIT),
     Ending("torch.multiprocessing.spawn", "import torch.multiprocessing as mp\n"
            "mp.spawn(lambda rank: train(30), nprocs=1)", DOES_NOT_FIT),
+    Ending("torch.multiprocessing.spawn, waited for later", "import torch.multiprocessing as mp\n"
+           "mp.spawn(lambda rank: train(30), nprocs=1, join=False).join()", DOES_NOT_FIT),
+    Ending("torch.multiprocessing.start_processes", "import torch.multiprocessing as mp\n"
+           "mp.start_processes(lambda rank: train(3), nprocs=1, start_method='fork')"),
     Ending("torch.multiprocessing.Process", "import torch.multiprocessing as mp\nmp.set_start_method('spawn')\n"
            "p = mp.Process(target=train, args=(30,)); p.start(); p.join()", DOES_NOT_FIT),
     Ending("os.fork", "pid = os.fork()\nif pid == 0:\n    train(30)\nelse:\n    os.waitpid(pid, 0)", DOES_NOT_FIT),
@@ -126,10 +123,12 @@ ENDINGS = (
            "    pool.apply(train, (2, 2))"),
     Ending("the child catches it", "def careful():\n    try: train(30)\n    except torch.OutOfMemoryError: train(3)\n"
            "p = multiprocessing.get_context('fork').Process(target=careful); p.start(); p.join()"),
-    Ending("the child is killed", "p = multiprocessing.get_context('fork').Process(target=lambda: (train(3, 1), "
-           "time.sleep(10000)))\np.start(); time.sleep(2); p.kill(); p.join()", CANNOT, "was killed while it used the"),
-    Ending("the child is terminated", "p = multiprocessing.get_context('fork').Process(target=lambda: (train(3, 1), "
-           "time.sleep(10000)))\np.start(); time.sleep(2); p.terminate(); p.join()"),
+    Ending("the child is killed", "c = multiprocessing.get_context('fork'); done = c.Event()\n"
+           "p = c.Process(target=lambda: (train(3, 1), done.set(), time.sleep(10000)))\n"
+           "p.start(); done.wait(); p.kill(); p.join()", CANNOT, "was killed while it used the card"),
+    Ending("the child is terminated", "c = multiprocessing.get_context('fork'); done = c.Event()\n"
+           "p = c.Process(target=lambda: (train(3, 1), done.set(), time.sleep(10000)))\n"
+           "p.start(); done.wait(); p.terminate(); p.join()"),
     Ending("the child fails", "p = multiprocessing.get_context('fork').Process(target=lambda: (torch.ones(3).cuda(), "
            "1 / 0))\np.start(); p.join()", CANNOT, "ZeroDivisionError"),
     Ending("fork after CUDA was used", "x = torch.ones(3).cuda()\n"
@@ -150,3 +149,14 @@ ENDINGS = (
            "except Exception: train()", CANNOT, "vramcast run train.py -x"),
     Ending("leaves a program running", "subprocess.Popen(['sleep', '1000'])\ntrain()"),
 )  # fmt: skip
+
+STREAMS = (
+    Ending("closes", "for stream in (sys.stdin, sys.stdout, sys.stderr): stream.close()\n"
+           "for n in range(3): os.close(n)\ntrain(30)", DOES_NOT_FIT, "Does not fit"),
+    Ending("redirects", "sys.stdout = sys.stderr = open(os.devnull, 'w')\n"
+           "for n in range(3): os.dup2(sys.stdout.fileno(), n)\ntrain(30)", DOES_NOT_FIT, "Does not fit"),
+    Ending("prints everywhere", "import ctypes\nprint('a'); os.write(1, b'b'); os.system('echo c')\n"
+           "ctypes.CDLL(None).puts(b'd'); ctypes.CDLL(None).fflush(None)\natexit.register(print, 'e')\ntrain(30)",
+           DOES_NOT_FIT),
+)  # fmt: skip
+"""What it does to its streams, in a process of its own."""

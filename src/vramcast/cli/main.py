@@ -37,8 +37,13 @@ def entry() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+    import os
+
     from vramcast.cli.streams import Streams
 
+    if sys.argv[1:2] not in (["measure"], ["calibrate"], ["watch"]):
+        # torch makes a folder for what it compiles as soon as this is imported; here nothing is compiled.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TMPDIR") or "/tmp")
     streams = Streams()
     try:
         code = main()
