@@ -1,4 +1,4 @@
-"""The exit code is the verdict whatever happens to standard output and error. Seen: 0 for what does not fit, `| true`."""
+"""The exit code is the verdict whatever becomes of standard output and error. Seen: 0 for what does not fit, piped."""
 
 from __future__ import annotations
 
