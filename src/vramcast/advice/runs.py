@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -21,6 +23,7 @@ from vramcast.memory import Prediction
 from vramcast.memory import predict as predict_trace
 from vramcast.memory.cards import with_margin
 from vramcast.memory.parameters import ModuleParameters
+from vramcast.processes import is_worker
 from vramcast.timing import StepTime
 from vramcast.trace import StepTrace
 
@@ -89,14 +92,18 @@ class Runs:
             if self._like is not None:
                 preload(self._like)
             gc.freeze()  # what was imported is not garbage: the forks need not look through it
-            self._pool = ProcessPoolExecutor(self.workers, multiprocessing.get_context("fork"))
+            context = multiprocessing.get_context("fork")
+            self._pool = ProcessPoolExecutor(self.workers, context, initializer=is_worker, initargs=(os.getpid(),))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=kind is None, cancel_futures=True)
+        if self._pool is None:
+            return
+        if kind is not None:
+            _kill_workers(self._pool)
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
     def trace(self, wishes: Sequence[Wish]) -> list[Traced | VramcastError]:
         """In the order of the wishes; an error that is an answer stands in the place of its trace."""
@@ -152,6 +159,16 @@ class Runs:
 
             return now
         return self._pool.submit(work, task).result
+
+
+def _kill_workers(pool: ProcessPoolExecutor) -> None:
+    """Nobody waits any more for what they are at."""
+    workers = list((pool._processes or {}).values())
+    for worker in workers:
+        with contextlib.suppress(ValueError, OSError):  # it has ended
+            worker.kill()
+    for worker in workers:
+        worker.join()
 
 
 def _together(

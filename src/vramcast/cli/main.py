@@ -1,42 +1,22 @@
-"""Parse the command line, run one verb, and turn its outcome into an exit code."""
+"""Parse the command line, run one verb, and turn its outcome into an exit code.
+
+Little is imported until `entry` has said what signals do: Ctrl-C may come at any moment, and is never a traceback.
+"""
 
 from __future__ import annotations
 
-import argparse
-import atexit
-import os
+import functools
+import signal
 import sys
-import threading
 from collections.abc import Sequence
-from types import ModuleType
+from typing import TYPE_CHECKING
 
-from vramcast import __version__
-from vramcast.cli.commands import (
-    advise,
-    calibrate,
-    check,
-    compare,
-    diagnose,
-    explain,
-    gpus,
-    init,
-    mcp,
-    measure,
-    plan,
-    predict,
-    run,
-    show,
-    table,
-    watch,
-    whatif,
-)
-from vramcast.cli.options import kept_off_files
-from vramcast.errors import VramcastError
+if TYPE_CHECKING:
+    import argparse
+    from types import ModuleType
 
-COMMANDS: tuple[ModuleType, ...] = (
-    predict, check, advise, whatif, plan, explain, table, run, init, show, measure, calibrate, compare, diagnose, gpus,
-    watch, mcp,
-)  # fmt: skip
+_SECONDS_AT_EXIT = 5.0
+"""What was registered to run at the end may take that long."""
 
 _DESCRIPTION = "Know before you train whether a PyTorch run fits the GPU, where every byte goes, and why."
 _EPILOG = """\
@@ -51,20 +31,53 @@ exit codes:
 
 
 def entry() -> None:
-    """The `vramcast` command. To take torch and its libraries apart, object by object, takes half a second that nobody
-    needs: once all that was asked to run at the end has run, the process just ends."""
-    code = main(own_process=True)
-    if threading.active_count() > 1:  # of the user's code: the interpreter waits for it
-        sys.exit(code)
+    """The `vramcast` command. The process just ends once the result is written: neither threads of the user's code nor
+    the half second that it takes to take torch apart, object by object, are waited for."""
+    # Nothing is left to clean up at any moment, and workers end with this process: the signal may end it at once.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    import os
+
+    from vramcast.cli.streams import Streams
+
+    if sys.argv[1:2] not in (["measure"], ["calibrate"], ["watch"]):
+        # torch makes a folder for what it compiles as soon as this is imported; here nothing is compiled.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TMPDIR") or "/tmp")
+    streams = Streams()
+    try:
+        code = main(own_process=True)
+    except SystemExit as error:  # of argparse, which has said why
+        code = error.code if isinstance(error.code, int) else 2
+    _end(streams.code_after_writing(code))
+
+
+def _end(code: int) -> None:
+    """Run what was registered to run at the end, as long as it does not hang, fail or choose another exit code."""
+    import _thread
+    import atexit
+    import os
+    import time
+
+    end = os._exit
+
+    def end_in_time() -> None:
+        time.sleep(_SECONDS_AT_EXIT)
+        end(code)
+
+    _thread.start_new_thread(end_in_time, ())
+    os._exit = lambda _: end(code)  # type: ignore[assignment]
+    sys.stdout = sys.stderr  # the result stands there alone
+    sys.unraisablehook = lambda _: None
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
-    os._exit(code)
+    end(code)
 
 
 def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
     """The only place where errors end: a user's mistake is one line, never a traceback."""
+    from vramcast.cli.options import kept_off_files
+    from vramcast.errors import VramcastError
+
     own, flags = split_flags(sys.argv[1:] if argv is None else list(argv))
     args = make_parser().parse_args(own)
     args.script_flags = flags
@@ -79,11 +92,11 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
     except KeyboardInterrupt:
         print("vramcast: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has gone (`| head`); keep the interpreter from complaining at exit.
-        sys.stdout = None
-        return 0
-    except Exception:
+    except SystemExit as error:
+        # Code that a job names may say 0, which means "fits".
+        print(f"vramcast: the job's own code ended the process: sys.exit({error.code!r})", file=sys.stderr)
+        return 3
+    except BaseException:
         # Python would end with 1, which means "does not fit" to whoever gates on it.
         import traceback
 
@@ -94,9 +107,38 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
         return 3
 
 
+@functools.cache
+def commands() -> tuple[ModuleType, ...]:
+    """The verbs, in the order of the help."""
+    from vramcast.cli.commands import (
+        advise,
+        calibrate,
+        check,
+        compare,
+        diagnose,
+        explain,
+        gpus,
+        init,
+        mcp,
+        measure,
+        plan,
+        predict,
+        run,
+        show,
+        table,
+        watch,
+        whatif,
+    )
+
+    return (
+        predict, check, advise, whatif, plan, explain, table, run, init, show, measure, calibrate, compare, diagnose,
+        gpus, watch, mcp,
+    )  # fmt: skip
+
+
 def split_flags(argv: list[str]) -> tuple[list[str], list[str]]:
     """What stands after `--` is a training script's, for the verbs that read it."""
-    verb = next((module for module in COMMANDS if argv and module.__name__.endswith(f".{argv[0]}")), None)
+    verb = next((module for module in commands() if argv and module.__name__.endswith(f".{argv[0]}")), None)
     if "--" not in argv or not getattr(verb, "READS_SCRIPT_FLAGS", False):
         return argv, []
     at = argv.index("--")
@@ -104,12 +146,16 @@ def split_flags(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def make_parser() -> argparse.ArgumentParser:
+    import argparse
+
+    from vramcast import __version__
+
     parser = argparse.ArgumentParser(
         prog="vramcast", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"vramcast {__version__}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
-    for module in COMMANDS:
+    for module in commands():
         name = module.__name__.rpartition(".")[2]
         help_text = (module.__doc__ or "").strip()
         verb = verbs.add_parser(

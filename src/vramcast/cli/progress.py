@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
+from vramcast.cli.streams import lent_to_script
+
 _QUIET_SECONDS = 3.0
 """Work that is done sooner says nothing outside a terminal."""
 
@@ -58,7 +60,7 @@ def reporting() -> Iterator[Reporter]:
     standard output."""
     progress = Reporter()
     try:
-        with contextlib.redirect_stdout(sys.stderr):
+        with lent_to_script(output_to_errors=True):
             yield progress
     finally:
         progress.done()

@@ -128,6 +128,7 @@ class _Drawing:
         self._command = command
         self._console = Console(highlight=False)
         self._live = stack.enter_context(Live(console=self._console, auto_refresh=False))
+        self._console.show_cursor(True)  # a signal that cannot be caught would leave it hidden
 
     def show(self, sample: Sample, warnings: list[str]) -> None:
         for text in warning_texts(warnings):

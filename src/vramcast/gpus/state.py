@@ -14,6 +14,7 @@ import subprocess
 from vramcast.errors import UsageError
 from vramcast.gpus.nvml import NvmlSession, NvmlUnavailable
 from vramcast.gpus.survey import GpuProcess, LocalGpu, Survey
+from vramcast.processes import ending_with_this
 from vramcast.units import MIB
 
 __all__ = ["GpuProcess", "LocalGpu", "Survey", "local_gpu", "local_gpus", "survey", "visible"]
@@ -59,7 +60,9 @@ def _smi() -> str:
         "--format=csv,noheader,nounits",
     ]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+        answer = subprocess.run(
+            query, capture_output=True, text=True, timeout=30, check=False, preexec_fn=ending_with_this()
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return answer.stdout if answer.returncode == 0 else ""

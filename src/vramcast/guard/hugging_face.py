@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -63,9 +64,10 @@ class TrainerSubject:
         copies = Copies([self._trainer.model, self._optimizer()])
 
         def program(card: VirtualGpu) -> None:
-            with tempfile.TemporaryDirectory(prefix="vramcast-") as folder:
-                model, optimizer = copies.make()
-                self._shadow(model, optimizer, {**changes, "max_steps": steps, "output_dir": folder}, samples).train()
+            # Nothing is saved, so this folder is never made.
+            folder = os.path.join(tempfile.gettempdir(), f"vramcast-{os.getpid()}")
+            model, optimizer = copies.make()
+            self._shadow(model, optimizer, {**changes, "max_steps": steps, "output_dir": folder}, samples).train()
 
         return trace_program(program, gpu, available_bytes, name=self.name, fresh=True)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.gpus import GpuSpec
 from vramcast.guard.fallbacks import smaller_batches
+from vramcast.processes import ending_with_this
 from vramcast.trace import StepTrace
 
 
@@ -49,17 +49,16 @@ class JobSubject:
             "available_bytes": available_bytes,
             "steps": steps,
         }
-        with tempfile.TemporaryDirectory(prefix="vramcast-") as folder:
-            path = Path(folder) / "trace.json.gz"
-            command = [sys.executable, "-m", "vramcast.guard.worker", str(path)]
-            search = os.pathsep.join(entry for entry in sys.path if entry)
-            done = subprocess.run(
-                command, input=json.dumps(request), text=True, capture_output=True, check=False,
-                env={**os.environ, "PYTHONPATH": search},
-            )  # fmt: skip
-            if done.returncode == 0:
-                return StepTrace.load(path)
-        said = done.stderr.strip().splitlines()
+        command = [sys.executable, "-m", "vramcast.guard.worker", str(os.getpid())]
+        search = os.pathsep.join(entry for entry in sys.path if entry)
+        done = subprocess.run(
+            command, input=json.dumps(request).encode(), capture_output=True, check=False,
+            env={**os.environ, "PYTHONPATH": search}, preexec_fn=ending_with_this(),
+        )  # fmt: skip
+        if done.returncode == 0:
+            trace: StepTrace = pickle.loads(done.stdout)
+            return trace
+        said = done.stderr.decode(errors="replace").strip().splitlines()
         message = said[-1].removeprefix("vramcast: ") if said else f"the prediction ended with {done.returncode}"
         raise (UsageError if done.returncode == UsageError.exit_code else CannotPredict)(message)
 

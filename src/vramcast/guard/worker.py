@@ -1,17 +1,21 @@
-"""The process in which a guard predicts a job: reads it from the standard input, writes its trace to a file."""
+"""The process in which a guard predicts a job: reads it from standard input, answers with its trace, pickled."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import sys
 
 from vramcast.errors import VramcastError
 from vramcast.factories import hush_torch
 from vramcast.gpus import GpuSpec
+from vramcast.processes import end_with_parent, take_standard_output
 
 
-def main(path: str) -> int:
+def main(parent: int) -> int:
+    end_with_parent(parent)
+    answer = take_standard_output()
     request = json.load(sys.stdin)
     gpu = GpuSpec.from_dict(request["gpu"])
     available = request["available_bytes"]
@@ -25,7 +29,8 @@ def main(path: str) -> int:
         card = dataclasses.replace(gpu, total_memory_bytes=available) if available > gpu.context_bytes else gpu
         traced = trace_job(job, card, steps=request["steps"], allocator_conf=job.allocator_conf)
         trace = dataclasses.replace(traced.trace, notes=(*traced.trace.notes, *traced.notes), gpu=gpu.to_dict())
-        trace.save(path)
+        with answer:
+            pickle.dump(trace, answer)
     except VramcastError as error:
         print(f"vramcast: {error}".replace("\n", " "), file=sys.stderr)
         return error.exit_code
@@ -33,4 +38,4 @@ def main(path: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(int(sys.argv[1])))

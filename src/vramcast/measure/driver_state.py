@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from vramcast.processes import ending_with_this
+
 _MIB = 1024 * 1024
 _PACKAGES = (
     "transformers",
@@ -87,8 +89,9 @@ def _nvidia_smi(query: str) -> str:
     if program is None:
         return ""
     answer = subprocess.run(
-        [program, query, "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=30, check=False
-    )
+        [program, query, "--format=csv,noheader,nounits"],
+        capture_output=True, text=True, timeout=30, check=False, preexec_fn=ending_with_this(),
+    )  # fmt: skip
     return answer.stdout.strip() if answer.returncode == 0 else ""
 
 

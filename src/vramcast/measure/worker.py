@@ -1,23 +1,26 @@
-"""The process that `vramcast measure` starts: measures one job and writes the result to a file."""
+"""The process that `vramcast measure` starts: measures one job and answers on its standard output."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from vramcast.errors import UsageError, VramcastError
 from vramcast.memory.results import MEASUREMENT_FORMAT, MEASUREMENT_VERSION
+from vramcast.processes import end_with_parent, take_standard_output
 
 _EXIT_OUT_OF_MEMORY = 1
 _EXIT_SCRIPT_FAILED = 2
 
 
-def main(job_text: str, result_path: str) -> int:
+def main(job_text: str, answer: BinaryIO) -> int:
     import torch
 
     try:
@@ -37,7 +40,8 @@ def main(job_text: str, result_path: str) -> int:
         traceback.print_exc()
         print("vramcast: the job failed on the real GPU; its error is above", file=sys.stderr)
         return _EXIT_SCRIPT_FAILED
-    Path(result_path).write_text(json.dumps(document), encoding="utf-8")
+    with answer:
+        answer.write(json.dumps(document).encode())
     return 0
 
 
@@ -94,4 +98,9 @@ def _measure(factory: Callable[..., Any], arguments: dict[str, Any], steps: int)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    end_with_parent(int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    code = main(sys.argv[2], take_standard_output())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads that the script left running are not waited for

@@ -7,8 +7,8 @@ point into a table of distinct calls (`ops` and `arguments`, texts), for a netwo
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 MODULE = "module"
@@ -52,6 +52,16 @@ class OpCalls:
 
     def __len__(self) -> int:
         return len(self.call)
+
+    def between(self, first: int, last: int, renumbered: Callable[[int], int]) -> OpCalls:
+        """The calls made while the events from `first` to `last` happened, of which others are left now."""
+        rows = [row for row, event in enumerate(self.event) if first <= event <= last]
+        columns: dict[str, Any] = {
+            name: array(column.typecode, (column[row] for row in rows))
+            for name in ("call", "module", "phase", "flags")
+            for column in [getattr(self, name)]
+        }
+        return replace(self, event=array("q", (renumbered(self.event[row]) for row in rows)), **columns)
 
 
 class CallLog:

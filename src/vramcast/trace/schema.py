@@ -148,6 +148,35 @@ class StepTrace:
             new._set_lifetimes()
         return new
 
+    def between(self, first: int, last: int) -> StepTrace:
+        """The events from `first` up to `last` and the blocks that were made in them, as if nothing had been before."""
+        events = range(first, last)
+        made = [self.event_arg[event] for event in events if self.event_kind[event] == ALLOC]
+        number = {block: place for place, block in enumerate(made)}
+        kept = [e for e in events if self.event_kind[e] not in (ALLOC, FREE) or self.event_arg[e] in number]
+        columns: dict[str, Any] = {
+            name: array(column.typecode, (column[block] for block in made))
+            for name in ("requested_bytes", "op", "module", "phase", "kind", "stream", "shape")
+            for column in [getattr(self, name)]
+        }
+        columns["event_kind"] = array("b", (self.event_kind[event] for event in kept))
+        columns["event_arg"] = array(
+            "q",
+            (
+                number[self.event_arg[event]] if self.event_kind[event] in (ALLOC, FREE) else self.event_arg[event]
+                for event in kept
+            ),
+        )
+        if self.calls is not None:
+            columns["calls"] = self.calls.between(first, last, lambda event: bisect_left(kept, event))
+        return self.changed(**columns)
+
+    @property
+    def last_refusal(self) -> int | None:
+        """The event after which a run ends that died of its last refused allocation; None if none was refused."""
+        last = next((event for event in range(self.n_events - 1, -1, -1) if self.event_kind[event] == OOM), None)
+        return None if last is None else last + 2  # the refused block is freed right after the mark
+
     @property
     def n_blocks(self) -> int:
         return len(self.requested_bytes)

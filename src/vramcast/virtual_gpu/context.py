@@ -16,7 +16,7 @@ from vramcast.allocator import CachingAllocator, OutOfMemory
 from vramcast.errors import UsageError
 from vramcast.factories import without_collections
 from vramcast.gpus import GpuSpec, find_gpu
-from vramcast.trace import Growth, StepTrace, TraceBuilder
+from vramcast.trace import Growth, Note, StepTrace, TraceBuilder
 from vramcast.trace.calls import ITERATION, ITERATION_END
 from vramcast.virtual_gpu import (
     accumulation,
@@ -81,6 +81,8 @@ class VirtualGpu:
         self._trace: StepTrace | None = None
         self.growth: Growth | None = None
         """To be set by who runs the steps and sees that each leaves more behind."""
+        self._adopted: StepTrace | None = None
+        self._fork = (0, 0)
         self._ledger.describe_out_of_memory = self._describe_out_of_memory
         self._machine.as_program = self._as_program
         self._machine.initialize = self._ledger.on_first_use = self._initialize
@@ -346,13 +348,41 @@ class VirtualGpu:
     def note(self, topic: str, text: str, where: str | None = None) -> None:
         """Tell the reader of the prediction something."""
         self._machine.note(topic, text, where)
-        if self._trace is not None:
+        if self._adopted is not None:
+            self._trace = self._adopted = self._adopted.changed(notes=(*self._adopted.notes, Note(topic, text, where)))
+        elif self._trace is not None:
             self._trace = self._build_trace()
 
     @property
     def awaits_capture(self) -> bool:
         """A CUDA graph is to be captured, as far as one can tell, and was not yet."""
         return self._machine.graphs.awaited
+
+    @property
+    def n_blocks(self) -> int:
+        """Allocations so far, by this process."""
+        return self._ledger.builder.n_blocks - self._fork[1]
+
+    @property
+    def n_events(self) -> int:
+        return self._ledger.builder.n_events
+
+    def begin_again_after_fork(self) -> None:
+        """In a process that was forked: what its parent has on the card, and did there, is not its own."""
+        self._fork = self._ledger.builder.n_events, self._ledger.builder.n_blocks
+        self._position.forget_steps()
+        self._machine.forget_libraries()
+
+    def before_next_allocation(self, callback: Callable[[], None]) -> None:
+        self._ledger.before_next_allocation = callback
+
+    def trace_since_fork(self) -> StepTrace:
+        trace = self.trace()
+        return trace.between(self._fork[0], trace.n_events)
+
+    def adopt(self, trace: StepTrace) -> None:
+        """Of another process of the run: what is asked of this card from now on is answered with it."""
+        self._trace = self._adopted = trace
 
     @property
     def unknown_kernels(self) -> tuple[UnknownKernel, ...]:

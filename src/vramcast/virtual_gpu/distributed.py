@@ -18,7 +18,8 @@ def install(put: Patches, machine: Machine) -> None:
     import torch.multiprocessing
     import torch.nn.parallel.comm
 
-    put.set(torch.multiprocessing, "spawn", _spawn)
+    for name in ("spawn", "start_processes"):
+        put.set(torch.multiprocessing, name, _in_this_process(getattr(torch.multiprocessing, name)))
     put.set(torch.nn.parallel.comm, "scatter", _scatter)
     if torch.distributed.is_available():
         start = _starter(torch.distributed.init_process_group)
@@ -72,8 +73,22 @@ def _scatter(tensor: torch.Tensor, devices: Any = None, *args: Any, **kwargs: An
     return (tensor.view_as(tensor) if tensor.is_cuda else tensor.to("cuda", non_blocking=True),)
 
 
-def _spawn(fn: Callable[..., Any], args: tuple[Any, ...] = (), nprocs: int = 1, *rest: Any, **options: Any) -> None:
-    """torch.multiprocessing.spawn: one process is this one."""
-    if nprocs != 1:
-        raise CannotPredict(f"the program starts {nprocs} processes; a virtual GPU is one card in one process")
-    fn(0, *args)
+def _in_this_process(original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.multiprocessing.spawn: one process that is waited for is this one."""
+
+    def spawn(
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        nprocs: int = 1,
+        join: bool = True,
+        *rest: Any,
+        **options: Any,
+    ) -> Any:
+        if nprocs != 1:
+            raise CannotPredict(f"the program starts {nprocs} processes; a virtual GPU is one card in one process")
+        if not join:
+            return original(fn, args, nprocs, join, *rest, **options)
+        fn(0, *args)
+        return None
+
+    return spawn

@@ -39,6 +39,7 @@ class Ledger:
         self.open = True
         self.on_first_use: Callable[[], None] | None = None
         """Called before anything is booked on the card; it takes itself away."""
+        self.before_next_allocation: Callable[[], None] | None = None
         self.op = self.builder.intern_op("setup")
         self.module = self._no_module = self.builder.intern_module("")
         self.phase = self.builder.intern_phase("setup")
@@ -59,6 +60,9 @@ class Ledger:
         """Book `nbytes` on the card: (block id, address). Zero bytes take nothing, as on CUDA."""
         if nbytes <= 0 or not self.open:
             return -1, 0
+        if self.before_next_allocation is not None:
+            callback, self.before_next_allocation = self.before_next_allocation, None
+            callback()
         builder = self.builder
         stream = self.stream
         if self.pools and stream in self.pools:

@@ -73,6 +73,14 @@ class Machine:
         self.as_program: Callable[[], AbstractContextManager[None]] = nullcontext
         """Inside, code sees the card as the program does, also from within an op."""
 
+    def forget_libraries(self) -> None:
+        """What CUDA's libraries took was another process's."""
+        self.libraries.clear()
+        self._cublas_handles.clear()
+        self._cudnn_handles.clear()
+        self._plans.clear()
+        self._dropout_state = None
+
     def use_cublas(self, lt: bool = False) -> None:
         """cuBLAS takes its workspace for each handle and stream; autograd's thread has a handle of its own."""
         key = (self.position.backward_depth > 0, self.ledger.stream, False)

@@ -126,6 +126,11 @@ class Position:
         kind.step = counted
         self._adopted.append((kind, step))
 
+    def forget_steps(self) -> None:
+        """Those made so far were another process's."""
+        self._steps.clear()
+        self.steps_done = 0
+
     def remove(self) -> None:
         for handle in self._handles:
             handle.remove()

@@ -19,7 +19,8 @@ from vramcast.memory import Prediction
 from vramcast.virtual_gpu.captures import Captures
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
 from vramcast.virtual_gpu.library_stages import stages_ahead
-from vramcast.virtual_gpu.stopping import USUAL_STEPS, Enough, Stopping, counted
+from vramcast.virtual_gpu.script_ending import ScriptEnding
+from vramcast.virtual_gpu.stopping import USUAL_STEPS, Stopping, counted
 from vramcast.virtual_gpu.unknown import is_machinery, short_path
 from vramcast.virtual_gpu.unreached import MARK, Unreached
 
@@ -83,7 +84,11 @@ def run_script_on(
         card, steps, capture_is_ahead=captures.is_ahead, before_end=note_what_is_ahead, progress=progress
     )
     card.log_ops(after_steps=(USUAL_STEPS if steps is None else steps) - 1)
-    failure: BaseException | None = None
+
+    def note_what_is_missing(refused: bool) -> None:
+        if not refused:
+            stopping.note_what_is_missing()
+
     with (
         overlay.protected(card.note),
         _as_main(path, argv) as main,
@@ -93,26 +98,24 @@ def run_script_on(
         _torch_settings(),
     ):
         vars(main)[MARK] = script.reached
+        ending = ScriptEnding(card, note_what_is_missing)
         try:
-            exec(script.compile(), vars(main))
-        except Enough:
-            pass
-        except SystemExit as error:
-            failure = error if error.code not in (None, 0) else None
+            failure = ending.run(lambda: exec(script.compile(), vars(main)))
         except KeyboardInterrupt:
             if steps is not None:
                 raise
+            failure = None
             stopping.interrupted()
-        except BaseException as error:
-            failure = error
+    if ending.children.account_for(failure):
+        return True
     if isinstance(failure, torch.OutOfMemoryError):
         card.end_at_last_refusal()
     elif failure is not None and not card.trace().ends_refused:
         raise _explain(failure, path, stopping.fewest)
     if stopping.reason and not card.trace().n_blocks:
         raise CannotPredict(f"{stopping.reason}, and nothing was allocated on the GPU until then")
-    if failure is None:
-        stopping.note_what_is_missing()
+    if not ending.children.used_the_card:
+        note_what_is_missing(failure is not None)
     return failure is not None
 
 

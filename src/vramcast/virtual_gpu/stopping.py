@@ -14,6 +14,7 @@ import torch.utils.data
 from vramcast.virtual_gpu.context import VirtualGpu
 from vramcast.virtual_gpu.growing import LOOKED_AT, Growing
 from vramcast.virtual_gpu.patches import Patches
+from vramcast.virtual_gpu.script_ending import Enough
 
 _PATIENCE = 50
 """With several optimizers each should make its steps; one that lags by this factor is waited for no longer."""
@@ -44,10 +45,6 @@ USUAL_STEPS = 3
 
 MOST_EVENTS = 10_000_000
 """Of a whole run: about 2 GB of this computer's memory."""
-
-
-class Enough(BaseException):
-    """Unwinds the script; not an Exception, so that the script's own handlers let it pass."""
 
 
 class Stopping:
@@ -176,6 +173,8 @@ class Stopping:
         self._stop()
 
     def _stop(self, topic: str = "", text: str = "") -> None:
+        if self.stopped:  # and the script has caught it
+            raise Enough
         if topic:
             self._card.note(topic, text)
         self.reason = text

@@ -91,6 +91,17 @@ def is_own(filename: str) -> bool:
     return not is_machinery(filename) and not any(folder in filename for folder in _PACKAGE_FOLDERS)
 
 
+def where_raised(error: BaseException) -> str:
+    """file:line of the innermost frame of its traceback that is the user's."""
+    found, trace = "?", error.__traceback__
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if not is_machinery(filename):
+            found = f"{short_path(filename)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
 def is_machinery(filename: str) -> bool:
     """Whether a file is torch's, vramcast's or Python's own: what the user wrote, or a model library, is not."""
     if filename.startswith((_TORCH, _VRAMCAST, "<frozen ")):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from vramcast.cli.options import (
     positive,
     print_json,
 )
+from vramcast.processes import ending_with_this
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,15 +51,12 @@ def execute(args: argparse.Namespace) -> int:
         "factory_args": _factory_arguments(args.arg),
         "steps": args.steps,
     }
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "result.json"
-        # A process of its own: the caching allocator and the context of this one would be measured too. The
-        # script's output goes to standard error, so that --json leaves only the document on standard output.
-        command = [sys.executable, "-m", "vramcast.measure.worker", json.dumps(job), str(result)]
-        code = subprocess.run(command, stdout=sys.stderr, check=False).returncode
-        if code != 0 or not result.is_file():
-            return code if code in (1, 2) else 3
-        document: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    # A process of its own: the caching allocator and the context of this one would be measured too.
+    command = [sys.executable, "-m", "vramcast.measure.worker", str(os.getpid()), json.dumps(job)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False, preexec_fn=ending_with_this())
+    if done.returncode != 0 or not done.stdout:
+        return done.returncode if done.returncode in (1, 2) else 3
+    document: dict[str, Any] = json.loads(done.stdout)
     if args.save is not None:
         write_file(args.save, (json.dumps(document, indent=1) + "\n").encode())
     if args.json:

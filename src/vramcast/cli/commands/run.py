@@ -7,9 +7,9 @@ that computes nothing and counts every byte. It is stopped after a few optimizer
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from vramcast.cli.options import (
     write_chrome,
 )
 from vramcast.cli.progress import announced
+from vramcast.cli.streams import lent_to_script
 
 RUNS_CODE = True
 
@@ -70,10 +71,11 @@ def execute(args: argparse.Namespace) -> int:
 
     from vramcast.virtual_gpu.runner import run_script
 
-    # With --json, standard output holds the document and nothing else, whatever the script prints.
-    aside = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
+    if args.whole:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # gives the verdict of what was seen
     try:
-        with aside, announced(args.script) as progress:
+        # With --json, standard output holds the document and nothing else, whatever the script prints.
+        with lent_to_script(output_to_errors=args.json), announced(args.script) as progress:
             prediction = run_script(
                 os.fspath(args.script),
                 args.script_args,

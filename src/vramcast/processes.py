@@ -1,0 +1,98 @@
+"""Processes that vramcast starts end with it, whatever ends it: SIGKILL runs no clean-up of ours."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import BinaryIO
+
+_PR_SET_PDEATHSIG = 1
+_LOOK_SECONDS = 0.5
+
+
+def end_with_parent(parent: int, *, by_looking: bool = sys.platform != "linux") -> None:
+    """Called first thing in a process that `parent` started: it is killed when that one ends.
+
+    On Linux the kernel sees to it, when the *thread* that started the process ends. `by_looking` is for other systems,
+    and for threads that end before what they started.
+    """
+    if by_looking:
+        threading.Thread(target=_look_for, args=(parent,), name="vramcast parent", daemon=True).start()
+    else:
+        _libc().prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it ended before we got here
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ending_with_this() -> Callable[[], None] | None:
+    """A `preexec_fn` for subprocess: the program that is started ends with this process. None where there is no way."""
+    if sys.platform != "linux":
+        return None
+    _libc()
+    parent = os.getpid()
+    return lambda: end_with_parent(parent)
+
+
+def is_worker(parent: int) -> None:
+    """The start of a process of a pool: it ends with `parent`, and Ctrl-C in a terminal is for `parent` to answer."""
+    end_with_parent(parent)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def take_standard_output() -> BinaryIO:
+    """For a process that answers on its standard output: that, while whatever prints there prints to standard error."""
+    answer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return answer
+
+
+_LIBC: ctypes.CDLL | None = None
+
+
+def _libc() -> ctypes.CDLL:
+    """Loaded before a fork, where it is called after one."""
+    global _LIBC
+    if _LIBC is None:
+        _LIBC = ctypes.CDLL(None, use_errno=True)
+    return _LIBC
+
+
+def _look_for(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def children_of(parent: int) -> list[int]:
+    """The processes that `parent` has started and that still run; none where there is no /proc."""
+    status = {pid: _status(pid) for pid in _all_processes()}
+    return [pid for pid, fields in status.items() if fields and fields[1] == str(parent) and fields[0] != "Z"]
+
+
+def seconds_of_work(pid: int) -> float:
+    """What a process has computed so far."""
+    fields = _status(pid)
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _all_processes() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    except OSError:
+        return []
+
+
+def _status(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2].decode().split()
+    except OSError:
+        return []

@@ -1,0 +1,1 @@
+"""However it ends: the exit code is the verdict, and nothing is left behind."""
