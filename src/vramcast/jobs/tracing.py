@@ -19,6 +19,7 @@ from vramcast.access import check_code
 from vramcast.errors import CannotPredict, StepRefused, TooManyElements, UsageError, VramcastError
 from vramcast.factories import check_arguments, load_factory, without_collections
 from vramcast.gpus import GpuSpec
+from vramcast.jobs.code_places import code_in
 from vramcast.jobs.components.build import build_component
 from vramcast.jobs.components.built import Built
 from vramcast.jobs.components.offload import Offloaded
@@ -35,6 +36,7 @@ from vramcast.memory.longer import SETTLED_STEPS, lengthened
 from vramcast.memory.parameters import ModuleParameters
 from vramcast.memory.replay import convolves, highest_without_workspaces, replay
 from vramcast.memory.rounds import END_OF_PASS, END_OF_STEP, full_length
+from vramcast.sealing import sealed
 from vramcast.trace import Note, StepTrace
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
 from vramcast.virtual_gpu.quiet import libraries_quiet
@@ -163,7 +165,7 @@ def _run(
         return card, session, _script(job.script, card, steps, progress)
     refused = False
     card.log_ops(after_steps=None)
-    with card, _settings(job), libraries_quiet():
+    with sealed(on=not code_in(job)), card, _settings(job), libraries_quiet():
         try:
             if job.step is not None:
                 _own_step(job, card, session, steps, progress)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from vramcast.jobs.fields import Arguments, Count, FactoryName, FloatDtype, Name, Reference, Section
+from vramcast.jobs.fields import ArgumentName, Arguments, Count, FactoryName, FloatDtype, Name, Reference, Section
 from vramcast.jobs.schema.shorthands import short
 
 SOURCES = ("transformers", "diffusers", "timm", "torchvision", "factory", "copy_of", "same_as")
@@ -143,7 +143,7 @@ class Component(Section):
     """false: it lies on the card and is not used in the step (e.g. the text encoder when embeddings are cached)."""
     method: Name | None = None
     """The method called instead of the module itself, e.g. encode of an autoencoder."""
-    inputs: dict[str, Reference] | list[Reference] | None = None
+    inputs: dict[ArgumentName, Reference] | list[Reference] | None = None
     """What it is called with: argument name → an input or another component's output ("text.last_hidden_state"), or a
     list of them in order. "a.b" as an argument name is key b of a dict a, "a.0" the first of a tuple a. Left out: where
     the job has `inputs`, those that its forward takes by name (or else all but the targets, in order); where it has
