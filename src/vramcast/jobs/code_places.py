@@ -46,10 +46,13 @@ def _places(job: Job) -> Iterator[tuple[str, str]]:
         yield "step.factory", f"factory: {job.step.factory}"
     for name, component in job.components.items():
         yield from _of_component(f"components.{name}", component)
-    for section, parts in (("loss", job.loss), ("optimizer", job.optimizer)):
-        for i, part in enumerate(parts):
-            if part.factory is not None:
-                yield f"{section}.{i}.factory" if len(parts) > 1 else f"{section}.factory", f"factory: {part.factory}"
+    for section, factories in (
+        ("loss", [one.factory for one in job.loss]),
+        ("optimizer", [one.factory for one in job.optimizer]),
+    ):
+        for i, factory in enumerate(factories):
+            if factory is not None:
+                yield f"{section}.{i}.factory" if len(factories) > 1 else f"{section}.factory", f"factory: {factory}"
 
 
 def _of_component(key: str, component: Component) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from vramcast.access import check_file
 from vramcast.errors import UsageError
 from vramcast.jobs.components import transformers_folder
 from vramcast.jobs.components.allowed import check_arguments, parameters_of
@@ -55,6 +56,7 @@ def build(key: str, component: Component, dtype: torch.dtype) -> Built:
 def _folder(component: Component) -> Path:
     root = Path(component.diffusers or "")
     folder = root / (component.subfolder or "")
+    check_file(folder)
     if (folder / CONFIG).is_file():
         return folder
     if not root.is_dir():

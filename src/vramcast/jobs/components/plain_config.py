@@ -34,7 +34,8 @@ def plain_config(raw: dict[str, Any], base: type, where: str) -> dict[str, Any]:
     set: `attribute_map`, say, by which one key can stand for another."""
     fields = {field.name for field in dataclasses.fields(base)} if dataclasses.is_dataclass(base) else set()
     own = {name for kind in base.__mro__ for name in (*vars(kind), *vars(kind).get("__annotations__", ()))} - fields
-    return _plain(raw, own - set(_SETTABLE), where, "")
+    found: dict[str, Any] = _plain(raw, own - set(_SETTABLE), where, "")
+    return found
 
 
 def _plain(raw: Any, own: set[str], where: str, key: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from vramcast.access import check_code
+from vramcast.access import check_code, check_file
 from vramcast.errors import UsageError
 from vramcast.jobs.components.allowed import check_transformers
 from vramcast.jobs.components.built import Built
@@ -38,6 +38,7 @@ TASKS = {
 def find_class(component: Component) -> tuple[Any, Any]:
     """The config of the folder, and the class that it is for."""
     folder = Path(component.transformers or component.diffusers or "") / (component.subfolder or "")
+    check_file(folder)
     if not (folder / CONFIG).is_file():
         raise UsageError(why_no_model(folder) if folder.is_dir() else f"no such folder: {folder}")
     raw = merged(read_json(folder / CONFIG), component.config)
