@@ -16,8 +16,9 @@ from vramcast.sealing import sealed
 
 FORBIDDEN = (
     "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.symlink", "os.link", "os.truncate", "os.chmod",
-    "shutil.rmtree", "shutil.copyfile", "shutil.move", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork",
-    "socket.connect", "socket.getaddrinfo", "socket.bind", "urllib.Request", "pickle.find_class", "builtins.input",
+    "shutil.rmtree", "shutil.copyfile", "shutil.move", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn",
+    "os.fork", "socket.connect", "socket.getaddrinfo", "socket.bind", "urllib.Request", "pickle.find_class",
+    "builtins.input",
 )  # fmt: skip
 _REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _LIBRARIES = tuple(

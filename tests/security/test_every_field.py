@@ -248,7 +248,8 @@ def test_no_key_of_a_models_config_does(attack: Attack) -> None:
         {"architectures": ["__builtins__"]},
         {"model_type": "wav2vec2", "architectures": ["Wav2Vec2ForCTC"], "target_lang": "x", "_name_or_path": "."},
         {"model_type": "encoder-decoder", "architectures": ["EncoderDecoderModel"],
-         "decoder": {"model_type": "llama"}, "encoder": {"model_type": "mine", "auto_map": {"AutoConfig": "evil.Mine"}}},
+         "decoder": {"model_type": "llama"},
+         "encoder": {"model_type": "mine", "auto_map": {"AutoConfig": "evil.Mine"}}},
     ],
     ids=str,
 )  # fmt: skip
