@@ -82,11 +82,15 @@ class CodeGate:
     def __init__(self, *, allowed: bool = False, ask: Ask | None = None) -> None:
         self.allowed = allowed
         self._ask = ask
-        self._passed: set[str] = set()
+        self._typed: set[str] = set()
+        self._agreed: set[str] = set()
 
     def typed(self, *places: CodePlace) -> None:
-        """These are the user's own words, or stand in code that he asked for."""
-        self._passed |= {place.what for place in places}
+        """These are the user's own words, or stand in code that they asked for."""
+        self._typed |= {place.what for place in places}
+
+    def was_typed(self, place: CodePlace) -> bool:
+        return place.what in self._typed
 
     def check(self, *places: CodePlace) -> None:
         """UsageError where one of them may not run."""
@@ -95,13 +99,13 @@ class CodeGate:
             for place in places[:1]:
                 check_code(str(place))
             return
-        closed = tuple(place for place in places if place.what not in self._passed)
+        closed = tuple(place for place in places if place.what not in self._typed | self._agreed)
         if self.allowed or not closed:
             return
         if self._ask is None or not self._ask(closed):
             more = f" (and {len(closed) - 1} more)" if len(closed) > 1 else ""
             raise UsageError(f"{closed[0]}{more}, which runs Python code: give --allow-code to let it run")
-        self.typed(*closed)
+        self._agreed |= {place.what for place in closed}
 
 
 def check_code(what: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +150,21 @@ def test_what_is_typed_passes(here: Path, argv: list[str], capsys: pytest.Captur
     assert main([*argv, "--gpu", "t4"]) == 0, capsys.readouterr().err
 
 
+def test_a_typed_module_is_not_looked_for_beside_the_config(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it is installed: a file of its name in the config's folder is not what was meant."""
+    folder = here / "downloaded"
+    folder.mkdir()
+    for name in ("colorsys", "tests", "torchvision"):
+        (folder / f"{name}.py").write_text(MODEL + "def rgb_to_hsv(**_): return build()\n")
+    config = {"netG": {"net_type": "x"}, "datasets": {"train": {"H_size": 8, "dataloader_batch_size": 1}}}
+    (folder / "kair.json").write_text(json.dumps(config))
+    assert main(["predict", "downloaded/kair.json", "--model", "colorsys:rgb_to_hsv", "--gpu", "t4"]) == 2
+    assert "downloaded" not in "".join(sys.path) and not (folder / "ran").exists()
+    (folder / "nets_of_mine.py").write_text(MODEL)
+    main(["predict", "downloaded/kair.json", "--model", "nets_of_mine:build", "--gpu", "t4"])
+    assert (folder / "ran").exists(), "one that is nowhere else is found there"
+
+
 def test_python_may_name_code_and_a_file_needs_leave(here: Path) -> None:
     model = {"factory": f"{here / 'model.py'}:build", "inputs": ["x"]}
     job = {"components": {"model": model}, "inputs": {"x": {"shape": ["batch", 64]}}, "loss": "mean"}
@@ -189,6 +204,17 @@ def test_what_is_agreed_to_is_not_asked_twice_and_no_is_no() -> None:
     assert "\x1b" not in str(refused.value)
 
 
+def _read_until(terminal: int, words: bytes | None) -> bytes:
+    """Until these words, or the end of whoever writes."""
+    said = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while words is None or words not in said:
+            if not select.select([terminal], [], [], 240)[0]:
+                break
+            said += os.read(terminal, 1000)
+    return said
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("\n", 2), ("n\n", 2)])
 def test_in_a_terminal_it_asks(here: Path, answer: str, code: int) -> None:
@@ -201,17 +227,11 @@ def test_in_a_terminal_it_asks(here: Path, answer: str, code: int) -> None:
         [sys.executable, "-c", program], stdin=theirs, stderr=theirs, stdout=subprocess.DEVNULL, env=environment
     )
     os.close(theirs)
-    said = b""
-    deadline = time.monotonic() + 240
-    while b"[y/N]" not in said and time.monotonic() < deadline and select.select([ours], [], [], 1) is not None:
-        if select.select([ours], [], [], 0)[0]:
-            said += os.read(ours, 1000)
+    said = _read_until(ours, b"[y/N]")
     assert b"job.yaml: components.model.factory says `factory: ./model.py:build`" in said
     os.write(ours, answer.encode())
-    while child.poll() is None and time.monotonic() < deadline:
-        if select.select([ours], [], [], 0.2)[0]:
-            os.read(ours, 1000)  # so that it never waits for us
-    assert child.wait(timeout=10) == code
+    _read_until(ours, None)  # so that it never waits for us
+    assert child.wait(timeout=60) == code
     assert (here / "ran").exists() is (code == 0)
     os.close(ours)
 

@@ -3,6 +3,7 @@ gate of access.py before it is imported."""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 import sys
@@ -34,10 +35,20 @@ def typed_factory(name: str, folder: Path, gate: CodeGate) -> str:
     """As resolve_factory, for what was typed: a file may also lie in the current folder."""
     file = name.rpartition(":")[0]
     found = name if file.endswith(".py") and os.path.exists(file) else resolve_factory(name, folder)
-    if found == name and not file.endswith(".py"):
+    if not file.endswith(".py") and not _can_be_imported(file.partition(".")[0]):
         search_in(folder)
     gate.typed(factory_place("--model", found))
     return found
+
+
+def _can_be_imported(package: str) -> bool:
+    """Without the folder of a config, in which something else of that name may lie."""
+    if is_there(package, Path()):
+        return True
+    try:
+        return package in sys.modules or importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def factory_place(key: str, factory: str, where: str = "") -> CodePlace:
