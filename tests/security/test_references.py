@@ -70,7 +70,8 @@ def test_conversions_are_found() -> None:
     "reference",
     [
         "x.data", "x.grad_fn", "x.numpy()", "x.storage()", "x.__class__", "x.__class__.__mro__", "x.save()",
-        "x.share_memory_()", "object.run", "object.run()", "object.0", "object.__init__.__globals__", "output.hidden", "output.__init__",
+        "x.share_memory_()", "object.run", "object.run()", "object.0", "object.__init__.__globals__", "output.hidden",
+        "output.__init__",
         "named._make", "named._asdict()", "named.count", "named.9", "mapping.keys()", "mapping.items",
         "mapping.__class__",
         "x.sample()", "x.kl()", f"named.{'9' * 5000}", "x.99999999999999999999",
@@ -109,7 +110,8 @@ def test_names_of_arguments(name: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["__import__('os')", "batch.real", "(lambda: 1)()", "[1][0]", "'a' * 9", "1.5", "max(*[1])", "max(a=1)",
-     "batch if 1 else 2", "max", "True", "f'{batch}'", "batch := 1", "1 << 99", "~1", "()", "{}", "max()", "print(1)", "batch(1)", "b''"],
+     "batch if 1 else 2", "max", "True", "f'{batch}'", "batch := 1", "1 << 99", "~1", "()", "{}", "max()", "print(1)",
+     "batch(1)", "b''"],
 )  # fmt: skip
 def test_what_is_no_expression(text: str) -> None:
     with pytest.raises(UsageError):
