@@ -106,7 +106,8 @@ def test_what_is_no_script(tmp_path: Path, text: str) -> None:
 def test_a_job_of_a_script_is_what_run_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = _write(tmp_path, TRAINS)
     job = _write(tmp_path, "script: {path: train.py, arguments: [5000]}\n", "job.yaml")
-    by_job, by_run = predict(job, "rtx-4090"), run_script(str(script), ["5000"], gpu="rtx-4090")
+    by_job = predict(job, "rtx-4090", allow_code=True)
+    by_run = run_script(str(script), ["5000"], gpu="rtx-4090")
     assert by_job.peak_allocated_bytes == by_run.peak_allocated_bytes
     assert by_job.peak_reserved_bytes == by_run.peak_reserved_bytes
     assert by_job.prediction.steps == 3
