@@ -50,7 +50,9 @@ def job_figures(workload: Measured) -> Figures:
     import vramcast
 
     file = job_files()[workload.name]
-    prediction = vramcast.predict(file, workload.gpu, steps=STEPS, allocator_conf=workload.allocator_conf)
+    prediction = vramcast.predict(
+        file, workload.gpu, steps=STEPS, allocator_conf=workload.allocator_conf, allow_code=True
+    )
     return prediction.peak_allocated_bytes, prediction.peak_reserved_bytes, prediction.device_bytes, None
 
 

@@ -181,13 +181,13 @@ def test_what_is_kept_is_not_touched(pin: str) -> None:
 
 
 def test_the_diff_applies_and_predicts_what_was_advised(job: Path) -> None:
-    best = vramcast.advise(str(job), memory="3GiB", keep=FEW).best[0]
+    best = vramcast.advise(str(job), memory="3GiB", keep=FEW, allow_code=True).best[0]
     assert best.config.kind == "diff"
     patch = subprocess.run(["patch", "-p0"], input=best.config.text + "\n", text=True, capture_output=True, check=False)
     assert patch.returncode == 0, patch.stdout + patch.stderr
     text = job.read_text(encoding="utf-8")
     assert "# mine" in text and "# three blocks" in text and "# too many" in text
-    read = vramcast.check(str(job), memory="3GiB")
+    read = vramcast.check(str(job), memory="3GiB", allow_code=True)
     assert read.verdict.needed_bytes == best.prediction.device_bytes
 
 
@@ -203,10 +203,10 @@ def test_the_command_predicts_what_was_advised() -> None:
 @pytest.mark.parametrize("name", ["new.yaml", "elsewhere/new.yaml"])
 def test_write_makes_a_new_file_and_never_overwrites(job: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("elsewhere").mkdir()
-    argv = ["advise", str(job), "--memory", "3GiB", "--write", name, "--keep", ",".join(FEW)]
+    argv = ["advise", str(job), "--allow-code", "--memory", "3GiB", "--write", name, "--keep", ",".join(FEW)]
     assert main([*argv, "--json"]) == 0
     best = json.loads(capsys.readouterr().out)["best"][0]
-    assert vramcast.check(name, memory="3GiB").verdict.needed_bytes == best["device_bytes"]
+    assert vramcast.check(name, memory="3GiB", allow_code=True).verdict.needed_bytes == best["device_bytes"]
     assert main(argv) == 2
     assert "nothing is overwritten" in capsys.readouterr().err
     assert job.read_text(encoding="utf-8") == YAML
@@ -280,9 +280,9 @@ def test_a_card_without_bf16_is_not_told_to_use_it() -> None:
 @same_torch
 def test_golden(job: Path, capsys: pytest.CaptureFixture[str], golden: Callable[[str, str], None]) -> None:
     # Which offloads there are depends on what is installed.
-    assert main(["advise", str(job), "--memory", "3GiB", "--keep", "offload"]) == 0
+    assert main(["advise", str(job), "--allow-code", "--memory", "3GiB", "--keep", "offload"]) == 0
     fits = capsys.readouterr().out
-    assert main(["advise", str(job), "--memory", "1100MiB", "--keep", "batch,offload,gpus"]) == 1
+    assert main(["advise", str(job), "--allow-code", "--memory", "1100MiB", "--keep", "batch,offload,gpus"]) == 1
     golden("advise", f"{fits}\n{capsys.readouterr().out}")
 
 

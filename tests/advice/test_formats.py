@@ -14,6 +14,7 @@ import pytest
 
 import vramcast
 from tests.jobs.test_rewrite import CLIP, CONFIGS, UNET
+from vramcast.access import CodeGate
 from vramcast.cli.job_options import load
 from vramcast.cli.main import main, make_parser, split_flags
 from vramcast.jobs.load import load_job
@@ -30,7 +31,7 @@ KEPT = ("checkpointing", "optimizer", "sequence", "loss", *RARE)
 CASES: dict[str, tuple[str, Request, tuple[str, str]]] = {
     "lightning": (
         "lightning.yaml",
-        Request(parts=("lightning_inputs.yaml",)),
+        Request(parts=("lightning_inputs.yaml",), gate=CodeGate(allowed=True)),
         ("batch_size: 32", "batch_size: 400000"),
     ),
     "kair": ("kair_gopro.json", Request(model=CLIP), ('"gt_size": 32', '"gt_size": 1024')),
@@ -97,17 +98,22 @@ def test_a_new_file_of_the_same_format(here: Path, capsys: pytest.CaptureFixture
     # The same as a vramcast.yaml, by its name.
     found = vramcast.advise(load_job("diffsr_unet.yaml", {}, Request(model=UNET)), memory=MEMORY, keep=RARE)
     found.write("vramcast.yaml")
-    assert vramcast.check("vramcast.yaml", memory=MEMORY).verdict.needed_bytes == best["device_bytes"]
+    assert vramcast.check("vramcast.yaml", memory=MEMORY, allow_code=True).verdict.needed_bytes == best["device_bytes"]
 
 
 def test_several_files_make_a_folder(here: Path) -> None:
     found = vramcast.advise(_job("lightning"), memory=MEMORY, keep=("precision", "optimizer", *RARE))
     found.write("smaller")
     assert sorted(path.name for path in Path("smaller").iterdir()) == ["lightning.yaml", "lightning_inputs.yaml"]
-    read = load_job("smaller/lightning.yaml", {}, Request(parts=("smaller/lightning_inputs.yaml",)))
+    read = load_job(
+        "smaller/lightning.yaml", {}, Request(parts=("smaller/lightning_inputs.yaml",), gate=CodeGate(allowed=True))
+    )
     assert vramcast.check(read, memory=MEMORY).verdict.needed_bytes == found.best[0].prediction.device_bytes
     found.write("all.yaml")
-    assert vramcast.check("all.yaml", memory=MEMORY).verdict.needed_bytes == found.best[0].prediction.device_bytes
+    assert (
+        vramcast.check("all.yaml", memory=MEMORY, allow_code=True).verdict.needed_bytes
+        == found.best[0].prediction.device_bytes
+    )
 
 
 @pytest.mark.parametrize(

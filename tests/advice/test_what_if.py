@@ -60,5 +60,5 @@ def test_it_can_be_read_and_parsed(found: WhatIfs) -> None:
 def test_a_knob_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "vramcast.yaml"
     path.write_text(json.dumps(JOB))
-    assert main(["whatif", str(path), "--keep", "colour"]) == 2
+    assert main(["whatif", str(path), "--allow-code", "--keep", "colour"]) == 2
     assert "colour" in capsys.readouterr().err

@@ -45,7 +45,7 @@ def job(tmp_path: Path) -> Path:
 
 
 def test_changes_are_traced_and_set_beside_the_measured_step(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["diagnose", *map(str, S4), "--job", str(job), "--json"]) == 0
+    assert main(["diagnose", *map(str, S4), "--job", str(job), "--allow-code", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["step_seconds"] == pytest.approx(6.0)
     sources = {part["phase"]: part["source"] for part in found["parts"]}
@@ -71,7 +71,7 @@ def test_changes_are_traced_and_set_beside_the_measured_step(job: Path, capsys: 
 
 def test_without_changes_nothing_more_is_traced(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    found = vramcast.diagnose(S4, job, changes=False, progress=said.append)
+    found = vramcast.diagnose(S4, job, changes=False, allow_code=True, progress=said.append)
     assert found.diagnosis.what_ifs == () and found.prediction is not None
     assert found.diagnosis.predicted is not None
     assert not any(text.startswith("tracing") for text in said)

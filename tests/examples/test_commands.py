@@ -73,6 +73,7 @@ COMMANDS = [
 def result_of(command: Command) -> dict[str, Any]:
     target = f"examples/{command.folder}" + ("/train.py" if command.verb == "run" else "")
     line = [sys.executable, "-m", "vramcast.cli.main", command.verb, "--json", "--gpu", command.gpu, target]
+    line += ["--allow-code"] if command.verb == "predict" else []
     done = subprocess.run(
         [*line, *command.arguments.split()],
         capture_output=True,

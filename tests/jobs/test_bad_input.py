@@ -15,7 +15,7 @@ INPUTS = "inputs:\n  x: {shape: [batch, 64]}\n  labels: {shape: [batch], dtype: 
 
 
 def _fails(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 2) -> str:
-    assert main(["predict", *argv]) == code
+    assert main(["predict", "--allow-code", *argv]) == code
     out, err = capsys.readouterr()
     assert "Traceback" not in err
     assert out == ""

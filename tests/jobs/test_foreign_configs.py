@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from vramcast.access import CodeGate
 from vramcast.cli.main import main
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.jobs.load import LoadedJob, load_job
@@ -23,7 +24,7 @@ BATCH = str(CONFIGS / "lightning_inputs.yaml")
 
 
 def _load(name: str, model: str | None = None, overrides: dict[str, Any] | None = None, **more: Any) -> LoadedJob:
-    return load_job(str(CONFIGS / name), overrides, Request(model=model, **more))
+    return load_job(str(CONFIGS / name), overrides, Request(model=model, gate=CodeGate(allowed=True), **more))
 
 
 def _notes(loaded: LoadedJob) -> str:
@@ -90,7 +91,7 @@ def test_lightning_reads_without_importing_the_class(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("raise SystemExit('ran')")
     path = tmp_path / "fit.yaml"
     path.write_text("trainer: {precision: 16-mixed}\nmodel: {class_path: bad.Lit}\n")
-    job = load_job(str(path), request=Request(parts=(BATCH,))).job
+    job = load_job(str(path), request=Request(parts=(BATCH,), gate=CodeGate(allowed=True))).job
     assert job.components["model"].factory == "bad:Lit"
 
 
@@ -106,7 +107,7 @@ def test_lightning_reads_without_importing_the_class(tmp_path: Path) -> None:
 def test_lightning_strategies(strategy: str, gpus: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "fit.yaml"
     path.write_text((CONFIGS / "lightning.yaml").read_text().replace("strategy: ddp", f"strategy: {strategy}"))
-    found = load_job(str(path), request=Request(parts=(BATCH,))).job.gpus.model_dump()
+    found = load_job(str(path), request=Request(parts=(BATCH,), gate=CodeGate(allowed=True))).job.gpus.model_dump()
     assert {key: found[key] for key in gpus} == gpus
 
 
@@ -148,7 +149,7 @@ def test_kair_finds_its_network_beside_the_options(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-c",
-        f"from vramcast.jobs.load import load_job; print(load_job({str(path)!r}).recognised_as)",
+        f"from vramcast.jobs.run import as_loaded; print(as_loaded({str(path)!r}, allow_code=True).recognised_as)",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "KAIR option file (vrt:VRT)"
@@ -288,7 +289,7 @@ def test_a_mistake(
     path.write_text(text.replace(old, new, 1))
     model = {"kair_gopro.json": ["--model", CLIP], "diffsr_unet.yaml": ["--model", UNET]}.get(name, [])
     more = ["--with", BATCH] if name == "lightning.yaml" else []
-    assert main(["predict", str(path), *model, *more, "--gpu", "rtx-4090"]) == 2
+    assert main(["predict", str(path), *model, *more, "--gpu", "rtx-4090", "--allow-code"]) == 2
     err = capsys.readouterr().err
     assert "Traceback" not in err
     for part in [*parts, name]:

@@ -9,8 +9,7 @@ import yaml
 
 from vramcast.cli.main import main
 from vramcast.errors import UsageError
-from vramcast.jobs.load import load_job
-from vramcast.jobs.run import predict
+from vramcast.jobs.run import as_loaded, predict
 from vramcast.jobs.script_outline import outline
 from vramcast.jobs.validation import make_job
 from vramcast.virtual_gpu.runner import run_script
@@ -59,7 +58,7 @@ def _write(folder: Path, text: str, name: str = "train.py") -> Path:
 def test_the_script_is_read_and_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "vramcast.yaml"
     assert main(["init", str(_write(tmp_path, SCRIPT)), "--output", str(output)]) == 0
-    job = load_job(str(output)).job
+    job = as_loaded(output, allow_code=True).job
     assert job.script is not None
     assert job.script.arguments == ["???", "--out", "???"]
     before = output.read_text()
@@ -107,15 +106,16 @@ def test_what_is_no_script(tmp_path: Path, text: str) -> None:
 def test_a_job_of_a_script_is_what_run_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = _write(tmp_path, TRAINS)
     job = _write(tmp_path, "script: {path: train.py, arguments: [5000]}\n", "job.yaml")
-    by_job, by_run = predict(job, "rtx-4090"), run_script(str(script), ["5000"], gpu="rtx-4090")
+    by_job = predict(job, "rtx-4090", allow_code=True)
+    by_run = run_script(str(script), ["5000"], gpu="rtx-4090")
     assert by_job.peak_allocated_bytes == by_run.peak_allocated_bytes
     assert by_job.peak_reserved_bytes == by_run.peak_reserved_bytes
     assert by_job.prediction.steps == 3
     capsys.readouterr()
-    assert main(["predict", str(job), "--gpu", "rtx-4090"]) == 0
+    assert main(["predict", str(job), "--allow-code", "--gpu", "rtx-4090"]) == 0
     out, err = capsys.readouterr()
     assert "not the report" not in out and "not the report" in err
-    assert main(["predict", str(job), "--gpu", "rtx-4090", "--limit", "8MiB"]) == 1
+    assert main(["predict", str(job), "--allow-code", "--gpu", "rtx-4090", "--limit", "8MiB"]) == 1
 
 
 def test_a_script_says_everything_itself(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from vramcast.access import CodeGate
 from vramcast.errors import VramcastError
 from vramcast.jobs.editing.rewrite import rewrite
 from vramcast.jobs.load import load_job, with_overrides
@@ -30,7 +31,7 @@ REQUESTS = {
     "accelerate_deepspeed.yaml": Request(model=MODEL),
     "ds_zero0.json": Request(model=MODEL),
     "ds_zero3.json": Request(model=MODEL),
-    "lightning.yaml": Request(parts=(str(CONFIGS / "lightning_inputs.yaml"),)),
+    "lightning.yaml": Request(parts=(str(CONFIGS / "lightning_inputs.yaml"),), gate=CodeGate(allowed=True)),
     "kair_gopro.json": Request(model="tests.jobs.lit:Clip"),
     "diffsr_unet.yaml": Request(model="tests.jobs.lit:UNet2d"),
     "torchtitan_debug.toml": Request(),

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from vramcast.access import CodeGate
 from vramcast.errors import UsageError
 from vramcast.jobs.load import load_job, with_overrides
-from vramcast.jobs.readers import READERS, readers, recognise
+from vramcast.jobs.readers import READERS, Request, readers, recognise
 from vramcast.jobs.validation import make_job
 from vramcast.jobs.yaml_file import parse_yaml
 
@@ -67,7 +68,7 @@ def test_a_job_file_and_its_folder(tmp_path: Path) -> None:
         "components:\n  model: {transformers: ./model}\n  own: {factory: 'nets.py:build'}\nsizes: {batch: 10}\n"
     )
     for argument in (tmp_path, tmp_path / "vramcast.yaml"):
-        loaded = load_job(str(argument))
+        loaded = load_job(str(argument), request=Request(gate=CodeGate(allowed=True)))
         assert loaded.recognised_as == "vramcast.yaml"
         assert loaded.job.name == tmp_path.name
         assert Path(loaded.job.components["model"].transformers or "") == tmp_path / "model"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from vramcast.access import CodeGate
 from vramcast.jobs.editing.by_hand import by_hand
 from vramcast.jobs.editing.rewrite import Rewritten, rewrite
 from vramcast.jobs.load import FLAGS, LoadedJob, load_job, with_overrides
@@ -97,7 +98,7 @@ CASES: dict[str, tuple[str | None, Request, dict[str, Any], set[str]]] = {
     ),
     "lightning": (
         "lightning.yaml",
-        Request(parts=("lightning_inputs.yaml",)),
+        Request(parts=("lightning_inputs.yaml",), gate=CodeGate(allowed=True)),
         {
             "sizes.batch": 8,
             "accumulation": 16,
@@ -193,7 +194,7 @@ def test_pasted_and_read_back_it_is_the_job(case: str, here: Path) -> None:
 def test_a_vramcast_yaml_says_everything(name: str, changes: Mapping[str, Any], here: Path) -> None:
     path = here / "vramcast.yaml"
     path.write_text(f"components: {{model: {{factory: tests.jobs.tiny:mixer}}}}  # mine\n{name}\n")
-    loaded = load_job(str(path))
+    loaded = load_job(str(path), request=Request(gate=CodeGate(allowed=True)))
     found = rewrite(loaded, changes)
     assert not found.beside and "# mine" in found.texts[path]
     assert same_run(_apply(found, loaded).job, with_overrides(loaded.job, changes))

@@ -201,8 +201,6 @@ FACTORY = "def build():\n    open('ran', 'w').close()\n    raise SystemExit('it 
         "step:\n  factory: code.py:build\n",
         "script: code.py\n",
         "components:\n  model:\n    transformers: folder\n    trust_remote_code: true\n",
-        "components:\n  model:\n    timm: resnet18\n    arguments: {checkpoint_path: code.py}\n",
-        "components:\n  model:\n    transformers: folder\n    arguments: {attn_implementation: some/kernels}\n",
     ],
 )
 def test_no_code_is_run(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import vramcast
 from vramcast.cli.main import main
 from vramcast.errors import UsageError
 from vramcast.jobs.load import load_job
+from vramcast.jobs.run import as_loaded
 
 JOB = "tests.jobs.tiny:JOB"
 YAML = """
@@ -40,13 +41,13 @@ def job_file(tmp_path: Path) -> str:
 
 @same_torch
 def test_golden(job_file: str, capsys: pytest.CaptureFixture[str], golden: Callable[[str, str], None]) -> None:
-    argv = ["compare", job_file, "#everything", "#inference", "#offload", "--gpu", "rtx-4090"]
+    argv = ["compare", "--allow-code", job_file, "#everything", "#inference", "#offload", "--gpu", "rtx-4090"]
     assert main([*argv, "--scenario", "sgd: optimizer=sgd components.encoder.mode=trained"]) == 0
     golden("scenarios", capsys.readouterr().out)
 
 
 def test_one_job_is_compared_with_its_scenarios(job_file: str) -> None:
-    found = vramcast.compare([job_file], gpu="rtx-4090")
+    found = vramcast.compare([job_file], gpu="rtx-4090", allow_code=True)
     assert [row.name for row in found.scenarios.rows] == ["policy", "everything", "small"]
     base, everything, small = (row.prediction for row in found.scenarios.rows)
     assert base is not None and everything is not None and small is not None
@@ -58,14 +59,14 @@ def test_one_job_is_compared_with_its_scenarios(job_file: str) -> None:
 
 
 def test_a_scenario_is_a_job_for_every_verb(job_file: str) -> None:
-    loaded = load_job(f"{job_file}#small")
+    loaded = as_loaded(f"{job_file}#small", allow_code=True)
     assert loaded.job.sizes["batch"] == 100 and loaded.job.components["encoder"].mode == "trained"
     assert loaded.job.scenarios == {} and loaded.job.name == "policy#small"
     assert load_job(f"{JOB}#inference").job.task == "inference"
 
 
 def test_json(job_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", job_file, "#offload", f"{job_file}#small", "--gpu", "t4", "--json"]) == 0
+    assert main(["compare", "--allow-code", job_file, "#offload", f"{job_file}#small", "--gpu", "t4", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["format"] == "vramcast-comparison" and document["version"] == 1
     first, offload, small = document["scenarios"]
@@ -105,4 +106,4 @@ def test_bad_input_is_a_message(capsys: pytest.CaptureFixture[str], argv: list[s
 
 def test_a_misspelt_scenario_of_a_file(job_file: str) -> None:
     with pytest.raises(UsageError, match="did you mean 'everything'"):
-        load_job(f"{job_file}#everthing")
+        as_loaded(f"{job_file}#everthing", allow_code=True)

@@ -216,7 +216,7 @@ def test_the_predicted_peak_of_a_job(cards_here: Machine, capfd: pytest.CaptureF
         "components:\n  model:\n    factory: model.py:build\n    inputs: [x]\n"
         "inputs:\n  x: {shape: [batch, 64]}\nloss: mean\n"
     )
-    code, out, _ = run(capfd, "--once", "--json", "--job", str(job))
+    code, out, _ = run(capfd, "--once", "--json", "--allow-code", "--job", str(job))
     predicted = json.loads(out.splitlines()[0])["predicted_bytes"]
-    assert main(["predict", str(job), "--gpu", "rtx-4090", "--json"]) == code == 0
+    assert main(["predict", str(job), "--allow-code", "--gpu", "rtx-4090", "--json"]) == code == 0
     assert predicted == json.loads(capfd.readouterr().out)["device_bytes"]

@@ -83,6 +83,7 @@ def advise(
     write: str | Path | None = None,
     steps: int = 3,
     workers: int = 1,
+    allow_code: bool = False,
     progress: Progress = lambda text: None,
 ) -> JobAdvice:
     """What to change in `job` so that it fits `gpu`, `memory`, or what is free on card `device` (as in `check`).
@@ -91,13 +92,14 @@ def advise(
     and the longest clip, of the best configuration.
 
     `keep` names knobs that are left alone. Batch × GPUs × accumulation always stays what it is. `workers` above 1: so
-    many runs are traced at a time, in forks of this process (Linux), which must not have used a GPU.
+    many runs are traced at a time, in forks of this process (Linux), which must not have used a GPU. `allow_code`: a
+    file that `job` names may name code to run.
     """
     pins = tuple(dict.fromkeys(keep))
     check_pins(pins)
     if objective not in OBJECTIVES:
         raise UsageError(f"--objective {objective}: write one of {', '.join(OBJECTIVES)}")
-    loaded = as_loaded(job)
+    loaded = as_loaded(job, allow_code=allow_code)
     if write is not None:
         check_new_file(Path(write), loaded)
     spec, local = card_to_check(loaded.job, gpu, memory, device)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vramcast.jobs.code_places import code_in
 from vramcast.jobs.editing.by_hand import by_hand
 from vramcast.jobs.editing.rewrite import Rewritten, rewrite
 from vramcast.jobs.editing.yaml_text import one_line
@@ -66,6 +67,7 @@ def vramcast_command(
     words += ["--model", request.model] if request.model else []
     words += [word for part in request.parts for word in ("--with", part)]
     words += ["--trust-remote-code"] if request.trust_remote_code else []
+    words += ["--allow-code"] if loaded.where and request.gate.allowed and code_in(loaded.job) else []
     command = f"{shlex.join(words)} {card}".rstrip()
     return f"{command} -- {shlex.join(arguments)}" if arguments else command
 

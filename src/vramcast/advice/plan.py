@@ -67,13 +67,15 @@ def plan(
     device: int | None = None,
     *,
     steps: int = 3,
+    allow_code: bool = False,
     progress: Progress = lambda text: None,
 ) -> JobPlan:
     """How to get from a first small run to `job` on `gpu`, `memory`, or what is free on card `device` (as in `check`).
 
     Each run is traced as it is; the ramp ends at the first that does not fit, with what `advise` proposes.
+    `allow_code`: a file that `job` names may name code to run.
     """
-    loaded = as_loaded(job)
+    loaded = as_loaded(job, allow_code=allow_code)
     spec, local = card_to_check(loaded.job, gpu, memory, device)
     card = spec if spec is not None else choose_card(loaded.job, None)[0]
     wished = predict(loaded, card, steps=steps, progress=progress)

@@ -34,15 +34,16 @@ def what_if(
     *,
     keep: Iterable[str] = (),
     steps: int = 3,
+    allow_code: bool = False,
     progress: Progress = lambda text: None,
 ) -> WhatIfs:
     """Memory, step time and throughput of `job` with each change that suits it, and with the best of them together.
 
-    `keep` names knobs that are left alone.
+    `keep` names knobs that are left alone. `allow_code`: a file that `job` names may name code to run.
     """
     keep = tuple(keep)
     check_pins(keep)
-    loaded = as_loaded(job)
+    loaded = as_loaded(job, allow_code=allow_code)
     card, _ = choose_card(loaded.job, gpu)
     trials = _Trials(loaded, card, memory, steps, progress)
     asked = trials.outcome(Combination(()))

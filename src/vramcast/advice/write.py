@@ -13,6 +13,7 @@ import yaml
 
 from vramcast.advice.config import own_command
 from vramcast.errors import UsageError, VramcastError
+from vramcast.jobs.code_places import code_in
 from vramcast.jobs.editing.rewrite import rewrite
 from vramcast.jobs.editing.sources import sources_of
 from vramcast.jobs.load import FLAGS, LoadedJob, load_job, with_overrides
@@ -129,6 +130,7 @@ def _verify(path: Path, job: Job, written: LoadedJob, beside: Mapping[str, Any])
     """Read it back from where it lies; what would be another job goes away again."""
     try:
         where = None if written.where == FLAGS else written.where
+        written.request.gate.typed(*code_in(_absolute(job)))
         found = load_job(where, beside, written.request).job
         if same_run(_absolute(found), _absolute(job)):
             publish(path)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
+from vramcast.access import CodeGate, CodePlace
 from vramcast.cli.options import add_write_through_option, positive
 
 if TYPE_CHECKING:
@@ -55,6 +57,14 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
         "--trust-remote-code", action="store_true", help="run Python code that lies in the model folder"
     )
     add_write_through_option(settings)
+    add_code_option(settings)
+
+
+def add_code_option(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--allow-code", action="store_true",
+        help="run the Python code that the job's files name: factories, scripts, class paths, code in model folders",
+    )  # fmt: skip
 
 
 def load(args: argparse.Namespace, argument: str | None = None) -> LoadedJob:
@@ -67,8 +77,35 @@ def load(args: argparse.Namespace, argument: str | None = None) -> LoadedJob:
         trust_remote_code=args.trust_remote_code,
         parts=tuple(args.parts),
         arguments=tuple(getattr(args, "script_flags", ())),
+        gate=gate_of(args),
     )
     return load_job(args.job if argument is None else argument, overrides(args), request)
+
+
+def load_alone(args: argparse.Namespace) -> LoadedJob | None:
+    """The job of a verb that takes no changes to it, where one was named."""
+    from vramcast.jobs.load import load_job
+    from vramcast.jobs.readers import Request
+
+    return None if args.job is None else load_job(args.job, request=Request(gate=gate_of(args)))
+
+
+def gate_of(args: argparse.Namespace) -> CodeGate:
+    """One for the whole command, so that nothing is asked twice."""
+    if not hasattr(args, "gate"):
+        args.gate = CodeGate(allowed=args.allow_code, ask=ask_in_terminal)
+    gate: CodeGate = args.gate
+    return gate
+
+
+def ask_in_terminal(places: tuple[CodePlace, ...]) -> bool:
+    """Whether the code that files name may run; no, where nobody is there to ask."""
+    if sys.stdin is None or not sys.stdin.isatty() or not sys.stderr.isatty():
+        return False
+    print(*places, sep="\n", file=sys.stderr)
+    one = "which runs" if len(places) == 1 else "each of which runs"
+    print(f"{one} Python code that you may not have written; run it? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def overrides(args: argparse.Namespace) -> dict[str, Any]:

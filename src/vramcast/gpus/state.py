@@ -15,6 +15,7 @@ from vramcast.errors import UsageError
 from vramcast.gpus.nvml import NvmlSession, NvmlUnavailable
 from vramcast.gpus.survey import GpuProcess, LocalGpu, Survey
 from vramcast.processes import ending_with_this
+from vramcast.sealing import unsealed
 from vramcast.units import MIB
 
 __all__ = ["GpuProcess", "LocalGpu", "Survey", "local_gpu", "local_gpus", "survey", "visible"]
@@ -27,11 +28,13 @@ def local_gpus() -> tuple[LocalGpu, ...]:
 
 def survey() -> Survey:
     """The visible cards, those that do not answer, and why there is none."""
-    try:
-        return visible(_by_nvml())
-    except NvmlUnavailable as error:
+    with unsealed():
+        try:
+            return visible(_by_nvml())
+        except NvmlUnavailable as error:
+            reason = str(error)
         cards = parse_smi_state(_smi())
-        return visible(Survey(cards=tuple(cards), why_none="" if cards else str(error)))
+    return visible(Survey(cards=tuple(cards), why_none="" if cards else reason))
 
 
 def _by_nvml() -> Survey:

@@ -84,6 +84,7 @@ def guard(
     warn_above: float = 0.9,
     report_dir: str | Path = ".",
     quiet: bool = False,
+    allow_code: bool = False,
 ) -> Guard:
     """Predict `what`, compare it with what is free on the card now, and watch the training that follows.
 
@@ -97,17 +98,20 @@ def guard(
     `fallbacks`: changes that may be made so that it fits, in the order of preference: a name ("micro-batch",
     "checkpointing", "offload") or the changes themselves, e.g. {"batch": 4, "accumulation": 2}.
     `margin`: share of what is available to leave free. `warn_above`: share of the card above which the watch warns.
+    `allow_code`: a file that `what` names may name code to run.
     """
     _check(on_overflow, margin, steps, warn_above)
     result = check_subject(
-        None if what is None else subject_of(what, objects, arguments),
+        None if what is None else subject_of(what, objects, arguments, allow_code=allow_code),
         gpu=gpu, memory=memory, device=device, fallbacks=fallbacks, margin=margin, steps=steps,
     )  # fmt: skip
     tell(result, on_overflow, quiet=quiet)
     return Guard(result, start_watch(result, device=device, warn_above=warn_above, report_dir=report_dir))
 
 
-def subject_of(what: Any, objects: Sequence[Any], arguments: Mapping[str, Any] | None) -> Subject:
+def subject_of(
+    what: Any, objects: Sequence[Any], arguments: Mapping[str, Any] | None, *, allow_code: bool = False
+) -> Subject:
     from vramcast.guard import job
 
     if _is_trainer(what):
@@ -117,7 +121,7 @@ def subject_of(what: Any, objects: Sequence[Any], arguments: Mapping[str, Any] |
     if isinstance(what, (str, Path, Mapping)) or job.is_job(what):
         if objects or arguments:
             raise UsageError("guard: a job takes no further objects or arguments; change the job itself")
-        return job.JobSubject(what)
+        return job.JobSubject(what, allow_code=allow_code)
     if callable(what):
         from vramcast.guard.step import StepSubject
 

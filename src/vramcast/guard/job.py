@@ -24,10 +24,10 @@ def is_job(what: Any) -> bool:
 
 
 class JobSubject:
-    def __init__(self, what: Any) -> None:
+    def __init__(self, what: Any, *, allow_code: bool = False) -> None:
         from vramcast.jobs.run import as_loaded
 
-        self._loaded = as_loaded(what)
+        self._loaded = as_loaded(what, allow_code=allow_code)
 
     @property
     def name(self) -> str:
@@ -75,6 +75,9 @@ class JobSubject:
             yield changes_of(job, fallback, f"fallbacks: {fallback}")
 
     def apply(self, changes: Mapping[str, Any]) -> Any:
+        from vramcast.jobs.code_places import code_in
         from vramcast.jobs.load import with_overrides
 
-        return with_overrides(self._loaded.job, changes, "fallbacks")
+        job = with_overrides(self._loaded.job, changes, "fallbacks")
+        self._loaded.request.gate.check(*code_in(job, self._loaded.where))  # a scenario of the file may name code
+        return job

@@ -55,14 +55,15 @@ def check(
     margin: float = 0.0,
     steps: int = 3,
     allocator_conf: str | None = None,
+    allow_code: bool = False,
     progress: Progress = lambda text: None,
 ) -> JobCheck:
     """Whether `job` fits `gpu`; without one, what is free on card number `device` here, or else the job's target.
 
     `memory` is what is there for the job, CUDA context included, instead of what is free or the card has. `margin` is a
-    share of it that must stay free.
+    share of it that must stay free. `allow_code`: a file that `job` names may name code to run.
     """
-    loaded = as_loaded(job)
+    loaded = as_loaded(job, allow_code=allow_code)
     spec, local = card_to_check(loaded.job, gpu, memory, device)
     if margin:
         spec = _less(spec or choose_card(loaded.job, None)[0], margin)

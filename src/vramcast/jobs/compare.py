@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,11 +57,14 @@ def compare(
     memory: str | int | None = None,
     device: int | None = None,
     *,
+    allow_code: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> JobComparison:
-    """`jobs` by name, or in order; one job alone is compared with all the scenarios it has."""
-    named = dict(jobs) if isinstance(jobs, Mapping) else named_jobs([as_loaded(job) for job in jobs])
-    loaded = {name: as_loaded(job) for name, job in named.items()}
+    """`jobs` by name, or in order; one job alone is compared with all the scenarios it has. `allow_code`: files that
+    `jobs` names may name code to run."""
+    read = functools.partial(as_loaded, allow_code=allow_code)
+    named = dict(jobs) if isinstance(jobs, Mapping) else named_jobs([read(job) for job in jobs])
+    loaded = {name: read(job) for name, job in named.items()}
     if len(loaded) == 1:
         loaded = with_scenarios(*loaded.values())
     first = next(iter(loaded.values()), None)

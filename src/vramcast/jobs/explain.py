@@ -43,13 +43,15 @@ def explain(
     gpu: str | GpuSpec | None = None,
     *,
     depth: int | None = None,
+    allow_code: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> JobExplanation:
     """Of `module`: a dotted name with or without its component, or a pattern. `job` may be a prediction made before.
 
-    Lines go at most `depth` names below the module; left out, to the bottom.
+    Lines go at most `depth` names below the module; left out, to the bottom. `allow_code`: a file that `job` names may
+    name code to run.
     """
-    result = job if isinstance(job, JobPrediction) else predict(job, gpu, progress=progress)
+    result = job if isinstance(job, JobPrediction) else predict(job, gpu, allow_code=allow_code, progress=progress)
     prediction = result.prediction
     trace = prediction.trace
     assert trace is not None

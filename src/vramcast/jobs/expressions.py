@@ -101,8 +101,8 @@ def _value(node: ast.expr, sizes: Mapping[str, int], text: str, key: str) -> Fra
             result = _binary(op, _value(left, sizes, text, key), _value(right, sizes, text, key), text, key)
         case _:
             raise AssertionError("checked in _check_node")
-    if abs(result) > _LARGEST:
-        raise UsageError(f"{key}: {text!r} is far too large for a dimension")
+    if abs(result) > _LARGEST or result.denominator > _LARGEST:
+        raise UsageError(f"{key}: {text!r} is far too large for a dimension, or a part of it")
     return result
 
 

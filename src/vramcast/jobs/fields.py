@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from vramcast.errors import VramcastError
+from vramcast.jobs.references import CONVERSIONS
 
 LARGEST_SIZE = 10_000_000
 """Of one dimension: a batch, length or width above this is a slip of the pen, not a training run."""
@@ -18,7 +19,10 @@ COMMON_SIZES = ("batch", "frames", "height", "width", "sequence")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _SIZE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FACTORY = re.compile(r"[^:\s]+:[A-Za-z_][A-Za-z0-9_.]*")
-_REFERENCE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_]+(\(\))?)*")
+_REFERENCE = re.compile(
+    rf"[A-Za-z_][A-Za-z0-9_-]*(\.([A-Za-z0-9][A-Za-z0-9_]*|{'|'.join(re.escape(name) for name in CONVERSIONS)}))*"
+)
+_ARGUMENT = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9][A-Za-z0-9_]*)?")
 
 _DTYPE_SPELLINGS = {
     "float32": "fp32",
@@ -84,10 +88,11 @@ Reference = Annotated[
     str,
     _matching(
         _REFERENCE,
-        'a reference: write an input or component, and what to take from it, like "latents", "text.last_hidden_state" '
-        'or "vae.latent_dist.sample()"',
+        'a reference: write an input or component, and what to take from it by name or number, like "latents", '
+        f'"text.last_hidden_state" or "vae.latent_dist.sample()"; of calls there is {", ".join(CONVERSIONS)}',
     ),
 ]
+ArgumentName = Annotated[str, _matching(_ARGUMENT, 'the name of an argument, like "hidden_states", "batch.0"')]
 Expression = Annotated[int | str, AfterValidator(_expression)]
 
 _FLOATS = Literal["fp32", "bf16", "fp16", "fp64"]

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import CannotPredict, UsageError
+from vramcast.jobs.code_places import code_in
 from vramcast.jobs.readers import Request, combine, factory, read
+from vramcast.jobs.readers.code import search_in
 from vramcast.jobs.scenarios import changes_of, split_scenario
 from vramcast.jobs.schema import Job
 from vramcast.jobs.validation import make_job
@@ -52,12 +54,16 @@ def load_job(argument: str | None, overrides: Overrides | None = None, request: 
         argument = argument or FLAGS
     elif not Path(argument).exists() and factory.is_factory(argument):
         reading = factory.read_factory(argument)
+        request.gate.typed(*code_in(reading.job))
     else:
         reading = read(Path(argument), request)
     for key, text in reading.unsupported.items():
         if not any(said.startswith(key) for said in overrides):
             raise CannotPredict(f"{argument}: {text}")
     job = with_overrides(reading.job, overrides)
+    _pass_gate(job, reading.job, argument, request)
+    if any(place.key.endswith("factory") and not request.gate.was_typed(place) for place in code_in(job)):
+        search_in(*reading.folders)
     kept = [text for key, text in reading.assumed.items() if not any(said.startswith(key) for said in overrides)]
     assumed = (Note("assumed", "; ".join(kept)),) if kept else ()
     return LoadedJob(
@@ -70,10 +76,21 @@ def load_job(argument: str | None, overrides: Overrides | None = None, request: 
     )
 
 
+def _pass_gate(job: Job, in_file: Job, where: str, request: Request) -> None:
+    """What the file says must be allowed; what the overrides say was typed."""
+    of_file = code_in(in_file, where)
+    request.gate.typed(*(place for place in code_in(job, where) if place not in of_file))
+    if request.trust_remote_code:
+        request.gate.typed(*(place for place in of_file if place.key.endswith(".trust_remote_code")))
+    request.gate.check(*code_in(job, where))
+
+
 def load_scenario(loaded: LoadedJob, name: str) -> LoadedJob:
     """A variant of the job: one of its own, or `inference`, `training`, `offload`."""
     changes = changes_of(loaded.job, name, loaded.where or loaded.job.name)
-    return variant(loaded, name, changes)
+    found = variant(loaded, name, changes)
+    loaded.request.gate.check(*code_in(found.job, f"{loaded.where}: scenarios.{name}"))
+    return found
 
 
 def variant(loaded: LoadedJob, name: str, changes: Overrides) -> LoadedJob:

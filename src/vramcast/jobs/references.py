@@ -13,6 +13,14 @@ DIFFUSION_NAMES = ("noise", "timesteps", "noisy", "objective")
 """What `diffusion` adds to the inputs."""
 
 
+CHANNELS_LAST = "channels_last()"
+CONVERSIONS = (
+    CHANNELS_LAST, "contiguous()", "detach()", "float()", "half()", "bfloat16()", "mean()", "sum()",
+    "sample()", "mode()", "kl()",
+)  # fmt: skip
+"""What a reference may make of what it has found: of a tensor, and of the distribution that an autoencoder returns."""
+
+
 def root(reference: str) -> str:
     """The input or component that a reference begins with."""
     return reference.partition(".")[0]

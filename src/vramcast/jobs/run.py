@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from vramcast.access import CodeGate
 from vramcast.errors import UsageError
 from vramcast.factories import hush_torch, without_collections
 from vramcast.gpus import GpuSpec, all_gpus, find_gpu
 from vramcast.gpus.detect import detect_gpu
 from vramcast.jobs.load import LoadedJob, load_job
 from vramcast.jobs.prediction import JobPrediction
+from vramcast.jobs.readers import Request
 from vramcast.jobs.schema import Job
 from vramcast.jobs.timing import job_step_time
 from vramcast.jobs.validation import make_job
@@ -33,16 +35,17 @@ def predict(
     steps: int = 3,
     *,
     allocator_conf: str | None = None,
+    allow_code: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> JobPrediction:
     """What `job` (a Job, the same as a dict, or anything that `vramcast predict` takes) needs on `gpu`.
 
     `memory` is what PyTorch may reserve at most, instead of what the card has. `steps` optimizer steps are traced; the
-    peak is mostly in the second or later.
+    peak is mostly in the second or later. `allow_code`: a file that `job` names may name code to run.
     """
     if steps < 1:
         raise UsageError(f"steps: at least 1 is needed, not {steps}")
-    loaded = as_loaded(job)
+    loaded = as_loaded(job, allow_code=allow_code)
     job = loaded.job
     card, remark = choose_card(job, gpu)
     limit_bytes = limit_for(job, card, memory)
@@ -78,12 +81,14 @@ def predict(
     )
 
 
-def as_loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path) -> LoadedJob:
+def as_loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path, *, allow_code: bool = False) -> LoadedJob:
+    """Code that a file names is run only with `allow_code`; in a job that is written in Python it may be named."""
     if isinstance(job, LoadedJob):
         return job
     if isinstance(job, (str, Path)):
-        return load_job(str(job))
-    return LoadedJob(job=job if isinstance(job, Job) else make_job(job, "job"))
+        return load_job(str(job), request=Request(gate=CodeGate(allowed=allow_code)))
+    own = Request(gate=CodeGate(allowed=True))
+    return LoadedJob(job=job if isinstance(job, Job) else make_job(job, "job"), request=own)
 
 
 def choose_card(job: Job, gpu: str | GpuSpec | None) -> tuple[GpuSpec, str | None]:

@@ -51,6 +51,7 @@ def _tensors(file: Path) -> Iterator[tuple[str, list[int]]]:
 
 
 def _header(file: Path) -> bytes:
+    check_file(file)
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
         if not 0 < length <= min(_LARGEST_HEADER_BYTES, file.stat().st_size):

@@ -47,17 +47,19 @@ def table(
     resolutions: Sequence[int | str] = (),
     sequences: Sequence[int] = (),
     steps: int = 3,
+    allow_code: bool = False,
     progress: Progress = lambda text: None,
 ) -> JobTable:
     """What each of `batches` takes on each card, or, without any, the largest batch that each card holds.
 
-    `resolutions` are sides of a square (256) or "height x width"; `sequences` are lengths.
+    `resolutions` are sides of a square (256) or "height x width"; `sequences` are lengths. `allow_code`: a file that
+    `job` names may name code to run.
     """
     if resolutions and sequences:
         raise UsageError("resolutions and sequence lengths cannot be asked for in one table; leave one out")
     if any(batch < 1 for batch in batches):
         raise UsageError(f"batches: whole numbers above zero are needed, not {min(batches)}")
-    loaded = as_loaded(job)
+    loaded = as_loaded(job, allow_code=allow_code)
     cards = [find_gpu(gpu) if isinstance(gpu, str) else gpu for gpu in gpus]
     if not cards:
         raise UsageError("gpus: at least one card is needed, e.g. rtx-4090")

@@ -20,6 +20,7 @@ from vramcast.access import check_code
 from vramcast.errors import CannotPredict, StepRefused, TooManyElements, UsageError, VramcastError
 from vramcast.factories import check_arguments, load_factory, without_collections
 from vramcast.gpus import GpuSpec
+from vramcast.jobs.code_places import code_in
 from vramcast.jobs.components.build import build_component
 from vramcast.jobs.components.built import Built
 from vramcast.jobs.components.offload import Offloaded
@@ -36,6 +37,7 @@ from vramcast.memory.longer import SETTLED_STEPS, lengthened
 from vramcast.memory.parameters import ModuleParameters
 from vramcast.memory.replay import convolves, highest_without_workspaces, replay
 from vramcast.memory.rounds import END_OF_PASS, END_OF_STEP, full_length
+from vramcast.sealing import sealed
 from vramcast.trace import Note, StepTrace
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
 from vramcast.virtual_gpu.quiet import libraries_quiet
@@ -164,7 +166,7 @@ def _run(
         return card, session, _script(job.script, card, steps, progress)
     refused = False
     card.log_ops(after_steps=None)
-    kept_off_files = overlay.protected(card.note) if _names_code(job) else contextlib.nullcontext()
+    kept_off_files = overlay.protected(card.note) if code_in(job) else sealed()
     with kept_off_files, card, _settings(job), libraries_quiet():
         try:
             if job.step is not None:
@@ -185,12 +187,6 @@ def _run(
     if refused:
         card.end_at_last_refusal()
     return card, session, refused
-
-
-def _names_code(job: Job) -> bool:
-    """Whether the user's own code builds or runs a part of it."""
-    text = job.model_dump_json(exclude_unset=True, exclude_none=True)
-    return job.step is not None or '"factory":' in text or '"trust_remote_code":true' in text
 
 
 def _script(script: Script, card: VirtualGpu, steps: int, progress: Progress) -> bool:

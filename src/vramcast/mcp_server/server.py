@@ -46,6 +46,7 @@ from vramcast.mcp_server.inputs import (
     SetupInput,
     Steps,
 )
+from vramcast.sealing import sealed
 
 _INSTRUCTIONS = """\
 vramcast says before a PyTorch training is started whether it fits a GPU, where the memory goes, and what to change.
@@ -140,7 +141,7 @@ def _in_thread(limits: Limits, context: Context, work: Callable[[Progress], Answ
             anyio.from_thread.run(context.report_progress, done, None, text)
 
     try:
-        with _ONE_AT_A_TIME, limited(limits):
+        with _ONE_AT_A_TIME, limited(limits), sealed(on=not limits.allow_code):
             found = work(progress)
     except VramcastError as error:
         return CallToolResult(

@@ -92,20 +92,21 @@ def diagnose(
     sequence: int | None = None,
     throughput: str | None = None,
     changes: bool = True,
+    allow_code: bool = False,
     progress: Progress = lambda text: None,
 ) -> LogDiagnosis:
     """Where the time of a run goes. `log` is its log, or several files of the same run.
 
     `batch` is of one GPU; `throughput` says whose the log's samples/s is: of "all" GPUs or of "one". What is not said
     is taken from `job`, then from the log. With a job, `changes` to it are traced, alone and together. Without a job
-    torch is not imported.
+    torch is not imported. `allow_code`: a file that `job` names may name code to run.
     """
     if throughput is not None and throughput not in THROUGHPUT_OF:
         raise UsageError(f"throughput {throughput!r}: write all or one, for the GPUs whose samples/s the log gives")
     for name, value in (("batch", batch), ("gpus", gpus), ("accumulation", accumulation), ("sequence", sequence)):
         if value is not None and value < 1:
             raise UsageError(f"{name}: a whole number above zero is needed, not {value}")
-    loaded = None if job is None else _loaded(job)
+    loaded = None if job is None else _loaded(job, allow_code)
     setup = _setup(None if loaded is None else loaded.job, batch, gpus, accumulation, sequence)
     logs = [log] if isinstance(log, (str, Path)) else list(log)
     if loaded is None and gpu is not None:
@@ -137,10 +138,10 @@ def _not_worth_changing(diagnosis: Diagnosis) -> tuple[str, ...]:
     return ("optimizer",) if optimizer < MATTERS * whole else ()
 
 
-def _loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path) -> LoadedJob:
+def _loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path, allow_code: bool) -> LoadedJob:
     from vramcast.jobs.run import as_loaded
 
-    return as_loaded(job)
+    return as_loaded(job, allow_code=allow_code)
 
 
 def _setup(

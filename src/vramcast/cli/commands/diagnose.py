@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from vramcast.cli.job_options import add_code_option, load_alone
 from vramcast.cli.options import (
     EXIT_FITS,
     add_calibration_option,
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("log", metavar="LOG", nargs="+", help="a file, of any usual format; - is standard input")
     parser.add_argument("--job", metavar="JOB", help="what was trained, as `vramcast predict` takes it")
     parser.add_argument("--gpu", metavar="NAME", help="the card it was trained on, for --job")
+    add_code_option(parser)
     add_calibration_option(parser)
     parser.add_argument(
         "--no-changes",
@@ -51,9 +53,10 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.run_diagnosis.diagnose import diagnose
 
     use_calibration(args)
+    loaded = load_alone(args)
     with reporting() as progress:
         found = diagnose(
-            args.log, args.job, args.gpu, batch=args.batch, gpus=args.gpus, accumulation=args.accumulation,
+            args.log, loaded, args.gpu, batch=args.batch, gpus=args.gpus, accumulation=args.accumulation,
             sequence=args.seq, throughput=args.throughput, changes=not args.no_changes, progress=progress,
         )  # fmt: skip
     if args.json:

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--allow-code", action="store_true",
-        help="let jobs run the Python code they name: factories, scripts, code in model folders",
+        help="let jobs run the Python code they name: factories, scripts, class paths, code in model folders",
     )  # fmt: skip
 
 

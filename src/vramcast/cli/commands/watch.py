@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vramcast.cli.job_options import JOB_HELP
+from vramcast.cli.job_options import JOB_HELP, add_code_option, load_alone
 from vramcast.cli.options import EXIT_FITS, add_json_option, device_number, positive
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     predicted = parser.add_mutually_exclusive_group()
     predicted.add_argument("--job", metavar="JOB", help=f"draw its predicted peak as a line; {JOB_HELP}")
     predicted.add_argument("--predicted", metavar="SIZE", help="the same, as `vramcast predict` gave it (14.8GiB)")
+    add_code_option(parser)
     parser.add_argument(
         "--interval", type=_seconds, default=1.0, metavar="S", help="seconds between two looks (%(default)g)"
     )
@@ -121,8 +122,10 @@ def _predicted(args: argparse.Namespace) -> int | None:
     from vramcast.cli.progress import reporting
     from vramcast.jobs.run import predict
 
+    loaded = load_alone(args)
+    assert loaded is not None
     with reporting() as progress:
-        return predict(args.job, progress=progress).device_bytes
+        return predict(loaded, progress=progress).device_bytes
 
 
 def _seconds(text: str) -> float:

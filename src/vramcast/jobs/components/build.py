@@ -14,6 +14,7 @@ from vramcast.jobs.components import diffusers_folder, python_factory, timm, tor
 from vramcast.jobs.components.built import Built, in_dtype
 from vramcast.jobs.components.checkpointing import enable_checkpointing
 from vramcast.jobs.components.chunked_loss import chunk_loss
+from vramcast.jobs.components.libraries import library
 from vramcast.jobs.components.lora import add_adapters
 from vramcast.jobs.components.quantization import quantize
 from vramcast.jobs.components.trained_parameters import choose_trained
@@ -21,6 +22,7 @@ from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import SOURCES, Component, Job
 from vramcast.jobs.training.dtypes import DTYPES
 from vramcast.jobs.training.plan import main_component
+from vramcast.sealing import sealed
 
 _SOURCE_FIELDS = (*SOURCES, "subfolder", "class_name", "task", "config", "arguments", "trust_remote_code", "prepare")
 
@@ -29,7 +31,8 @@ def build_component(name: str, job: Job) -> Built:
     """Build it in its dtype, choose what is trained, then move it to the card, as training scripts do."""
     component = original(name, job.components)
     try:
-        built = _on_the_card(component, job) if component.built_on == "gpu" else _from_source(component, job)
+        build = _on_the_card if component.built_on == "gpu" else _from_source
+        built = build(name, component, job)
     except (VramcastError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # whatever a library says about values that it cannot use
@@ -61,11 +64,11 @@ def build_component(name: str, job: Job) -> Built:
     return dataclasses.replace(built, module=module, base=built.module, copies=tuple(copies))
 
 
-def _on_the_card(component: Component, job: Job) -> Built:
+def _on_the_card(name: str, component: Component, job: Job) -> Built:
     """In fp32 at first; the cast makes new tensors there."""
     as_fp32 = component.model_copy(update={"dtype": "fp32"})
     with torch.device("cuda"):
-        built = _from_source(as_fp32, job)
+        built = _from_source(name, as_fp32, job)
     dtype = DTYPES[component.dtype or job.precision.weights_dtype]
     return dataclasses.replace(built, module=in_dtype(built.module, dtype))
 
@@ -102,18 +105,25 @@ def original(name: str, components: Mapping[str, Component]) -> Component:
     return component.model_copy(update={field: getattr(source, field) for field in _SOURCE_FIELDS})
 
 
-def _from_source(component: Component, job: Job) -> Built:
+def _from_source(name: str, component: Component, job: Job) -> Built:
     said = component.dtype or job.precision.weights_dtype
     dtype = DTYPES[said]
+    if component.source != "factory":
+        library(component.source, getattr(component, component.source))
+    with sealed(on=component.source != "factory" and not component.trust_remote_code):
+        return _made(f"components.{name}", component, job, said, dtype)
+
+
+def _made(key: str, component: Component, job: Job, said: str, dtype: torch.dtype) -> Built:
     match component.source:
         case "transformers":
-            return transformers_folder.build(component, dtype)
+            return transformers_folder.build(key, component, dtype)
         case "diffusers":
-            return diffusers_folder.build(component, dtype)
+            return diffusers_folder.build(key, component, dtype)
         case "timm":
-            return timm.build(component, dtype)
+            return timm.build(key, component, dtype)
         case "torchvision":
-            return torchvision.build(component, dtype)
+            return torchvision.build(key, component, dtype)
         case _:
             # A factory may have chosen a dtype itself: it is changed only when the job says one.
             keep = component.dtype is None and said == "fp32"

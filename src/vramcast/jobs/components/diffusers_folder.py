@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from vramcast.access import check_file
 from vramcast.errors import UsageError
 from vramcast.jobs.components import transformers_folder
+from vramcast.jobs.components.allowed import check_arguments, parameters_of
 from vramcast.jobs.components.built import Built, in_dtype
 from vramcast.jobs.components.libraries import library, loading
 from vramcast.jobs.folders import CONFIG, PIPELINE, check_sizes, merged, pipeline_parts, read_json, why_no_model
@@ -26,8 +28,9 @@ def find_class(component: Component) -> tuple[dict[str, Any], Any]:
         return raw, None
     diffusers = library("diffusers", folder)
     with loading():
-        model_class = getattr(diffusers, name, None) if isinstance(name, str) else None
-    if model_class is None or not hasattr(model_class, "from_config"):
+        model_class = getattr(diffusers, name, None) if isinstance(name, str) and name.isidentifier() else None
+        is_model = isinstance(model_class, type) and issubclass(model_class, diffusers.ModelMixin)
+    if not is_model:
         raise UsageError(
             f"{folder / CONFIG}: _class_name: diffusers {diffusers.__version__} has no model {name!r}; a newer version "
             "may, or name a Python function that builds it (factory: package.module:function)"
@@ -35,10 +38,13 @@ def find_class(component: Component) -> tuple[dict[str, Any], Any]:
     return raw, model_class
 
 
-def build(component: Component, dtype: torch.dtype) -> Built:
+def build(key: str, component: Component, dtype: torch.dtype) -> Built:
+    """`key`: of the component, for messages."""
     raw, model_class = find_class(component)
     if model_class is None:  # text encoders in a pipeline are
-        return transformers_folder.build(component, dtype)
+        return transformers_folder.build(key, component, dtype)
+    own = [name for name in parameters_of(model_class.__init__) if name != "self"]
+    check_arguments(f"{key}.arguments", component.arguments, own, model_class.__name__)
     try:
         module = model_class.from_config({**raw, **component.arguments})
     except (TypeError, ValueError, KeyError) as error:
@@ -50,6 +56,7 @@ def build(component: Component, dtype: torch.dtype) -> Built:
 def _folder(component: Component) -> Path:
     root = Path(component.diffusers or "")
     folder = root / (component.subfolder or "")
+    check_file(folder)
     if (folder / CONFIG).is_file():
         return folder
     if not root.is_dir():

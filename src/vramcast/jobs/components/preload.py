@@ -9,6 +9,7 @@ from vramcast.errors import UsageError
 from vramcast.jobs.components import diffusers_folder, transformers_folder
 from vramcast.jobs.components.libraries import library, loading
 from vramcast.jobs.schema import Job
+from vramcast.sealing import sealed
 
 
 def preload(job: Job) -> None:
@@ -16,7 +17,7 @@ def preload(job: Job) -> None:
     for component in job.components.values():
         if component.trust_remote_code or component.source not in ("transformers", "diffusers", "timm", "torchvision"):
             continue
-        with suppress(UsageError, ImportError):
+        with suppress(UsageError, ImportError), sealed():
             if component.source == "transformers":
                 config, _ = transformers_folder.find_class(component)
                 with loading():

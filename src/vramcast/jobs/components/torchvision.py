@@ -5,15 +5,18 @@ from __future__ import annotations
 import torch
 
 from vramcast.errors import UsageError
+from vramcast.jobs.components.allowed import check_arguments, network_arguments, without_weights
 from vramcast.jobs.components.built import Built, in_dtype
 from vramcast.jobs.components.libraries import library
 from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Component
 
 _GROUPS = {"segmentation": "segmentation", "detection": "detection", "video": "video", "optical_flow": "flow"}
+_OF_BUILDERS = ("num_classes", "aux_loss", "aux_logits", "trainable_backbone_layers", "quantize", "progress")
 
 
-def build(component: Component, dtype: torch.dtype) -> Built:
+def build(key: str, component: Component, dtype: torch.dtype) -> Built:
+    """`key`: of the component, for messages."""
     name = component.torchvision or ""
     library("torchvision", f"torchvision: {name}")
     from torchvision import models
@@ -22,10 +25,11 @@ def build(component: Component, dtype: torch.dtype) -> Built:
         guess = nearest(name, models.list_models())
         raise UsageError(f"torchvision: there is no model {name!r}{guess if guess.startswith(';') else ''}")
     builder = models.get_model_builder(name)
-    arguments = dict(component.arguments)
+    arguments = without_weights(f"{key}.arguments", component.arguments)
+    check_arguments(f"{key}.arguments", arguments, {*network_arguments(builder.__module__), *_OF_BUILDERS}, name)
     group = next((kind for part, kind in _GROUPS.items() if f".{part}." in f"{builder.__module__}."), "classification")
     if group in ("segmentation", "detection"):
-        arguments.setdefault("weights_backbone", None)
+        arguments["weights_backbone"] = None
     try:
         module = builder(weights=None, **arguments)
     except (TypeError, ValueError) as error:

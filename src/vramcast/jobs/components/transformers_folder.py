@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
-from vramcast.access import check_code
+from vramcast.access import check_code, check_file
 from vramcast.errors import UsageError
+from vramcast.jobs.components.allowed import check_transformers
 from vramcast.jobs.components.built import Built
 from vramcast.jobs.components.libraries import library, loading
+from vramcast.jobs.components.plain_config import plain_config
 from vramcast.jobs.folders import CONFIG, check_sizes, merged, read_json, why_no_model
 from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Component
@@ -36,6 +38,7 @@ TASKS = {
 def find_class(component: Component) -> tuple[Any, Any]:
     """The config of the folder, and the class that it is for."""
     folder = Path(component.transformers or component.diffusers or "") / (component.subfolder or "")
+    check_file(folder)
     if not (folder / CONFIG).is_file():
         raise UsageError(why_no_model(folder) if folder.is_dir() else f"no such folder: {folder}")
     raw = merged(read_json(folder / CONFIG), component.config)
@@ -45,9 +48,12 @@ def find_class(component: Component) -> tuple[Any, Any]:
         return config, _model_class(folder, raw, config, component)
 
 
-def build(component: Component, dtype: torch.dtype) -> Built:
+def build(key: str, component: Component, dtype: torch.dtype) -> Built:
+    """`key`: of the component, for messages."""
     config, model_class = find_class(component)
     arguments = dict(component.arguments)
+    if not component.trust_remote_code:
+        check_transformers(f"{key}.arguments", arguments, _plain_class(model_class, config))
     if model_class.__name__.startswith("Auto"):
         module = model_class.from_config(
             config, dtype=dtype, trust_remote_code=component.trust_remote_code, **arguments
@@ -62,8 +68,9 @@ def _config(folder: Path, raw: dict[str, Any], component: Component) -> Any:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     has_code = "auto_map" in raw
-    if has_code and component.trust_remote_code:
+    if component.trust_remote_code:
         check_code(str(folder))
+    if has_code and component.trust_remote_code:
         config = transformers.AutoConfig.from_pretrained(str(folder), trust_remote_code=True, local_files_only=True)
         config.update(component.config)
         return config
@@ -80,8 +87,11 @@ def _config(folder: Path, raw: dict[str, Any], component: Component) -> Any:
             f"{folder / CONFIG}: model_type: transformers {transformers.__version__} has no {model_type!r}"
             f"{_only_guess(nearest(model_type, CONFIG_MAPPING))}; {cure}"
         )
+    data = (
+        raw if component.trust_remote_code else plain_config(raw, transformers.PreTrainedConfig, str(folder / CONFIG))
+    )
     try:
-        return CONFIG_MAPPING[model_type].from_dict(raw)
+        return CONFIG_MAPPING[model_type].from_dict(data)
     except Exception as error:  # whatever transformers raises for a value it cannot use
         raise UsageError(f"{folder / CONFIG}: {_first_line(error)}") from None
 
@@ -96,7 +106,7 @@ def _model_class(folder: Path, raw: dict[str, Any], config: Any, component: Comp
     if name is None:
         architectures = raw.get("architectures") or []
         name = architectures[0] if architectures else "AutoModel"
-    if not isinstance(name, str) or not hasattr(transformers, name):
+    if not isinstance(name, str) or not name.isidentifier() or not hasattr(transformers, name):
         if component.trust_remote_code and "auto_map" in raw:
             return (
                 transformers.AutoModelForCausalLM
@@ -108,9 +118,17 @@ def _model_class(folder: Path, raw: dict[str, Any], config: Any, component: Comp
             "say which one with class_name (e.g. AutoModelForCausalLM) or task (e.g. causal-lm)"
         )
     found = getattr(transformers, name)
-    if not hasattr(found, "from_config") and not hasattr(found, "_from_config"):
+    is_auto = name.startswith("Auto") and hasattr(found, "_model_mapping")
+    if not is_auto and not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
         raise UsageError(f"{name} of transformers is not a model class")
     return found
+
+
+def _plain_class(model_class: Any, config: Any) -> Any:
+    """The class itself that an Auto class stands for."""
+    mapping = getattr(model_class, "_model_mapping", None)
+    found = mapping.get(type(config), model_class) if mapping is not None else model_class
+    return found[0] if isinstance(found, (tuple, list)) else found
 
 
 def _only_guess(text: str) -> str:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from vramcast.access import CodeGate
 from vramcast.errors import UsageError
 from vramcast.jobs.readers.documents import check_readable
 from vramcast.jobs.schema import Job
@@ -62,6 +63,8 @@ class Request:
     """Further files, each of which says a part of the job; a later one wins."""
     arguments: tuple[str, ...] = ()
     """The command line of a Hugging Face training script, or its flags alone."""
+    gate: CodeGate = field(default_factory=CodeGate, compare=False, repr=False)
+    """What code that a file names has to pass before it is imported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,8 @@ class Reading:
     """What the reader chose itself: dotted key of the job → words for it. Told unless the user says the key."""
     unsupported: Mapping[str, str] = field(default_factory=dict)
     """What the config asks for and no job can say: dotted key → words for it. Exit 3 unless the user says the key."""
+    folders: tuple[Path, ...] = ()
+    """Where modules may lie that it names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +93,7 @@ class Part:
     notes: tuple[Note, ...] = ()
     assumed: Mapping[str, str] = field(default_factory=dict)
     unsupported: Mapping[str, str] = field(default_factory=dict)
+    folders: tuple[Path, ...] = ()
     model: str | None = None
     """The model folder that it names."""
     finish: Callable[[dict[str, Any]], dict[str, Any]] | None = None

@@ -1,8 +1,9 @@
-"""Python code that a config names: where it is found, and what of the config it takes. It runs only because it is
-named, by the user or by a class path in the config."""
+"""Python code that a config names: where it is found, and what of the config it takes. Whatever a file names passes the
+gate of access.py before it is imported."""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 import sys
@@ -11,26 +12,48 @@ from pathlib import Path
 from typing import Any
 
 from vramcast import overlay
-from vramcast.access import check_code
+from vramcast.access import CodeGate, CodePlace, check_code
 from vramcast.factories import hush_torch, load_factory
 from vramcast.trace import Note
 
 
 def resolve_factory(name: str, folder: Path) -> str:
-    """ "file.py:function" lies beside the config; "package.module:function" may too."""
-    if name.partition(":")[0].endswith(".py"):
-        return os.path.join(folder, name)
-    check_code(f"'{name}'")  # what lies in that folder could be imported in place of what is meant
-    place = str(folder.resolve())
-    if place not in sys.path:
-        sys.path.insert(0, place)
-    return name
+    """ "file.py:function" lies beside the config; "package.module:function" may too, see `search_in`."""
+    return os.path.join(folder, name) if name.partition(":")[0].endswith(".py") else name
 
 
-def factory_beside(name: str, folder: Path) -> str:
+def search_in(*folders: Path) -> None:
+    """Modules may be imported from there from now on. Only for code that has passed the gate: what lies in a folder
+    could be imported in place of a library."""
+    for folder in folders:
+        check_code(str(folder))
+        place = str(folder.resolve())
+        if place not in sys.path:
+            sys.path.insert(0, place)
+
+
+def typed_factory(name: str, folder: Path, gate: CodeGate) -> str:
     """As resolve_factory, for what was typed: a file may also lie in the current folder."""
     file = name.rpartition(":")[0]
-    return name if file.endswith(".py") and os.path.exists(file) else resolve_factory(name, folder)
+    found = name if file.endswith(".py") and os.path.exists(file) else resolve_factory(name, folder)
+    if not file.endswith(".py") and not _can_be_imported(file.partition(".")[0]):
+        search_in(folder)
+    gate.typed(factory_place("--model", found))
+    return found
+
+
+def _can_be_imported(package: str) -> bool:
+    """Without the folder of a config, in which something else of that name may lie."""
+    if is_there(package, Path()):
+        return True
+    try:
+        return package in sys.modules or importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def factory_place(key: str, factory: str, where: str = "") -> CodePlace:
+    return CodePlace(key, f"factory: {factory}", where)
 
 
 def is_there(module: str, folder: Path) -> bool:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
+from vramcast.jobs.code_places import code_in
 from vramcast.jobs.folders import merged
 from vramcast.jobs.readers import Part, Reading, Request, factory, model_folder, read, recognise
-from vramcast.jobs.readers.code import resolve_factory
+from vramcast.jobs.readers.code import typed_factory
 from vramcast.jobs.validation import make_job
 
 
@@ -52,6 +53,7 @@ def complete(parts: Sequence[Part], request: Request) -> Reading:
             if not any(_says(later, key) for later in said[i + 1 :])
         },
         unsupported={key: text for part in ordered for key, text in part.unsupported.items()},
+        folders=tuple(folder for part in ordered for folder in part.folders),
     )
 
 
@@ -80,7 +82,7 @@ def merge(data: dict[str, Any], more: Any) -> dict[str, Any]:
 def model_part(model: str, request: Request) -> Part:
     """A model folder, or a Python function that returns the network."""
     if not os.path.exists(model) and factory.is_factory(model):
-        component = {"factory": resolve_factory(model, Path())}
+        component = {"factory": typed_factory(model, Path(), request.gate)}
         return Part(data={"components": {"model": component}}, recognised_as="Python function", where=model)
     if not os.path.isdir(model):
         raise UsageError(
@@ -93,7 +95,9 @@ def model_part(model: str, request: Request) -> Part:
 def _read_one(argument: str, request: Request) -> Part:
     path = Path(argument)
     if not path.exists() and factory.is_factory(argument):
-        return _as_part(factory.read_factory(argument), argument)
+        reading = factory.read_factory(argument)
+        request.gate.typed(*code_in(reading.job))
+        return _as_part(reading, argument)
     reader: Any = recognise(path)
     if hasattr(reader, "read_part"):
         part: Part = reader.read_part(path, request)
@@ -109,6 +113,7 @@ def _as_part(reading: Reading, where: str) -> Part:
         notes=reading.notes,
         assumed=reading.assumed,
         unsupported=reading.unsupported,
+        folders=reading.folders,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from vramcast.errors import UsageError
 from vramcast.jobs.optimizer_names import plain
 from vramcast.jobs.readers import Edits, Reading, Request
-from vramcast.jobs.readers.code import code_note, factory_beside, first_parameter, taken_by
+from vramcast.jobs.readers.code import code_note, first_parameter, taken_by, typed_factory
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
 from vramcast.jobs.schema import Job
@@ -53,7 +53,7 @@ def read(path: Path, request: Request) -> Reading:
         unsupported["step"] = (
             f"model.name: {name} is trained with noise and two inputs; write the step: --set step.factory=..."
         )
-    factory = factory_beside(request.model, path.parent)
+    factory = typed_factory(request.model, path.parent, request.gate)
     notes.append(code_note(factory, "--model names it"))
     arguments, left = taken_by(factory, {key: value for key, value in model.as_dict().items() if key != "name"})
     whole = first_parameter(factory) if not arguments else None

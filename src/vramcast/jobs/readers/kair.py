@@ -8,7 +8,7 @@ from typing import Any
 from vramcast.errors import UsageError
 from vramcast.jobs.optimizer_names import plain
 from vramcast.jobs.readers import Edits, Reading, Request
-from vramcast.jobs.readers.code import code_note, factory_beside, is_there, resolve_factory, taken_by
+from vramcast.jobs.readers.code import code_note, factory_place, is_there, search_in, taken_by, typed_factory
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
 from vramcast.jobs.schema import Job
@@ -103,14 +103,16 @@ def _network(keys: Keys, folder: Path, request: Request, notes: list[Note]) -> d
 
 def _factory(net: Keys, folder: Path, request: Request) -> tuple[str, str]:
     if request.model:
-        return factory_beside(request.model, folder), "--model names it"
+        return typed_factory(request.model, folder, request.gate), "--model names it"
     kind = net.text("net_type")
     if kind is None:
         net.need("net_type", '"vrt"')
     for place in dict.fromkeys((folder, Path())):
         for name in NETWORKS.get(kind, ()):
             if is_there(name.partition(":")[0], place):
-                return resolve_factory(name, place), f"netG.net_type is {kind} and it lies in {place.resolve().name}"
+                request.gate.check(factory_place(net.name_of("net_type"), name, net.where))
+                search_in(place)
+                return name, f"netG.net_type is {kind} and it lies in {place.resolve().name}"
     known = f" (looked for {' and '.join(NETWORKS[kind])})" if kind in NETWORKS else ""
     raise UsageError(
         f"{net.where}: netG.net_type: the class of {kind!r} is not found beside the options or here{known}: name it "

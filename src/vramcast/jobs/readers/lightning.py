@@ -1,4 +1,4 @@
-"""Lightning CLI YAML: a `class_path` is code that the config names, so it is imported and called as a factory is."""
+"""Lightning CLI YAML: a `class_path` is code that the config names: a factory, which passes the gate as any does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from vramcast.errors import UsageError
 from vramcast.jobs.optimizer_names import class_path
 from vramcast.jobs.readers import Edits, Part, Reading, Request, combine
-from vramcast.jobs.readers.code import code_note, factory_beside, resolve_factory
+from vramcast.jobs.readers.code import code_note, factory_place, typed_factory
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
 from vramcast.jobs.same import same_precision
@@ -78,7 +78,7 @@ def read_part(path: Path, request: Request) -> Part:
         "name": path.stem,
         "components": {"model": _model(keys, path.parent, request, notes)},
         "sizes": _batch(keys, assumed),
-        "optimizer": _optimizer(keys, assumed, path.parent),
+        "optimizer": _optimizer(keys, assumed, request),
         "precision": _precision(trainer, unsupported),
         "gpus": _gpus(trainer, assumed, unsupported),
         "accumulation": trainer.whole("accumulate_grad_batches") or 1,
@@ -95,7 +95,7 @@ def read_part(path: Path, request: Request) -> Part:
     notes += unused_note(keys.unused(), str(path))
     return Part(
         data=data, recognised_as=NAME, where=str(path), notes=tuple(notes), assumed=assumed, unsupported=unsupported,
-        finish=functools.partial(_training_step, str(path)),
+        finish=functools.partial(_training_step, str(path)), folders=(path.parent,),
     )  # fmt: skip
 
 
@@ -119,19 +119,21 @@ def _model(keys: Keys, folder: Path, request: Request, notes: list[Note]) -> dic
     model = keys.section("model")
     class_path = model.text("class_path")
     if request.model:
-        factory, why = factory_beside(request.model, folder), "--model names it"
+        factory, why = typed_factory(request.model, folder, request.gate), "--model names it"
     elif class_path is None:
         model.need("class_path", "mypackage.module.LitModel; or name the class with --model package.module:Class")
     else:
-        factory, why = _as_factory(class_path, folder), "class_path names it"
+        factory, why = _as_factory(class_path, model, request), "class_path names it"
     notes.append(code_note(factory, why))
     arguments = model.as_dict() if class_path is None else model.section("init_args").as_dict()
     return {"factory": factory, "arguments": arguments}
 
 
-def _as_factory(class_path: str, folder: Path) -> str:
+def _as_factory(class_path: str, section: Keys, request: Request) -> str:
     module, _, name = class_path.rpartition(".")
-    return resolve_factory(f"{module or '__main__'}:{name}", folder)
+    factory = f"{module or '__main__'}:{name}"
+    request.gate.check(factory_place(section.name_of("class_path"), factory, section.where))
+    return factory
 
 
 def _batch(keys: Keys, assumed: dict[str, str]) -> dict[str, int]:
@@ -152,7 +154,7 @@ def _place_of_batch(keys: Keys) -> tuple[str, ...] | None:
     return next((key for one in places for name in _BATCHES if keys.says(key := (*one, name))), None)
 
 
-def _optimizer(keys: Keys, assumed: dict[str, str], folder: Path) -> dict[str, Any]:
+def _optimizer(keys: Keys, assumed: dict[str, str], request: Request) -> dict[str, Any]:
     section = keys.section("optimizer")
     class_path = section.text("class_path")
     if class_path is None:
@@ -162,7 +164,7 @@ def _optimizer(keys: Keys, assumed: dict[str, str], folder: Path) -> dict[str, A
     module, _, name = class_path.rpartition(".")
     if module in _OPTIMIZER_MODULES:
         return {"name": name, "arguments": arguments}
-    return {"factory": _as_factory(class_path, folder), "arguments": arguments}
+    return {"factory": _as_factory(class_path, section, request), "arguments": arguments}
 
 
 def _precision(trainer: Keys, unsupported: dict[str, str]) -> dict[str, Any]:

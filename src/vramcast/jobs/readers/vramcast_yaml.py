@@ -56,7 +56,7 @@ def _reading(data: Any, lines: dict[Key, int], file: Path, request: Request) -> 
     if isinstance(data, dict):
         data = {"name": file.resolve().parent.name if file.name == FILE_NAME else file.stem, **data}
         _resolve_paths(data, file.parent, request)
-    return Reading(job=make_job(data, str(file), _line_of(lines)), recognised_as=NAME)
+    return Reading(job=make_job(data, str(file), _line_of(lines)), recognised_as=NAME, folders=(file.parent,))
 
 
 def read_part(path: Path, request: Request) -> Part:
@@ -69,7 +69,7 @@ def read_part(path: Path, request: Request) -> Part:
         data = {"name": file.resolve().parent.name if file.name == FILE_NAME else file.stem, **data}
     _resolve_paths(data, file.parent, request)
     check_part(data, str(file), _line_of(lines))
-    return Part(data=data, recognised_as=NAME, where=str(file))
+    return Part(data=data, recognised_as=NAME, where=str(file), folders=(file.parent,))
 
 
 def _line_of(lines: dict[Key, int]) -> LineOf:

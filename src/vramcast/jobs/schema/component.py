@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from vramcast.jobs.fields import Arguments, Count, FactoryName, FloatDtype, Name, Reference, Section
+from vramcast.jobs.fields import ArgumentName, Arguments, Count, FactoryName, FloatDtype, Name, Reference, Section
 from vramcast.jobs.schema.shorthands import short
 
 SOURCES = ("transformers", "diffusers", "timm", "torchvision", "factory", "copy_of", "same_as")
@@ -78,7 +78,8 @@ class Component(Section):
     torchvision: str | None = None
     """Source: a torchvision model name, e.g. resnet50, deeplabv3_resnet50 or r3d_18."""
     factory: FactoryName | None = None
-    """Source: a Python function that returns the module, "package.module:function" or "file.py:function"."""
+    """Source: a Python function that returns the module, "package.module:function" or "file.py:function". In a file it
+    needs --allow-code, as every `factory` does."""
     copy_of: Name | None = None
     """Source: a deep copy of another component, e.g. the frozen original beside the one being trained."""
     same_as: Name | None = None
@@ -96,9 +97,10 @@ class Component(Section):
     config: Arguments = {}
     """Values that replace those of config.json, e.g. {num_hidden_layers: 4}."""
     arguments: Arguments = {}
-    """Keyword arguments of the factory, the timm or torchvision builder, or of from_config (attn_implementation)."""
+    """Keyword arguments of the factory, the timm or torchvision builder, or of from_config (attn_implementation). For
+    libraries: those that say what the network is like; weights are never loaded."""
     trust_remote_code: bool = False
-    """Let transformers run the Python code that lies in the folder."""
+    """Let transformers run the Python code that lies in the folder. In a file it needs --allow-code."""
 
     mode: Literal["trained", "frozen", "lora"] = "trained"
     """trained: gradients and optimizer state for every parameter. frozen: none. lora: only for the adapters."""
@@ -124,7 +126,7 @@ class Component(Section):
     leaves behind stays in the allocator's cache."""
     prepare: list[Name] = []
     """Methods of the model that are called once, without arguments, before it is trained, e.g. freeze_feature_encoder
-    or enable_input_require_grads."""
+    or enable_input_require_grads. One that is not known to be harmless counts as code (--allow-code)."""
     copies: Annotated[int, Field(ge=1, le=64)] = 1
     """How many of it lie on the card. Those after the first are frozen and never called."""
     device: Literal["gpu", "cpu"] = "gpu"
@@ -142,8 +144,9 @@ class Component(Section):
     call: bool = True
     """false: it lies on the card and is not used in the step (e.g. the text encoder when embeddings are cached)."""
     method: Name | None = None
-    """The method called instead of the module itself, e.g. encode of an autoencoder."""
-    inputs: dict[str, Reference] | list[Reference] | None = None
+    """The method called instead of the module itself, e.g. encode of an autoencoder or get_text_features. One that is
+    not known to be a forward pass counts as code (--allow-code)."""
+    inputs: dict[ArgumentName, Reference] | list[Reference] | None = None
     """What it is called with: argument name → an input or another component's output ("text.last_hidden_state"), or a
     list of them in order. "a.b" as an argument name is key b of a dict a, "a.0" the first of a tuple a. Left out: where
     the job has `inputs`, those that its forward takes by name (or else all but the targets, in order); where it has

@@ -15,7 +15,8 @@ class Step(Section):
 
 
 class Script(Section):
-    """A training script that is run as it is, as `vramcast run` does. `script: train.py` alone is enough."""
+    """A training script that is run as it is, as `vramcast run` does. `script: train.py` alone is enough. In a file it
+    needs --allow-code."""
 
     path: str
     """The script."""

@@ -13,7 +13,7 @@ from torch import nn
 from vramcast.errors import UsageError, VramcastError
 from vramcast.jobs.components.offload import Offloaded
 from vramcast.jobs.parallel import method_of
-from vramcast.jobs.references import DIFFUSION_NAMES, root
+from vramcast.jobs.references import CHANNELS_LAST, DIFFUSION_NAMES, root
 from vramcast.jobs.schema import Job, Loss
 from vramcast.jobs.timing import MOST_ACCUMULATED
 from vramcast.jobs.training.averaging import Average
@@ -22,7 +22,7 @@ from vramcast.jobs.training.diffusion import Noise
 from vramcast.jobs.training.dtypes import DTYPES
 from vramcast.jobs.training.losses import TARGETS, Criterion, has_own_loss
 from vramcast.jobs.training.plan import Call, Plan
-from vramcast.jobs.training.references import CHANNELS_LAST, first_tensor, look_up
+from vramcast.jobs.training.references import first_tensor, look_up
 
 
 class TrainingLoop:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from vramcast.errors import UsageError
+from vramcast.jobs.components.allowed import check_options
 from vramcast.jobs.components.built import Built
 from vramcast.jobs.components.usual_inputs import Usual, usual_inputs
 from vramcast.jobs.expressions import check
@@ -56,6 +57,12 @@ def make_plan(job: Job, built: Mapping[str, Built]) -> Plan:
     for name, component in job.components.items():
         if not component.call or component.effective_role == "loss-network":
             continue
+        if built[name].family != "factory":
+            target = built[name].model
+            check_options(
+                f"components.{name}.options", component.options,
+                getattr(target, component.method, None) if component.method else target.forward,
+            )  # fmt: skip
         if component.inputs is not None:
             arguments = _said(component)
         elif job.inputs:
