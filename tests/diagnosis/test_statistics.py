@@ -171,7 +171,7 @@ def test_what_is_refused(tmp_path: Path, name: str, capsys: pytest.CaptureFixtur
     ("argv", "said"),
     [
         (["nothing.log"], "no such file"),
-        ([str(LOGS)], "directory"),
+        ([str(LOGS)], "is a folder"),
         ([str(LOGS / "s4_train.log"), "--gpu", "rtx-4090"], "with --job"),
         ([str(LOGS / "s4_train.log"), "--job", "nothing"], "no such file or folder"),
     ],

@@ -7,6 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from vramcast.plain_text import printable
+
 _QUIET_SECONDS = 3.0
 """Work that is done sooner says nothing outside a terminal."""
 
@@ -23,6 +25,7 @@ class Reporter:
         self._width = 0
 
     def __call__(self, text: str) -> None:
+        text = printable(text)
         if self._live:
             self._stream.write(f"\r{text[:79]:<{self._width}}")
             self._width = min(79, len(text))

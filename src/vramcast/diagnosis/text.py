@@ -8,7 +8,6 @@ import gzip
 import io
 import os
 import re
-import stat
 import sys
 import zlib
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from vramcast.errors import UsageError
+from vramcast.input_files import open_input
 
 BLOCK_BYTES = 1 << 20
 LONGEST_LINE_BYTES = 1 << 20
@@ -81,17 +81,10 @@ def opened(path: str | Path) -> Iterator[Source]:
     if name == "-":
         yield _source("standard input", cast("BinaryIO", sys.stdin.buffer))
         return
-    try:
-        file = open(path, "rb")  # noqa: SIM115 (closed below; a `with` here would hide which call failed)
-    except FileNotFoundError as error:
-        raise UsageError(f"no such file: {name}") from error
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {name!r}: {getattr(error, 'strerror', None) or error}") from error
-    with file:
+    with open_input(path) as file:
         source = _source(name, file)
-        status = os.fstat(file.fileno())
-        is_whole = stat.S_ISREG(status.st_mode) and not source.is_packed
-        yield dataclasses.replace(source, size_bytes=status.st_size) if is_whole else source
+        size_bytes = os.fstat(file.fileno()).st_size
+        yield source if source.is_packed else dataclasses.replace(source, size_bytes=size_bytes)
 
 
 def _source(name: str, file: BinaryIO) -> Source:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd, prod
 from pathlib import Path
 from typing import Any
 
+from vramcast.errors import UsageError
 from vramcast.jobs.fields import LARGEST_SIZE
+from vramcast.jobs.folders import CONFIG, read_json
 from vramcast.jobs.schema import Job
 
 AXES = ("batch", "sequence", "resolution", "frames")
@@ -118,9 +119,9 @@ def _longest(part: Any) -> int | None:
     """What the config of a transformers folder says."""
     if part.transformers is None:
         return None
-    config: Any = {}
-    with contextlib.suppress(OSError, ValueError):  # the model's own reader says what is wrong with it
-        config = json.loads((Path(part.transformers) / "config.json").read_text(encoding="utf-8"))
-    said = {**(config if isinstance(config, dict) else {}), **part.config}
+    config: dict[str, Any] = {}
+    with contextlib.suppress(UsageError):  # the model's own reader says what is wrong with it
+        config = read_json(Path(part.transformers) / CONFIG)
+    said = {**config, **part.config}
     limits = [said[name] for name in _LENGTH_LIMITS if isinstance(said.get(name), int)]
     return min(limits, default=None)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
+from vramcast import input_files
 from vramcast.access import check_file
 from vramcast.errors import UsageError
 
 CONFIG = "config.json"
 PIPELINE = "model_index.json"
-_LARGEST_JSON_BYTES = 20_000_000
+_LARGEST_JSON_BYTES = 10_000_000
 _MOST_LAYERS = 2_000
 _COUNTS_LAYERS = re.compile(r"layers|n_layer$|depth|num_\w*(block|expert)")
 _LARGEST_NUMBER = 2**40
@@ -22,18 +23,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; UsageError names the file and what is wrong with it."""
     check_file(path)
-    try:
-        if path.stat().st_size > _LARGEST_JSON_BYTES:
-            raise UsageError(f"{path} is too large for a config file")
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"no such file: {path}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
-    except (UnicodeDecodeError, RecursionError):
-        raise UsageError(f"{path} is not a JSON file") from None
+    document = input_files.parse_json(input_files.read_text(path, _LARGEST_JSON_BYTES), str(path))
     if not isinstance(document, dict):
         raise UsageError(f"{path}: an object with keys is needed")
     return document
@@ -41,9 +31,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def folder_kind(folder: Path) -> str | None:
     """pipeline, diffusers, transformers, or None for a folder without a model's config."""
-    if (folder / PIPELINE).is_file():
+    if os.path.isfile(folder / PIPELINE):
         return "pipeline"
-    if not (folder / CONFIG).is_file():
+    if not os.path.isfile(folder / CONFIG):
         return None
     config = read_json(folder / CONFIG)
     if "_class_name" in config:
@@ -59,7 +49,7 @@ def pipeline_parts(folder: Path) -> dict[str, tuple[str, str]]:
         if name.startswith("_") or not isinstance(value, list) or len(value) != 2:
             continue
         library, class_name = value
-        if isinstance(library, str) and isinstance(class_name, str) and (folder / name / CONFIG).is_file():
+        if isinstance(library, str) and isinstance(class_name, str) and os.path.isfile(folder / name / CONFIG):
             parts[name] = (library, class_name)
     return parts
 

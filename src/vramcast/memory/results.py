@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
+from vramcast.input_files import LARGEST_RESULT_BYTES, open_input, read_json
 from vramcast.memory.module_peaks import forward_peaks
 from vramcast.memory.prediction import Prediction, predict
 from vramcast.memory.replay import replay
@@ -55,13 +54,12 @@ class Result:
 
 def is_result(path: Path) -> bool:
     """A file that vramcast wrote; any other may be a job."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return False
     try:
         document = _read(path)
     except UsageError:
-        with path.open("rb") as file:
-            return file.read(2) == _GZIP  # a trace that is cut short, rather than a job
+        return _is_packed(path)  # a trace that is cut short, rather than a job
     return str(document.get("format", "")).startswith("vramcast-")
 
 
@@ -174,16 +172,17 @@ def _check_version(name: str, document: Mapping[str, Any], version: int) -> None
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = path.read_bytes()
-        if data[:2] == _GZIP:
-            data = gzip.decompress(data)
-        document = json.loads(data)
-    except FileNotFoundError as error:
-        raise UsageError(f"no such file: {path}") from error
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UsageError(f"{path} is not a file of vramcast, or is cut short") from error
+        document = read_json(path, LARGEST_RESULT_BYTES)
+    except UsageError as error:
+        raise UsageError(f"not a file of vramcast: {error}") from None
     if not isinstance(document, dict):
         raise UsageError(f"{path} is not a file of vramcast")
     return document
+
+
+def _is_packed(path: Path) -> bool:
+    try:
+        with open_input(path) as file:
+            return file.read(2) == _GZIP
+    except (OSError, UsageError):
+        return False

@@ -21,8 +21,8 @@ from vramcast.cli.options import (
     card_for,
     check_writable,
     limit_bytes,
-    positive,
     report,
+    step_count,
     use_calibration,
     write_chrome,
 )
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_card_options(parser)
     add_calibration_option(parser)
     parser.add_argument(
-        "--steps", type=positive, default=3, metavar="N", help="stop after N optimizer steps (default %(default)s)"
+        "--steps", type=step_count, default=3, metavar="N", help="stop after N optimizer steps (default %(default)s)"
     )
     add_json_option(parser)
     add_chrome_option(parser)

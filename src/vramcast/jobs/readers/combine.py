@@ -92,7 +92,7 @@ def model_part(model: str, request: Request) -> Part:
 
 def _read_one(argument: str, request: Request) -> Part:
     path = Path(argument)
-    if not path.exists() and factory.is_factory(argument):
+    if not os.path.exists(path) and factory.is_factory(argument):
         return _as_part(factory.read_factory(argument), argument)
     reader: Any = recognise(path)
     if hasattr(reader, "read_part"):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError, VramcastError
+from vramcast.input_files import parse_json
 from vramcast.jobs.text_files import read_text, text_instead
 from vramcast.jobs.yaml_file import Key, parse_yaml
 
@@ -45,13 +46,13 @@ def beside(name: str, folder: Path) -> Path:
     """A path in a config: relative to the config's folder, or else to the one in which the training is started."""
     here = os.path.expanduser(name)
     path = folder / here
-    return path if path.exists() else Path(here)
+    return path if os.path.exists(path) else Path(here)
 
 
 def peek(path: Path, *suffixes: str) -> dict[str, Any]:
     """The keys of a file with one of these suffixes; {} for any other file, and for what cannot be read."""
     try:
-        if path.suffix.lower() not in (suffixes or (*_JSON, *_YAML, *_TOML)) or not path.is_file():
+        if path.suffix.lower() not in (suffixes or (*_JSON, *_YAML, *_TOML)) or not os.path.isfile(path):
             return {}
         return _peeked(path, path.stat().st_mtime_ns, text_instead(path))
     except OSError:
@@ -80,22 +81,14 @@ def without_comments(text: str) -> str:
 
 
 def _parse_json(text: str, path: Path) -> Any:
-    plain = without_comments(text)
-    try:
-        return json.loads(plain, object_pairs_hook=functools.partial(_once_each, path))
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
-    except RecursionError:
-        raise UsageError(f"{path}: nested too deeply") from None
-    except ValueError as error:  # a number of thousands of digits
-        raise UsageError(f"{path}: not JSON: {error}") from None
+    return parse_json(without_comments(text), str(path), functools.partial(_once_each, path))
 
 
 def _once_each(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = Counter(names).most_common(1)[0][0]
         raise UsageError(f"{path}: {twice}: this key is there twice")
     return found
 

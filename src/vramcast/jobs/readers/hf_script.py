@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ _MACHINES = ("nnodes", "num_machines", "num_nodes")
 
 def recognises(path: Path) -> bool:
     try:
-        if path.suffix.lower() not in _SUFFIXES or not path.is_file():
+        if path.suffix.lower() not in _SUFFIXES or not os.path.isfile(path):
             return False
         text = read_text(path).replace("-", "_")
     except (OSError, VramcastError):
