@@ -108,8 +108,8 @@ def read_unpacked(path: str | Path, most_bytes: int) -> bytes:
 def parse_json(text: str | bytes, where: str, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     """UsageError for what is no JSON, or would take more memory than any file of ours."""
     if len(text) > _SMALL_TEXT:
-        counted = {sign: text.count(sign if isinstance(text, str) else sign.encode()) for sign in _EXPANDS}
-        if sum(_EXPANDS[sign] * count for sign, count in counted.items()) > _LARGEST_EXPANDED_BYTES:
+        counts = {sign: text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in _EXPANDS}
+        if sum(_EXPANDS[sign] * count for sign, count in counts.items()) > _LARGEST_EXPANDED_BYTES:
             raise UsageError(f"{where} holds more values than can be read")
     try:
         return json.loads(text, object_pairs_hook=pairs_hook)

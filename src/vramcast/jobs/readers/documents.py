@@ -20,7 +20,9 @@ from vramcast.jobs.yaml_file import Key, parse_yaml
 LineOf = Callable[[Key], int | None]
 
 _DEEPEST = 40
+_LARGEST_NUMBER = 10**40
 _JSON, _YAML, _TOML = (".json", ".jsonc"), (".yaml", ".yml"), (".toml",)
+_TOML_PARTS = re.compile(r"[=\[\]{},]")
 _COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*')
 
 
@@ -38,7 +40,7 @@ def read_document(path: Path) -> Document:
         data, lines = parse_yaml(text, str(path))
         return Document(data, lines.get)
     data = _parse_toml(text, path) if suffix in _TOML else _parse_json(text, path)
-    _check_depth(data, path)
+    _check_values(data, path)
     return Document(data, functools.partial(_search_line, text))
 
 
@@ -94,6 +96,10 @@ def _once_each(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parse_toml(text: str, path: Path) -> Any:
+    for number, row in enumerate(text.splitlines(), 1):
+        # The parser notes every beginning of a dotted key: their number grows with the square of its parts.
+        if row.count(".") > _DEEPEST and max(part.count(".") for part in _TOML_PARTS.split(row)) > _DEEPEST:
+            raise UsageError(f"{path}:{number}: a key of more than {_DEEPEST} parts")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -102,11 +108,13 @@ def _parse_toml(text: str, path: Path) -> Any:
         raise UsageError(f"{path}: not TOML: {error}") from None
 
 
-def _check_depth(data: Any, path: Path, depth: int = 0) -> None:
+def _check_values(data: Any, path: Path, depth: int = 0) -> None:
     if depth > _DEEPEST:
         raise UsageError(f"{path}: nested too deeply")
+    if isinstance(data, int) and abs(data) > _LARGEST_NUMBER:
+        raise UsageError(f"{path}: a number of more than 40 digits")
     for value in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
-        _check_depth(value, path, depth + 1)
+        _check_values(value, path, depth + 1)
 
 
 def _search_line(text: str, key: Key) -> int | None:
