@@ -19,7 +19,7 @@ from vramcast.errors import UsageError
 
 _LONGEST_PATTERN = 1_000
 _MOST_REPEATS = 1_000
-_MOST_WORK = 2_000_000
+_MOST_WORK = 20_000_000
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
