@@ -108,10 +108,11 @@ def _put(data: dict[str, Any], key: str, value: Any) -> None:
     place: Any = data
     for i, part in enumerate(parts):
         if isinstance(place, list):
-            index = int(part) if part.isdigit() else 0
+            is_number = part.isdecimal() and len(part) < 10
+            index = int(part) if is_number else 0
             if not index < len(place):
                 raise UsageError(f"--set {key}: there is no number {part} in {'.'.join(parts[:i])}")
-            if part.isdigit():
+            if is_number:
                 if i == len(parts) - 1:
                     place[index] = value
                     return

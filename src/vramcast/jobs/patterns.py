@@ -81,7 +81,8 @@ class _Follower:
         if sign is signs.SUBPATTERN and not value[1] and not value[2]:
             return self._sequence(value[3], starts)
         if sign in (signs.MAX_REPEAT, signs.MIN_REPEAT):
-            return self._repeated(*value, starts)
+            least, most, repeated = value
+            return self._repeated(least, most, repeated, starts)
         if sign is signs.AT:
             return {at for at in starts if self._is_at(value, at)}
         if sign in (signs.ASSERT, signs.ASSERT_NOT) and value[0] > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from array import array
 from collections.abc import Mapping
 from itertools import pairwise
@@ -45,6 +46,8 @@ _LARGEST_SIZE = 2**50
 """Of a block and of a card, in bytes: a thousand times what there is."""
 _LARGEST_TOTAL = 2**62
 _MOST_COUNTED = 10**9
+_LONGEST_NAME = 4_000
+_IMPOSSIBLE_NUMBER = re.compile(r"\d{40}")
 
 
 def save(trace: StepTrace, path: Path) -> None:
@@ -88,10 +91,10 @@ def load(path: Path) -> StepTrace:
         if tuple(document["kinds"]) != KINDS or tuple(document["event_kinds"]) != EVENT_KINDS:
             raise TraceError(f"{path} uses kinds this version does not know")
         fields: dict[str, Any] = {name: _typed(document, name, kind) for name, kind in _SCALARS}
-        fields |= {name: tuple(str(item) for item in document[name]) for name in _TABLES}
+        fields |= {name: _names(document[name]) for name in _TABLES}
         fields |= {name: array(code, document[name]) for name, code in (*_EVENT_COLUMNS, *_BLOCK_COLUMNS)}
         if _SHAPES in document:
-            fields[_SHAPES] = tuple(str(item) for item in document[_SHAPES])
+            fields[_SHAPES] = _names(document[_SHAPES])
             fields[_SHAPE] = array("i", document[_SHAPE])
         if document.get(_HOST) is not None:
             fields[_HOST] = HostUse.from_dict(document[_HOST])
@@ -117,9 +120,12 @@ def _calls_document(calls: OpCalls) -> dict[str, Any]:
 
 
 def _calls(document: dict[str, Any]) -> OpCalls:
+    arguments = tuple(str(item) for item in document["arguments"])
+    if any(_IMPOSSIBLE_NUMBER.search(text) for text in arguments):
+        raise ValueError("an argument of an op is a number that no op takes")
     return OpCalls(
-        ops=tuple(str(item) for item in document["ops"]),
-        arguments=tuple(str(item) for item in document["arguments"]),
+        ops=_names(document["ops"]),
+        arguments=arguments,
         settings={str(name): bool(value) for name, value in document["settings"].items()},
         **{name: array(code, document[name]) for name, code in _CALL_COLUMNS},
     )
@@ -133,6 +139,12 @@ def _read_document(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise TraceError(f"{path} is not a vramcast trace")
     return document
+
+
+def _names(said: Any) -> tuple[str, ...]:
+    if not isinstance(said, list) or not all(isinstance(name, str) and len(name) <= _LONGEST_NAME for name in said):
+        raise ValueError(f"a table of names holds something else, or names of more than {_LONGEST_NAME:,} characters")
+    return tuple(said)
 
 
 def _note(said: Mapping[str, Any]) -> Note:

@@ -173,7 +173,7 @@ def _checkpointing(keys: Keys) -> dict[str, Any]:
     if isinstance(options, str):
         try:
             options = json.loads(options)
-        except ValueError:
+        except (ValueError, RecursionError):
             keys.fail("gradient_checkpointing_kwargs", 'a JSON object is needed, e.g. {"use_reentrant": false}')
     if not keys.flag("gradient_checkpointing"):
         return {"scope": "none"}
