@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from vramcast.plain_text import printable
+
 
 class VramcastError(Exception):
     """Base of every error that is an answer to the user rather than a defect."""
 
     exit_code: int = 2
+
+    def __str__(self) -> str:
+        """Messages quote files and names: whatever these hold, a terminal only shows it."""
+        return printable(super().__str__())
 
 
 class UsageError(VramcastError):

@@ -10,6 +10,8 @@ KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
 TIB = 1024**4
+LARGEST_BYTES = 1024 * TIB
+"""Above this a size is a slip of the pen."""
 
 _UNITS = {
     "b": 1,
@@ -36,10 +38,12 @@ def parse_bytes(text: str) -> int:
     unit = match[2].lower() if match else ""
     if match is None or (unit and unit not in _UNITS):
         raise UsageError(f"cannot read {text!r} as a size; write it like 24GiB or 24576MiB")
-    size = round(float(match[1]) * _UNITS[unit or "b"])
-    if size <= 0:
+    size = min(float(match[1]) * _UNITS[unit or "b"], 2.0 * LARGEST_BYTES)
+    if round(size) <= 0:
         raise UsageError(f"a size must be above zero, not {text!r}")
-    return size
+    if size > LARGEST_BYTES:
+        raise UsageError(f"{text[:40]!r} is far too large for a size: at most {format_size(LARGEST_BYTES)} is possible")
+    return round(size)
 
 
 def format_gib(size_bytes: int, digits: int = 2) -> str:

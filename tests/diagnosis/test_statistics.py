@@ -152,7 +152,7 @@ BAD = {
     "cut gzip": (gzip.compress(b"step=1 step_time=2s\n" * 10_000)[:60], "cut short"),
     "cut trace": (b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "ts": 1, "dur"', "cut short at character"),
     "no events": (b'{"schemaVersion": 1, "traceEvents": []}', "without a single timed event"),
-    "cut state": (b'{"log_history": [{"step": 1,', "not complete JSON"),
+    "cut state": (b'{"log_history": [{"step": 1,', "not JSON"),
     "odd state": (b'{"log_history": 3}', "log_history is not a list"),
 }
 
@@ -171,7 +171,7 @@ def test_what_is_refused(tmp_path: Path, name: str, capsys: pytest.CaptureFixtur
     ("argv", "said"),
     [
         (["nothing.log"], "no such file"),
-        ([str(LOGS)], "directory"),
+        ([str(LOGS)], "is a folder"),
         ([str(LOGS / "s4_train.log"), "--gpu", "rtx-4090"], "with --job"),
         ([str(LOGS / "s4_train.log"), "--job", "nothing"], "no such file or folder"),
     ],

@@ -15,7 +15,8 @@ from vramcast.cli.main import main
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.jobs.load import LoadedJob, load_job
 from vramcast.jobs.readers import Request, hf_names
-from vramcast.jobs.readers.command_line import commands_in, parse_command
+from vramcast.jobs.readers.command_line import parse_command
+from vramcast.jobs.readers.shell_script import follow
 from vramcast.jobs.run import predict
 
 needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="builds a transformers model")
@@ -244,7 +245,7 @@ def test_half_precision_of_deepspeed_is_not_autocast(tmp_path: Path) -> None:
         ("ds_zero0.json", '"stage": 0', '"stage": 4', ["zero_optimization.stage", "4"]),
         ("ds_zero0.json", '"AdamW"', '"AdamX"', ["optimizer.type", "AdamX"]),
         ("run_clm.sh", "${BATCH} ", "$BATCHES ", ["per_device_train_batch_size", "$BATCHES"]),
-        ("run_clm.sh", "--optim adamw_bnb_8bit", "--optim 'adamw", ["run_clm.sh:9", "shell"]),
+        ("run_clm.sh", "--optim adamw_bnb_8bit", "--optim 'adamw", ["run_clm.sh:17", "shell"]),
         ("run_clm.sh", "--block_size 128", "--block_size big", ["block_size", "'big'"]),
     ],
 )  # fmt: skip
@@ -292,11 +293,11 @@ def test_a_training_with_two_models_is_refused() -> None:
 
 
 def test_commands_are_only_read(tmp_path: Path) -> None:
-    found = commands_in(
+    found = follow(
         f"X=$(touch {tmp_path}/made)\n`touch {tmp_path}/made`\necho '$X' && python a.py --b \\\n  1 # c\n", "x"
     )
     assert list(tmp_path.iterdir()) == []
-    assert any(command.words[0] == "echo" for command in found)
+    assert any(command.words[0] == "echo" for command in found.commands)
     command = parse_command(["python", "-m", "pkg.train", "--a", "1", "2", "--b=x", "--c", "--d", "1e-4"], "x")
     assert command.script == "pkg.train"
     assert command.flags == {"a": [1, 2], "b": "x", "c": True, "d": 1e-4}

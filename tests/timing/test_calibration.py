@@ -59,7 +59,7 @@ def test_a_broken_file_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(UsageError, match="no such file"):
         Calibration.load(tmp_path / "none.json")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="not a text file"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,7 +37,7 @@ def config_text(loaded: LoadedJob, changes: Mapping[str, Any], card: str) -> Con
         return ConfigText(kind="changes", text=_fields(changes))
     found = rewrite(loaded, changes)
     if not found.says_something:
-        of_python = factory.is_factory(loaded.where) and not Path(loaded.where).exists()
+        of_python = factory.is_factory(loaded.where) and not os.path.exists(loaded.where)
         fields = tuple(_fields(changes).splitlines()) if of_python else ()
         command = vramcast_command(loaded, every, card, loaded.request.arguments)
         return ConfigText(kind="command", text=command, beside=fields, check=command)

@@ -30,7 +30,7 @@ _FOLDERS = ("transformers", "diffusers")
 
 def check_new_file(path: Path, loaded: LoadedJob) -> None:
     """Find out before the work that nothing can be written there."""
-    if path.exists():
+    if os.path.exists(path):
         raise UsageError(f"--write {path}: it is there already, and nothing is overwritten; choose another name")
     if not path.resolve().parent.is_dir():
         raise UsageError(f"--write {path}: there is no folder {path.resolve().parent}")

@@ -135,10 +135,12 @@ def _word(key: str, value: str | list[str]) -> str:
 
 def _integer(key: str, value: str | list[str]) -> int:
     # Like std::stoull: digits at the beginning count, what follows them is ignored.
-    match = re.match(r"\+?(\d+)", _word(key, value))
+    match = re.match(r"\+?0*([0-9]+)", _word(key, value))
     if match is None:
         raise AllocatorConfError(f"allocator configuration: '{key}' needs a whole number, not '{value}'")
-    return int(match.group(1))
+    if len(match[1]) > 20 or int(match[1]) >= 2**64:
+        raise AllocatorConfError(f"allocator configuration: '{key}': {match[1][:20]}... is out of range")
+    return int(match[1])
 
 
 def _fraction(key: str, value: str | list[str]) -> float:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vramcast.errors import UsageError
+from vramcast.input_files import LARGEST_RESULT_BYTES, read_json
 
 FORMAT = "vramcast allocator history 1"
 
@@ -107,10 +108,7 @@ def save_history(history: History, path: Path) -> None:
 
 def load_history(path: Path) -> History:
     """Read what save_history wrote."""
-    try:
-        data = json.loads(gzip.decompress(path.read_bytes()))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: not an allocator history ({error})") from error
+    data = read_json(path, LARGEST_RESULT_BYTES)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise UsageError(f"{path}: not an allocator history of the format '{FORMAT}'")
     addresses: list[int] = []

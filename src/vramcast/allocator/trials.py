@@ -7,12 +7,14 @@ much on a card with room and does not need it. In a trace a trial is a mark.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from vramcast.allocator.caching import CachingAllocator
 from vramcast.allocator.errors import OutOfMemory
 
 _LABEL = "trial of "
+_TRIAL = re.compile(_LABEL + r"\d{1,15}( \d{1,15})*")
 
 
 def trial_label(sizes: Iterable[int]) -> str:
@@ -25,7 +27,7 @@ def trials_in(labels: Sequence[str]) -> dict[int, list[int]]:
     return {
         place: [int(size) for size in label.removeprefix(_LABEL).split()]
         for place, label in enumerate(labels)
-        if label.startswith(_LABEL)
+        if _TRIAL.fullmatch(label)
     }
 
 

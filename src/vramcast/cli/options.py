@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 EXIT_FITS = 0
 EXIT_DOES_NOT_FIT = 1
+MOST_STEPS = 1000
+_MOST_DIGITS, _MOST_SHOWN = 18, 40
 
 _BEGINNING_BYTES = 4096
 
@@ -77,9 +79,19 @@ def limit_bytes(args: argparse.Namespace) -> int | None:
 
 
 def positive(text: str) -> int:
-    value = int(text) if text.isdigit() else 0
+    value = int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0
     if value <= 0:
-        raise argparse.ArgumentTypeError(f"a whole number above zero is needed, not {text!r}")
+        raise argparse.ArgumentTypeError(f"a whole number above zero is needed, not {text[:_MOST_SHOWN]!r}")
+    return value
+
+
+def step_count(text: str) -> int:
+    """Steps that are run one by one."""
+    value = positive(text)
+    if value > MOST_STEPS:
+        raise argparse.ArgumentTypeError(
+            f"at most {MOST_STEPS:,} steps are traced: what a step takes is known after a few"
+        )
     return value
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from vramcast.cli.streams import lent_to_script
+from vramcast.plain_text import printable
 
 _QUIET_SECONDS = 3.0
 """Work that is done sooner says nothing outside a terminal."""
@@ -31,6 +32,7 @@ class Reporter:
         self._width = 0
 
     def __call__(self, text: str) -> None:
+        text = printable(text)
         if self._live:
             self._stream.write(f"\r{text[:79]:<{self._width}}")
             self._width = min(79, len(text))

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TextIO
 
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -19,6 +18,8 @@ from vramcast.errors import UsageError
 from vramcast.gpus.nvml import NvmlSession, NvmlUnavailable
 from vramcast.gpus.state import survey, visible
 from vramcast.gpus.survey import Survey
+from vramcast.plain_text import printable
+from vramcast.report.console import SafeConsole
 from vramcast.report.watch import plain_lines, summary_document, summary_lines, warning_texts, watch_view
 from vramcast.watch.command import Command
 from vramcast.watch.history import History
@@ -37,7 +38,7 @@ def watch_live(args: argparse.Namespace, words: list[str], history: History) -> 
         if log is not None:
             stack.callback(log.close)
             if log.said:
-                print(f"vramcast: {log.said}", file=sys.stderr)
+                print(f"vramcast: {printable(log.said)}", file=sys.stderr)
         stop = stack.enter_context(Stop(patient=bool(words)))
         drawn = sys.stdout.isatty() and not args.json and not args.once
         command = None
@@ -96,7 +97,7 @@ def _print_summary(history: History, out: TextIO, *, as_json: bool, once: bool) 
     if as_json:
         print(json.dumps(summary_document(history)), file=out)
     elif not once:
-        print("\n".join(summary_lines(history)), file=out)
+        print(printable("\n".join(summary_lines(history))), file=out)
 
 
 class _Lines:
@@ -112,9 +113,9 @@ class _Lines:
             lines = [json.dumps(row) for row in rows(sample, self._history.predicted_bytes)]
         else:
             lines = list(plain_lines(sample, self._history))
-        print("\n".join(lines), file=self._out, flush=True)
+        print(printable("\n".join(lines)), file=self._out, flush=True)
         for text in warning_texts(warnings):
-            print(text, file=sys.stderr, flush=True)
+            print(printable(text), file=sys.stderr, flush=True)
 
     def between(self) -> None:
         pass
@@ -126,7 +127,7 @@ class _Drawing:
     def __init__(self, stack: ExitStack, history: History, command: Command | None) -> None:
         self._history = history
         self._command = command
-        self._console = Console(highlight=False)
+        self._console = SafeConsole(highlight=False)
         self._live = stack.enter_context(Live(console=self._console, auto_refresh=False))
         self._console.show_cursor(True)  # a signal that cannot be caught would leave it hidden
 

@@ -8,7 +8,6 @@ import gzip
 import io
 import os
 import re
-import stat
 import sys
 import zlib
 from collections.abc import Iterator
@@ -18,10 +17,12 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from vramcast.errors import UsageError
+from vramcast.input_files import open_input
 
 BLOCK_BYTES = 1 << 20
 LONGEST_LINE_BYTES = 1 << 20
 HEAD_BYTES = 1 << 16
+_LARGEST_UNPACKED_BYTES = 2 << 30
 _GZIP = b"\x1f\x8b"
 _CONTROL = re.compile(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f]")
 _MOST_CONTROL = 0.02
@@ -81,17 +82,10 @@ def opened(path: str | Path) -> Iterator[Source]:
     if name == "-":
         yield _source("standard input", cast("BinaryIO", sys.stdin.buffer))
         return
-    try:
-        file = open(path, "rb")  # noqa: SIM115 (closed below; a `with` here would hide which call failed)
-    except FileNotFoundError as error:
-        raise UsageError(f"no such file: {name}") from error
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {name!r}: {getattr(error, 'strerror', None) or error}") from error
-    with file:
+    with open_input(path) as file:
         source = _source(name, file)
-        status = os.fstat(file.fileno())
-        is_whole = stat.S_ISREG(status.st_mode) and not source.is_packed
-        yield dataclasses.replace(source, size_bytes=status.st_size) if is_whole else source
+        size_bytes = os.fstat(file.fileno()).st_size
+        yield source if source.is_packed else dataclasses.replace(source, size_bytes=size_bytes)
 
 
 def _source(name: str, file: BinaryIO) -> Source:
@@ -101,7 +95,8 @@ def _source(name: str, file: BinaryIO) -> Source:
     packed = False
     if head[:2] == _GZIP:
         # GzipFile asks for read() only.
-        stream = _Careful(gzip.GzipFile(fileobj=cast("BinaryIO", _File(stream))), f"{name} (gzip)")
+        unpacked = gzip.GzipFile(fileobj=cast("BinaryIO", _File(stream)))
+        stream = _Careful(unpacked, f"{name} (gzip)", most_bytes=_LARGEST_UNPACKED_BYTES)
         head = _read_fully(stream, HEAD_BYTES)
         stream = _Again(head, stream)
         packed = True
@@ -205,6 +200,7 @@ class _Careful:
     file: Readable
     name: str
     position: int = 0
+    most_bytes: int | None = None
 
     def read(self, size: int, /) -> bytes:
         try:
@@ -214,6 +210,8 @@ class _Careful:
         except OSError as error:
             raise UsageError(f"cannot read {self.name}: {error.strerror or error}") from error
         self.position += len(data)
+        if self.most_bytes is not None and self.position > self.most_bytes:
+            raise UsageError(f"{self.name} unpacks to more than {self.most_bytes >> 30} GiB; unpack it first")
         return data
 
 

@@ -27,6 +27,7 @@ _THREADS_PER_SM = {
 
 _DEFAULT_CAPABILITY = (8, 9)
 _CONTEXT_UNKNOWN_BYTES = 400 * MIB
+_LARGEST_FIGURE = 2**60
 
 
 def model_total_memory_bytes(memory_mib: int) -> int:
@@ -130,9 +131,26 @@ class GpuSpec:
         try:
             values["compute_capability"] = tuple(values["compute_capability"])
             values["aliases"] = tuple(values.get("aliases", ()))
+            _check_values(values)
             return cls(**values)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"not a GPU specification: {error}") from error
+
+
+def _check_values(values: Mapping[str, Any]) -> None:
+    """What was read from a file: texts are texts, figures are figures that a card can have."""
+    capability = values["compute_capability"]
+    if len(capability) != 2 or not all(type(part) is int and 0 <= part < 1000 for part in capability):
+        raise ValueError("'compute_capability' is two numbers, e.g. [8, 9]")
+    for name in ("id", "name", "family", "link"):
+        if not isinstance(values.get(name), str | None):
+            raise ValueError(f"{name!r} is a text")
+    dict(values.get("sources") or {})
+    for name, value in values.items():
+        if name.endswith(("_bytes", "_mib", "_count", "_tflops", "_second")) and value is not None:
+            whole = name in ("memory_mib", "total_memory_bytes", "context_bytes", "sm_count", "l2_bytes")
+            if type(value) not in ((int,) if whole else (int, float)) or not 0 < value < _LARGEST_FIGURE:
+                raise ValueError(f"{name!r} is a number above zero")
 
 
 def _card_size_bytes(text: str) -> int:

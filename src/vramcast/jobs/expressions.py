@@ -22,8 +22,8 @@ _OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] =
     ast.Mod: operator.mod,
 }
 _FUNCTIONS: dict[str, Callable[..., Fraction]] = {
-    "max": max,
-    "min": min,
+    "max": lambda *values: max(values),
+    "min": lambda *values: min(values),
     "ceil": lambda value: Fraction(math.ceil(value)),
     "floor": lambda value: Fraction(math.floor(value)),
     "round": lambda value: Fraction(round(value)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,14 +46,14 @@ def load_job(argument: str | None, overrides: Overrides | None = None, request: 
     wrong, and what to write. `argument` may be None when the request has a script's arguments."""
     request = request or Request()
     overrides = overrides or {}
-    if argument is not None and not Path(argument).exists():
+    if argument is not None and not os.path.exists(argument):
         name, scenario = split_scenario(argument)
         if scenario is not None:
             return load_scenario(load_job(name, overrides, request), scenario)
     if argument is None or request.parts or request.arguments:
         reading = combine.read_together(argument, request)
         argument = argument or FLAGS
-    elif not Path(argument).exists() and factory.is_factory(argument):
+    elif not os.path.exists(argument) and factory.is_factory(argument):
         reading = factory.read_factory(argument)
         request.gate.typed(*code_in(reading.job))
     else:
@@ -124,10 +125,11 @@ def _put(data: dict[str, Any], key: str, value: Any) -> None:
     place: Any = data
     for i, part in enumerate(parts):
         if isinstance(place, list):
-            index = int(part) if part.isdigit() else 0
+            is_number = part.isdecimal() and len(part) < 10
+            index = int(part) if is_number else 0
             if not index < len(place):
                 raise UsageError(f"--set {key}: there is no number {part} in {'.'.join(parts[:i])}")
-            if part.isdigit():
+            if is_number:
                 if i == len(parts) - 1:
                     place[index] = value
                     return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,10 +12,13 @@ from typing import Any
 
 from vramcast.access import check_file
 from vramcast.errors import UsageError
+from vramcast.input_files import open_input, parse_json
 
 _LENGTH_BYTES = 8
-_LARGEST_HEADER_BYTES = 100_000_000
-"""The format's own limit."""
+_LARGEST_HEADER_BYTES = 25_000_000
+"""Of all files of a folder together; 200,000 tensors take about so much."""
+_MOST_DIMENSIONS = 16
+_LARGEST_DIMENSION = 2**48
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,28 +35,45 @@ def stored_weights(folder: Path) -> StoredWeights | None:
     if not files:
         return None
     by_dtype: Counter[str] = Counter()
+    left_bytes = _LARGEST_HEADER_BYTES
     for file in files:
-        for dtype, shape in _tensors(file):
+        header = _header(file, left_bytes)
+        left_bytes -= len(header)
+        for dtype, shape in _tensors(header, file):
             by_dtype[dtype] += math.prod(shape)
     return StoredWeights(by_dtype.total(), tuple(dtype for dtype, _ in by_dtype.most_common()))
 
 
-def _tensors(file: Path) -> Iterator[tuple[str, list[int]]]:
+def _tensors(header: bytes, file: Path) -> Iterator[tuple[str, list[int]]]:
     try:
-        header: Any = json.loads(_header(file))
-        for name, entry in header.items():
+        document: Any = parse_json(header, str(file))
+        for name, entry in document.items():
             if name != "__metadata__":
-                yield str(entry["dtype"]), [int(dimension) for dimension in entry["shape"]]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UsageError(f"{file} is not a safetensors file, or its header is damaged") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror or error}") from None
+                yield str(entry["dtype"])[:16], _shape(entry["shape"])
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError):
+        raise _damaged(file) from None
 
 
-def _header(file: Path) -> bytes:
+def _shape(said: Any) -> list[int]:
+    shape = [int(dimension) for dimension in said]
+    if len(shape) > _MOST_DIMENSIONS or not all(0 <= dimension <= _LARGEST_DIMENSION for dimension in shape):
+        raise ValueError("impossible shape")
+    return shape
+
+
+def _header(file: Path, most_bytes: int) -> bytes:
     check_file(file)
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
-        if not 0 < length <= min(_LARGEST_HEADER_BYTES, file.stat().st_size):
-            raise ValueError("impossible header length")
-        return stream.read(length)
+    with open_input(file) as stream:
+        try:
+            length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
+            if not 0 < length <= os.fstat(stream.fileno()).st_size - _LENGTH_BYTES:
+                raise _damaged(file)
+            if length > most_bytes:
+                raise UsageError(f"{file}: its header, with those of the files beside it, is too large to be read")
+            return stream.read(length)
+        except OSError as error:
+            raise UsageError(f"cannot read {file}: {error.strerror or error}") from None
+
+
+def _damaged(file: Path) -> UsageError:
+    return UsageError(f"{file} is not a safetensors file, or its header is damaged")

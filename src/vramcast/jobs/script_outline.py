@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
+from vramcast.input_files import read_bytes
 
 _LARGEST_BYTES = 5_000_000
 
@@ -90,13 +91,7 @@ def outline(path: Path) -> Outline:
 
 def _parse(path: Path) -> ast.Module:
     try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise UsageError(f"{path} is too large for a training script")
-        return ast.parse(path.read_bytes(), str(path))
-    except FileNotFoundError:
-        raise UsageError(f"no such script: {path}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+        return ast.parse(read_bytes(path, _LARGEST_BYTES), str(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         reason = error.args[0] if error.args else type(error).__name__

@@ -62,11 +62,11 @@ _KEYS = ("precision", "optimizer", "checkpointing", "gradient_clipping", "accumu
 
 def job_template(source: Path, output: Path) -> str:
     """`source` is a model folder or a script, which is read and not run."""
-    if source.is_dir():
+    if os.path.isdir(source):
         return _of_folder(source, output)
     if source.suffix == ".py":
         return _of_script(source, output)
-    if source.exists():
+    if os.path.exists(source):
         raise UsageError(f"{source} is neither a model folder nor a Python script (.py)")
     raise UsageError(f"no such folder or script: {source}")
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 
+from vramcast import input_files
 from vramcast.access import check_file
-from vramcast.errors import UsageError
 
 _LARGEST_BYTES = 1_000_000
 _instead: ContextVar[Mapping[str, str] | None] = ContextVar("instead", default=None)
@@ -21,16 +21,7 @@ def read_text(path: Path) -> str:
     if other is not None:
         return other
     check_file(path)
-    try:
-        if path.stat().st_size > _LARGEST_BYTES:
-            raise UsageError(f"{path} is too large for a config: more than {_LARGEST_BYTES // 1000} kB")
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a text file in UTF-8") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError as error:  # a name that no file can have
-        raise UsageError(f"cannot read {str(path)!r}: {error}") from None
+    return input_files.read_text(path, _LARGEST_BYTES)
 
 
 @contextlib.contextmanager

@@ -56,7 +56,10 @@ def _by_key(errors: list[ErrorDetails]) -> dict[Key, ErrorDetails]:
     """One message for a key, although each branch of a union complains."""
     seen: dict[Key, ErrorDetails] = {}
     for detail in errors:
-        seen.setdefault(tuple(part for part in detail["loc"] if _is_key(part)), detail)
+        *above, last = detail["loc"] or ("",)
+        is_theirs = detail["type"] == "extra_forbidden" or _is_key(last)
+        key = (*(part for part in above if _is_key(part)), *((last,) if is_theirs and last != "" else ()))
+        seen.setdefault(key, detail)
     return seen
 
 
@@ -70,7 +73,7 @@ def _explain(detail: ErrorDetails, key: Key) -> str:
     match detail["type"]:
         case "extra_forbidden":
             known = _fields_at(key[:-1])
-            return f"there is no such key{nearest(str(key[-1]), known)}"
+            return f"there is no such key{nearest(str(detail['loc'][-1]), known)}"
         case "missing":
             return "this key is needed"
         case "literal_error":

@@ -13,13 +13,46 @@ from vramcast.jobs.text_files import read_text
 
 Key = tuple[str | int, ...]
 
-_MOST_VALUES = 50_000
+_LARGEST_TEXT = 400_000
+_MOST_VALUES = 20_000
 """After aliases are written out: a "YAML bomb" of ten lines stands for billions."""
 _DEEPEST = 40
+_LONGEST_NUMBER = 40
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """YAML 1.1 reads 1e-4 as text; everybody means the number."""
+    """YAML 1.1 reads 1e-4 as text; everybody means the number. Values are counted while they are read, for that is what
+    takes time."""
+
+    def __init__(self, text: str, where: str) -> None:
+        super().__init__(text)
+        self._where = where
+        self._values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._values += 1
+        if self._values > _MOST_VALUES:
+            raise UsageError(f"{self._where}: more than {_MOST_VALUES:,} values are too many for a config")
+        return super().compose_node(parent, index)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        self._check_length(node)
+        value: int = super().construct_yaml_int(node)
+        return value
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        self._check_length(node)
+        value: float = super().construct_yaml_float(node)
+        return value
+
+    def _check_length(self, node: yaml.ScalarNode) -> None:
+        if len(node.value) > _LONGEST_NUMBER:
+            line = node.start_mark.line + 1
+            raise UsageError(f"{self._where}:{line}: a number of {len(node.value):,} signs is too long")
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
 
 
 _Loader.add_implicit_resolver(
@@ -33,8 +66,10 @@ def read_yaml(path: Path) -> tuple[Any, dict[Key, int]]:
 
 
 def parse_yaml(text: str, where: str) -> tuple[Any, dict[Key, int]]:
+    if len(text) > _LARGEST_TEXT:
+        raise UsageError(f"{where} is too large for YAML: more than {_LARGEST_TEXT // 1000} kB")
     try:
-        loader = _Loader(text)
+        loader = _Loader(text, where)
         node = loader.get_single_node()
         if node is None:
             return None, {}

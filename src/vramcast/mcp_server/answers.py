@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,11 +122,11 @@ def _load(root: Path, job: JobInput) -> LoadedJob:
 
 def _place(root: Path, name: str) -> str:
     module, _, attribute = name.rpartition(":")
-    if module and attribute.replace(".", "").isidentifier() and not (root / name).exists():
+    if module and attribute.replace(".", "").isidentifier() and not os.path.exists(root / name):
         check_code(f"'{name}'")
         return str(root / module) + f":{attribute}" if module.endswith(".py") else name
     path = root / name
-    check_file(path if path.exists() else path.parent / path.name.partition("#")[0])
+    check_file(path if os.path.exists(path) else path.parent / path.name.partition("#")[0])
     return str(path)
 
 

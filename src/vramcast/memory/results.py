@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
+from vramcast.input_files import LARGEST_RESULT_BYTES, open_input, read_json
 from vramcast.memory.module_peaks import forward_peaks
 from vramcast.memory.prediction import Prediction, predict
 from vramcast.memory.replay import replay
@@ -23,6 +22,8 @@ JOB_PREDICTION_FORMAT = "vramcast-job-prediction"
 MEASUREMENT_FORMAT = "vramcast-measurement"
 MEASUREMENT_VERSION = 1
 _GZIP = b"\x1f\x8b"
+_LARGEST_SIZE = 2**62
+_LONGEST_SECONDS = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,12 @@ class Result:
 
 def is_result(path: Path) -> bool:
     """A file that vramcast wrote; any other may be a job."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return False
     try:
         document = _read(path)
     except UsageError:
-        with path.open("rb") as file:
-            return file.read(2) == _GZIP  # a trace that is cut short, rather than a job
+        return _is_packed(path)  # a trace that is cut short, rather than a job
     return str(document.get("format", "")).startswith("vramcast-")
 
 
@@ -80,8 +80,8 @@ def load_result(path: Path, name: str | None = None) -> Result:
             return _prediction(name, document["prediction"])
         if kind == MEASUREMENT_FORMAT:
             return measured_result(name, document)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UsageError(f"{path} is damaged: {error!r}") from error
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise UsageError(f"{path} is damaged: {repr(error)[:200]}") from error
     raise UsageError(f"{path} is neither a trace, a prediction nor a measurement of vramcast")
 
 
@@ -89,7 +89,7 @@ def result_of_prediction(name: str, prediction: Prediction, module_peaks: Mappin
     account = prediction.account
     phases: dict[str, Peaks] = {}
     for stretch in account.phases:
-        _raise(phases, stretch.phase, stretch.peak_allocated_bytes, stretch.peak_reserved_bytes)
+        _raise(phases, stretch.phase, Peaks(stretch.peak_allocated_bytes, stretch.peak_reserved_bytes))
     return Result(
         name=name,
         kind="predicted",
@@ -110,24 +110,27 @@ def _prediction(name: str, document: dict[str, Any]) -> Result:
     account = document["account"]
     phases: dict[str, Peaks] = {}
     for stretch in account["phases"]:
-        _raise(phases, stretch["phase"], stretch["peak_allocated_bytes"], stretch["peak_reserved_bytes"])
+        _raise(phases, str(stretch["phase"]), _peaks(stretch))
+    peak = _peaks(document)
     return Result(
         name=name,
         kind="predicted",
-        gpu=document["gpu"]["name"],
-        peak_allocated_bytes=document["peak_allocated_bytes"],
-        peak_reserved_bytes=document["peak_reserved_bytes"],
-        device_bytes=document["device_bytes"],
+        gpu=str(document["gpu"]["name"]),
+        peak_allocated_bytes=peak.allocated_bytes,
+        peak_reserved_bytes=peak.reserved_bytes,
+        device_bytes=None if document["device_bytes"] is None else _size(document["device_bytes"]),
         phases=phases,
-        steps=tuple(Peaks(s["peak_allocated_bytes"], s["peak_reserved_bytes"]) for s in account["steps"]),
-        parts={name: size for name, size in account["parts"].items() if size},
+        steps=tuple(_peaks(step) for step in account["steps"]),
+        parts={name: _size(size) for name, size in account["parts"].items() if size},
         seconds=_seconds(document.get("time")),
     )
 
 
 def _seconds(time: Mapping[str, Any] | None) -> dict[str, float]:
     """Documents of earlier releases have no time."""
-    return {} if time is None else {"step": time["step_seconds"], **time["phases"]}
+    if time is None:
+        return {}
+    return {"step": _time(time["step_seconds"])} | {name: _time(value) for name, value in time["phases"].items()}
 
 
 def measured_result(name: str, document: Mapping[str, Any]) -> Result:
@@ -135,36 +138,54 @@ def measured_result(name: str, document: Mapping[str, Any]) -> Result:
     _check_version(name, document, MEASUREMENT_VERSION)
     run = document["run"]
     phases: dict[str, Peaks] = {}
-    setup = run["setup"]
-    _raise(phases, "setup", setup["peak_allocated_bytes"], setup["peak_reserved_bytes"])
+    _raise(phases, "setup", _peaks(run["setup"]))
     for step in run["steps"]:
         for phase, point in step["phase_peaks"].items():
-            _raise(phases, phase, point["peak_allocated_bytes"], point["peak_reserved_bytes"])
+            _raise(phases, phase, _peaks(point))
     timed = run["steps"][run["warmup_steps"] :]
-    seconds = {"step": run["step_seconds"]}
+    seconds = {"step": _time(run["step_seconds"])}
     for phase in timed[0]["phase_seconds"] if timed else ():
-        seconds[phase] = sum(step["phase_seconds"].get(phase, 0.0) for step in timed) / len(timed)
+        seconds[phase] = sum(_time(step["phase_seconds"].get(phase, 0.0)) for step in timed) / len(timed)
     if timed:
-        seconds["data (host)"] = sum(step["data_seconds"] for step in timed) / len(timed)
-    driver = [value for name, value in run["driver"].items() if name in ("setup_bytes", "end_bytes") and value]
+        seconds["data (host)"] = sum(_time(step["data_seconds"]) for step in timed) / len(timed)
+    driver = [_size(value) for name, value in run["driver"].items() if name in ("setup_bytes", "end_bytes") and value]
+    extra = run.get("extra", {})
+    peak = _peaks(run)
     return Result(
         name=name,
         kind="measured",
-        gpu=run["environment"]["gpu"],
-        peak_allocated_bytes=run["peak_allocated_bytes"],
-        peak_reserved_bytes=run["peak_reserved_bytes"],
+        gpu=str(run["environment"]["gpu"]),
+        peak_allocated_bytes=peak.allocated_bytes,
+        peak_reserved_bytes=peak.reserved_bytes,
         device_bytes=max(driver, default=None),
         phases=phases,
-        steps=tuple(Peaks(s["peak_allocated_bytes"], s["peak_reserved_bytes"]) for s in run["steps"]),
-        module_peaks=run.get("extra", {}).get("module_peaks", {}),
+        steps=tuple(_peaks(step) for step in run["steps"]),
+        module_peaks={module: _size(size) for module, size in extra.get("module_peaks", {}).items()},
         seconds=seconds,
-        loading=run.get("extra", {}).get("loading"),
+        loading=extra.get("loading"),
     )
 
 
-def _raise(phases: dict[str, Peaks], phase: str, allocated: int, reserved: int) -> None:
-    before = phases.get(phase, Peaks(0, 0))
-    phases[phase] = Peaks(max(before.allocated_bytes, allocated), max(before.reserved_bytes, reserved))
+def _peaks(said: Mapping[str, Any]) -> Peaks:
+    return Peaks(_size(said["peak_allocated_bytes"]), _size(said["peak_reserved_bytes"]))
+
+
+def _size(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _LARGEST_SIZE:
+        raise ValueError(f"{str(value)[:40]} is not a size in bytes")
+    return value
+
+
+def _time(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= _LONGEST_SECONDS:
+        raise ValueError(f"{str(value)[:40]} is not a time in seconds")
+    return float(value)
+
+
+def _raise(phases: dict[str, Peaks], phase: str, peaks: Peaks) -> None:
+    before = phases.get(phase, peaks)
+    allocated = max(before.allocated_bytes, peaks.allocated_bytes)
+    phases[phase] = Peaks(allocated, max(before.reserved_bytes, peaks.reserved_bytes))
 
 
 def _check_version(name: str, document: Mapping[str, Any], version: int) -> None:
@@ -174,16 +195,17 @@ def _check_version(name: str, document: Mapping[str, Any], version: int) -> None
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = path.read_bytes()
-        if data[:2] == _GZIP:
-            data = gzip.decompress(data)
-        document = json.loads(data)
-    except FileNotFoundError as error:
-        raise UsageError(f"no such file: {path}") from error
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (EOFError, zlib.error, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UsageError(f"{path} is not a file of vramcast, or is cut short") from error
+        document = read_json(path, LARGEST_RESULT_BYTES)
+    except UsageError as error:
+        raise UsageError(f"not a file of vramcast: {error}") from None
     if not isinstance(document, dict):
         raise UsageError(f"{path} is not a file of vramcast")
     return document
+
+
+def _is_packed(path: Path) -> bool:
+    try:
+        with open_input(path) as file:
+            return file.read(2) == _GZIP
+    except (OSError, UsageError):
+        return False

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from vramcast.plain_text import printable
+
+
+class SafeConsole(Console):
+    """Names and messages from files are shown as they are, escape codes in them as text."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            is_text = not segment.control
+            yield Segment(printable(segment.text), segment.style) if is_text else segment
 
 
 def emit(render: Callable[[Console], None], file: TextIO, width: int | None = None) -> None:
     """Call `render` with a console that suits `file`."""
     if file.isatty():
-        render(Console(file=file, width=width, highlight=False))
+        render(SafeConsole(file=file, width=width, highlight=False))
         return
     buffer = io.StringIO()
-    render(Console(file=buffer, width=width, highlight=False, no_color=True, force_terminal=False))
+    render(SafeConsole(file=buffer, width=width, highlight=False, no_color=True, force_terminal=False))
     lines = (line.rstrip() for line in buffer.getvalue().splitlines())
     text = "\n".join(lines) + "\n"
     encoding = file.encoding or "utf-8"

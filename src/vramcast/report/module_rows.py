@@ -33,7 +33,7 @@ def module_rows(root: ModuleNode, *, most: int = 14, depth: int = 3) -> list[Mod
 
 
 def _rows(nodes: Sequence[ModuleNode], parent: str, level: int, depth: int, least: float) -> Iterator[ModuleRow]:
-    numbered = [node for node in nodes if node.name.rpartition(".")[2].isdigit()]
+    numbered = [node for node in nodes if node.name.rpartition(".")[2].isdecimal()]
     if len(numbered) >= _MERGE_FROM:
         numbers = sorted(int(node.name.rpartition(".")[2]) for node in numbered)
         kinds: dict[str, int] = {}

@@ -102,7 +102,7 @@ def _branch(node: ModuleTime) -> Branch:
 def _place(name: str) -> tuple[int, int]:
     """Numbered layers in their order; the others stay where they are."""
     last = name.rpartition(".")[2]
-    return (0, int(last)) if last.isdigit() else (0, 0)
+    return (0, int(last)) if last.isdecimal() else (0, 0)
 
 
 def _sums(values: Sequence[Values]) -> Values:

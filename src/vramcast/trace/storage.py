@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
-import zlib
+import re
 from array import array
+from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from vramcast.errors import UsageError
+from vramcast.input_files import LARGEST_RESULT_BYTES, read_json
 from vramcast.outputs import write_file
 from vramcast.trace.calls import OpCalls
 from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse
-from vramcast.trace.schema import EVENT_KINDS, KINDS, Note, StepTrace, TraceError
+from vramcast.trace.schema import ALLOC, EVENT_KINDS, FREE, KINDS, Note, StepTrace, TraceError
 
 FORMAT = "vramcast-trace"
 VERSION = 1
@@ -40,6 +44,12 @@ _SCALARS: tuple[tuple[str, type], ...] = (
     ("context_bytes", int),
     ("source", str),
 )
+_LARGEST_SIZE = 2**50
+"""Of a block and of a card, in bytes: a thousand times what there is."""
+_LARGEST_TOTAL = 2**62
+_MOST_COUNTED = 10**9
+_LONGEST_NAME = 4_000
+_IMPOSSIBLE_NUMBER = re.compile(r"\d{40}")
 
 
 def save(trace: StepTrace, path: Path) -> None:
@@ -80,10 +90,10 @@ def load(path: Path) -> StepTrace:
         if tuple(document["kinds"]) != KINDS or tuple(document["event_kinds"]) != EVENT_KINDS:
             raise TraceError(f"{path} uses kinds this version does not know")
         fields: dict[str, Any] = {name: _typed(document, name, kind) for name, kind in _SCALARS}
-        fields |= {name: tuple(str(item) for item in document[name]) for name in _TABLES}
+        fields |= {name: _names(document[name]) for name in _TABLES}
         fields |= {name: array(code, document[name]) for name, code in (*_EVENT_COLUMNS, *_BLOCK_COLUMNS)}
         if _SHAPES in document:
-            fields[_SHAPES] = tuple(str(item) for item in document[_SHAPES])
+            fields[_SHAPES] = _names(document[_SHAPES])
             fields[_SHAPE] = array("i", document[_SHAPE])
         if document.get(_HOST) is not None:
             fields[_HOST] = HostUse.from_dict(document[_HOST])
@@ -91,18 +101,17 @@ def load(path: Path) -> StepTrace:
             fields[_GROWTH] = Growth.from_dict(document[_GROWTH])
         if _CALLS in document:
             fields[_CALLS] = _calls(document[_CALLS])
-        notes = tuple(
-            Note(str(n["topic"]), str(n["text"]), n.get("where"), int(n.get("count", 1))) for n in document["notes"]
-        )
-        return StepTrace(
+        trace = StepTrace(
             gpu=dict(document["gpu"]),
-            versions=dict(document["versions"]),
-            notes=notes,
+            versions={str(name): str(version) for name, version in document["versions"].items()},
+            notes=tuple(_note(one) for one in document["notes"]),
             **fields,
         )
+        _check_ranges(trace)
+        return trace
     except KeyError as error:
         raise TraceError(f"{path} is damaged: {error.args[0]!r} is missing") from error
-    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+    except (TypeError, ValueError, OverflowError, AttributeError, TraceError) as error:
         raise TraceError(f"{path} is damaged: {error}") from error
 
 
@@ -112,9 +121,12 @@ def _calls_document(calls: OpCalls) -> dict[str, Any]:
 
 
 def _calls(document: dict[str, Any]) -> OpCalls:
+    arguments = tuple(str(item) for item in document["arguments"])
+    if any(_IMPOSSIBLE_NUMBER.search(text) for text in arguments):
+        raise ValueError("an argument of an op is a number that no op takes")
     return OpCalls(
-        ops=tuple(str(item) for item in document["ops"]),
-        arguments=tuple(str(item) for item in document["arguments"]),
+        ops=_names(document["ops"]),
+        arguments=arguments,
         settings={str(name): bool(value) for name, value in document["settings"].items()},
         **{name: array(code, document[name]) for name, code in _CALL_COLUMNS},
     )
@@ -122,17 +134,52 @@ def _calls(document: dict[str, Any]) -> OpCalls:
 
 def _read_document(path: Path) -> dict[str, Any]:
     try:
-        with gzip.open(path, "rb") as file:
-            document = json.loads(file.read())
-    except FileNotFoundError as error:
-        raise TraceError(f"no such file: {path}") from error
-    except (gzip.BadGzipFile, zlib.error, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise TraceError(f"{path} is not a vramcast trace, or is cut short ({error})") from error
-    except OSError as error:
-        raise TraceError(f"cannot read {path}: {error.strerror or error}") from error
+        document = read_json(path, LARGEST_RESULT_BYTES)
+    except UsageError as error:
+        raise TraceError(f"not a vramcast trace: {error}") from None
     if not isinstance(document, dict):
         raise TraceError(f"{path} is not a vramcast trace")
     return document
+
+
+def _names(said: Any) -> tuple[str, ...]:
+    if not isinstance(said, list) or not all(isinstance(name, str) and len(name) <= _LONGEST_NAME for name in said):
+        raise ValueError(f"a table of names holds something else, or names of more than {_LONGEST_NAME:,} characters")
+    return tuple(said)
+
+
+def _note(said: Mapping[str, Any]) -> Note:
+    where, count = said.get("where"), said.get("count", 1)
+    if not (where is None or isinstance(where, str)) or type(count) is not int or not 0 < count <= _MOST_COUNTED:
+        raise ValueError("a note has an impossible place or count")
+    return Note(str(said["topic"]), str(said["text"]), where, count)
+
+
+def _check_ranges(trace: StepTrace) -> None:
+    """What the columns do not contradict, but no run can have: StepTrace itself looks at the columns."""
+    for name, most in (("capacity_bytes", _LARGEST_TOTAL), ("context_bytes", _LARGEST_SIZE)):
+        if not 0 <= getattr(trace, name) <= most:
+            raise ValueError(f"{name!r} is {getattr(trace, name):,}, which no card has")
+    if trace.requested_bytes and max(trace.requested_bytes) > _LARGEST_SIZE:
+        raise ValueError("a block is larger than any card")
+    if sum(trace.requested_bytes) > _LARGEST_TOTAL:
+        raise ValueError("its blocks are larger together than any run's")
+    if trace.stream and min(trace.stream) < 0:
+        raise ValueError("a block is of a negative stream")
+    labels = len(trace.labels)
+    for kind, argument in zip(trace.event_kind, trace.event_arg, strict=True):
+        if kind not in (ALLOC, FREE) and not 0 <= argument < labels:
+            raise ValueError("an event points outside the table of labels")
+    if trace.host is not None:
+        sizes = (trace.host.peak_bytes, trace.host.pinned_bytes, trace.host.paged_bytes, *trace.host.parts.values())
+        if not all(0 <= size <= _LARGEST_SIZE for size in sizes):
+            raise ValueError("a size of the computer's memory is negative or larger than any")
+    if trace.calls is not None and trace.calls.event and not _rises(trace.calls.event, trace.n_events):
+        raise ValueError("the calls are not in the order of the events")
+
+
+def _rises(column: array[int], most: int) -> bool:
+    return column[0] >= 0 and column[-1] <= most and all(before <= after for before, after in pairwise(column))
 
 
 def _typed(document: dict[str, Any], name: str, kind: type) -> Any:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import datetime
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from vramcast.errors import UsageError
+from vramcast.input_files import parse_json, read_text
 from vramcast.watch.sample import BASES, CardSample, Sample
 
 FIELDS = (
@@ -20,6 +22,13 @@ FIELDS = (
 )  # fmt: skip
 _NUMBERS = ("total_bytes", "used_bytes", "free_bytes", "watched_bytes")
 _MAYBE = ("busy_percent", "temperature_celsius")
+_LARGEST_BYTES = 80_000_000
+"""A week of one card, once a second, takes about so much."""
+_LARGEST_SIZE = 2**50
+_LONGEST_SECONDS = 1e9
+_HIGHEST_READING = 10_000
+_MOST_CARDS = 1_000
+_LONGEST_NAME = 200
 
 
 def rows(sample: Sample, predicted_bytes: int | None) -> list[dict[str, Any]]:
@@ -92,70 +101,96 @@ class Log:
 
 def read_log(path: Path) -> Log:
     """All samples that were added to a log; what was cut off in its last line is left out."""
+    text = read_text(path, _LARGEST_BYTES)
+    # Whoever wrote it may have been stopped in the middle of a line.
+    lines = io.StringIO(text[: text.rfind("\n") + 1], newline="")
+    samples: list[Sample] = []
+    predicted: int | None = None
+    last: _Row | None = None
+    for row in _rows(path, lines):
+        predicted = predicted if row.predicted_bytes is None else row.predicted_bytes
+        if last is None or row.stamp != last.stamp:
+            samples.append(Sample(time=row.time, seconds=row.seconds, cards=row.cards, problems=row.problems))
+        else:
+            before = samples[-1]
+            samples[-1] = dataclasses.replace(
+                before, cards=(*before.cards, *row.cards), problems=(*before.problems, *row.problems)
+            )
+        if len(samples[-1].cards) + len(samples[-1].problems) > _MOST_CARDS:
+            raise UsageError(f"{path}: more than {_MOST_CARDS:,} cards at {row.stamp[0]}")
+        last = row
+    return Log(tuple(samples), predicted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One line of a log: a card at a moment, or one that does not answer."""
+
+    stamp: tuple[str, Any]
+    """As it is written; lines of one look at the cards have the same."""
+    time: float
+    seconds: float
+    cards: tuple[CardSample, ...]
+    problems: tuple[str, ...]
+    predicted_bytes: int | None
+
+
+def _rows(path: Path, lines: io.StringIO) -> Iterator[_Row]:
+    found = _csv_rows(path, lines) if path.suffix == ".csv" else _json_rows(path, lines)
+    for number, row in enumerate(found, 1):
+        try:
+            yield _row(row)
+        except (ValueError, TypeError, KeyError, OverflowError, OSError) as error:
+            raise UsageError(f"{path}: row {number} is not one of `vramcast watch` ({str(error)[:200]})") from None
+
+
+def _csv_rows(path: Path, lines: io.StringIO) -> Iterator[dict[str, Any]]:
+    reader = csv.reader(lines)
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(f"no such file: {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
-    lines = text.splitlines()
-    if lines and not text.endswith("\n"):
-        lines.pop()  # whoever wrote it was stopped in the middle
-    found = list(_csv_rows(path, lines) if path.suffix == ".csv" else _json_rows(path, lines))
-    predicted = next((int(row["predicted_bytes"]) for row in reversed(found) if row["predicted_bytes"]), None)
-    return Log(tuple(_samples(path, found)), predicted)
+        head = next(reader, None)
+        if head is not None and tuple(head) != FIELDS:
+            raise UsageError(f"{path}: not a log of `vramcast watch`; its first line should be {','.join(FIELDS)}")
+        for cells in reader:
+            if cells:
+                yield dict.fromkeys(FIELDS) | {name: cell or None for name, cell in zip(FIELDS, cells, strict=False)}
+    except csv.Error as error:
+        raise UsageError(f"{path}:{reader.line_num}: not a log of `vramcast watch`: {error}") from None
 
 
-def _csv_rows(path: Path, lines: list[str]) -> Iterator[dict[str, Any]]:
-    reader = csv.DictReader(lines)
-    if lines and tuple(reader.fieldnames or ()) != FIELDS:
-        raise UsageError(f"{path}: not a log of `vramcast watch`; its first line should be {','.join(FIELDS)}")
-    for row in reader:
-        yield {name: value or None for name, value in row.items() if isinstance(name, str)}
-
-
-def _json_rows(path: Path, lines: list[str]) -> Iterator[dict[str, Any]]:
+def _json_rows(path: Path, lines: io.StringIO) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
-        except ValueError:
+            row = parse_json(line, str(path))
+        except UsageError:
             row = None
         if not isinstance(row, dict) or not set(FIELDS) <= set(row):
             raise UsageError(f"{path}:{number}: not a line of `vramcast watch`")
         yield row
 
 
-def _samples(path: Path, found: Iterable[dict[str, Any]]) -> Iterator[Sample]:
-    stamp: Any = None
-    cards: list[CardSample] = []
-    problems: list[str] = []
-    seconds = time = 0.0
-    for number, row in enumerate(found, 1):
-        try:
-            if (row["time"], row["seconds"]) != stamp:
-                if stamp is not None:
-                    yield Sample(time=time, seconds=seconds, cards=tuple(cards), problems=tuple(problems))
-                stamp, cards, problems = (row["time"], row["seconds"]), [], []
-                seconds = float(row["seconds"])
-                time = datetime.datetime.fromisoformat(row["time"]).timestamp()
-            if row["problem"]:
-                problems.append(str(row["problem"]))
-            else:
-                cards.append(_card(row))
-        except (ValueError, TypeError, KeyError) as error:
-            raise UsageError(f"{path}: row {number} is not one of `vramcast watch` ({error})") from None
-    if stamp is not None:
-        yield Sample(time=time, seconds=seconds, cards=tuple(cards), problems=tuple(problems))
+def _row(row: dict[str, Any]) -> _Row:
+    seconds = float(row["seconds"])
+    if not 0 <= seconds <= _LONGEST_SECONDS:
+        raise ValueError("seconds")
+    predicted = _whole(row, "predicted_bytes", _LARGEST_SIZE) if row["predicted_bytes"] else None
+    return _Row(
+        stamp=(str(row["time"]), row["seconds"]),
+        time=datetime.datetime.fromisoformat(row["time"]).timestamp(),
+        seconds=seconds,
+        cards=() if row["problem"] else (_card(row),),
+        problems=(str(row["problem"]),) if row["problem"] else (),
+        predicted_bytes=predicted,
+    )
 
 
 def _card(row: dict[str, Any]) -> CardSample:
-    sizes = {name: int(row[name]) for name in _NUMBERS}
-    if sizes["total_bytes"] <= 0 or row["basis"] not in BASES:
+    sizes = {name: _whole(row, name, _LARGEST_SIZE) for name in _NUMBERS}
+    if sizes["total_bytes"] <= 0 or row["basis"] not in tuple(BASES):
         raise ValueError("total_bytes or basis")
-    busy, temperature = (None if row[name] is None else int(row[name]) for name in _MAYBE)
+    busy, temperature = (None if row[name] is None else _whole(row, name, _HIGHEST_READING) for name in _MAYBE)
     return CardSample(
-        index=int(row["device"]),
-        name=str(row["card"]),
+        index=_whole(row, "device", _MOST_CARDS),
+        name=str(row["card"])[:_LONGEST_NAME],
         total_bytes=sizes["total_bytes"],
         used_bytes=sizes["used_bytes"],
         free_bytes=sizes["free_bytes"],
@@ -165,3 +200,10 @@ def _card(row: dict[str, Any]) -> CardSample:
         temperature_celsius=temperature,
         processes_known=False,
     )
+
+
+def _whole(row: dict[str, Any], name: str, most: int) -> int:
+    value = int(row[name])
+    if not 0 <= value <= most:
+        raise ValueError(f"{name} is not from 0 to {most:,}")
+    return value

@@ -80,6 +80,6 @@ def _factory_arguments(pairs: list[str]) -> dict[str, Any]:
             raise UsageError(f"--arg {pair!r}: write it as NAME=VALUE, e.g. --arg batch=8")
         try:
             arguments[name] = json.loads(text)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             arguments[name] = text
     return arguments

@@ -24,8 +24,8 @@ from vramcast.cli.options import (
     add_force_option,
     add_json_option,
     check_output,
-    positive,
     print_json,
+    step_count,
     use_calibration,
     write_chrome,
 )
@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_card_options(parser)
     add_calibration_option(parser)
     add_job_options(parser)
-    parser.add_argument("--steps", type=positive, default=3, metavar="N", help="trace N optimizer steps (%(default)s)")
+    parser.add_argument(
+        "--steps", type=step_count, default=3, metavar="N", help="trace N optimizer steps (%(default)s)"
+    )
     add_json_option(parser)
     add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")

@@ -25,8 +25,8 @@ from vramcast.cli.options import (
     card_for,
     check_output,
     limit_bytes,
-    positive,
     report,
+    step_count,
     use_calibration,
     write_chrome,
 )
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_calibration_option(parser)
     length = parser.add_mutually_exclusive_group()
     length.add_argument(
-        "--steps", type=positive, default=3, metavar="N", help="stop after N optimizer steps (default %(default)s)"
+        "--steps", type=step_count, default=3, metavar="N", help="stop after N optimizer steps (default %(default)s)"
     )
     length.add_argument(
         "--whole", action="store_true", help="run on to the script's end: evaluation, later stages; Ctrl-C ends it"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from vramcast.cli.job_options import JOB_HELP, add_code_option, load_alone
 from vramcast.cli.options import EXIT_FITS, add_json_option, device_number, positive
+from vramcast.plain_text import printable
 
 if TYPE_CHECKING:
     from vramcast.watch.history import History
@@ -75,7 +76,7 @@ def _replay(args: argparse.Namespace, history: History) -> int:
         print_json(summary_document(history))
         return EXIT_FITS
     emit(lambda console: console.print(watch_view(history, console.width)), sys.stdout)
-    print("\n".join([*warning_texts(warnings), *summary_lines(history)]))
+    print(printable("\n".join([*warning_texts(warnings), *summary_lines(history)])))
     return EXIT_FITS
 
 

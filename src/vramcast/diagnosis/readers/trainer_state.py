@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from vramcast.diagnosis import sample as q
@@ -10,6 +9,7 @@ from vramcast.diagnosis.readers.json_lines import from_document
 from vramcast.diagnosis.sample import Sample
 from vramcast.diagnosis.text import Source
 from vramcast.errors import UsageError
+from vramcast.input_files import parse_json
 
 NAME = "trainer_state.json"
 READS = "log_history as the lines of the Trainer; max_steps, train_batch_size"
@@ -29,15 +29,12 @@ def samples(source: Source) -> Iterator[Sample]:
         size += len(part)
         if size > _LARGEST_BYTES:
             raise UsageError(f"{source.name}: larger than {_LARGEST_BYTES >> 20} MiB, which no trainer_state.json is")
-    try:
-        document = json.loads(b"".join(parts).decode("utf-8-sig", errors="replace"))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{source.name} is not complete JSON: {error}") from error
+    document = parse_json(b"".join(parts).decode("utf-8-sig", errors="replace"), source.name)
     if not isinstance(document, dict) or not isinstance(document.get("log_history"), list):
         raise UsageError(f"{source.name}: log_history is not a list")
     settings = {q.BATCH: document.get("train_batch_size"), q.TOTAL_STEPS: document.get("max_steps")}
     yield Sample(
-        values={name: float(value) for name, value in settings.items() if isinstance(value, int) and value > 0}
+        values={name: float(value) for name, value in settings.items() if isinstance(value, int) and 0 < value < 10**15}
     )
     for entry in document["log_history"]:
         found = from_document(entry) if isinstance(entry, dict) else None

@@ -20,6 +20,7 @@ from vramcast.jobs.components.quantization import quantize
 from vramcast.jobs.components.trained_parameters import choose_trained
 from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import SOURCES, Component, Job
+from vramcast.jobs.stored_quantization import quantization_of
 from vramcast.jobs.training.dtypes import DTYPES
 from vramcast.jobs.training.plan import main_component
 from vramcast.sealing import sealed
@@ -41,8 +42,9 @@ def build_component(name: str, job: Job) -> Built:
         source = getattr(component, component.source)
         raise UsageError(f"components.{name}: {source} cannot be built: {what}") from error
     module = built.module
-    if component.quantization != "none":
-        quantize(f"components.{name}", module, component.quantization)
+    quantization = quantization_of(f"components.{name}", component, job.task)
+    if quantization is not None:
+        quantize(f"components.{name}", module, quantization)
     copies = [copy.deepcopy(module).requires_grad_(False) for _ in range(component.copies - 1)]
     chunks = max((term.chunks for term in job.loss), default=1)
     if chunks > 1 and job.task == "training" and name == main_component(job):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torch import nn
 
 from vramcast.errors import UsageError
 from vramcast.jobs.components.libraries import library
+from vramcast.jobs.patterns import matching_names
 from vramcast.jobs.schema import Lora
 from vramcast.jobs.training.dtypes import DTYPES
 
 _DIFFUSION_TARGETS = ["to_k", "to_q", "to_v", "to_out.0"]
 """What diffusers' LoRA training scripts take."""
+
+
+_ALL_LINEAR = "all-linear"
 
 
 def add_adapters(key: str, module: Any, lora: Lora | None, family: str) -> nn.Module:
@@ -21,6 +26,8 @@ def add_adapters(key: str, module: Any, lora: Lora | None, family: str) -> nn.Mo
     targets: Any = lora.targets
     if targets is None and family == "diffusers":
         targets = _DIFFUSION_TARGETS
+    if isinstance(targets, str) and targets != _ALL_LINEAR:
+        targets = _exactly(matching_names(targets, [name for name, _ in module.named_modules()], f"{key}.lora.targets"))
     config = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha or 2 * lora.rank,
@@ -47,3 +54,8 @@ def add_adapters(key: str, module: Any, lora: Lora | None, family: str) -> nn.Mo
             if parameter.requires_grad:
                 parameter.data = parameter.data.to(DTYPES[lora.dtype])
     return adapted
+
+
+def _exactly(names: list[str]) -> str:
+    """A regular expression for these and no other: peft would take a list of names for their ends."""
+    return "|".join(re.escape(name) for name in names) or "(?!)"

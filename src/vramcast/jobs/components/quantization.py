@@ -9,32 +9,40 @@ from torch import nn
 
 from vramcast.errors import UsageError
 from vramcast.jobs.components.libraries import library
+from vramcast.jobs.stored_quantization import Quantization
 
 _KEPT = ("lm_head", "classifier", "score", "proj_out")
 """Heads stay as they are, as transformers leaves them."""
 
 
-def quantize(key: str, module: nn.Module, kind: str) -> None:
+def quantize(key: str, module: nn.Module, wanted: Quantization) -> None:
     """Replace the linear layers in place; their weights shrink when they are moved to the card."""
-    bnb = library("bitsandbytes", f"{key}.quantization: {kind}")
+    bnb = library("bitsandbytes", f"{key}.quantization: {wanted.kind}")
+    kept = wanted.kept or _KEPT
     layers = [
         (parent, name, child)
-        for parent in module.modules()
+        for path, parent in module.named_modules()
         for name, child in parent.named_children()
-        if type(child) is nn.Linear and name not in _KEPT
+        if type(child) is nn.Linear and not _is_kept(f"{path}.{name}".lstrip("."), kept)
     ]
     if not layers:
         raise UsageError(f"{key}.quantization: there is no linear layer in {type(module).__name__}")
     for parent, name, child in layers:
-        setattr(parent, name, _layer(bnb, child, kind))
+        setattr(parent, name, _layer(bnb, child, wanted))
 
 
-def _layer(bnb: Any, old: nn.Linear, kind: str) -> nn.Module:
+def _is_kept(path: str, kept: tuple[str, ...]) -> bool:
+    """By the name of the layer or of a module around it, as transformers compares them."""
+    return any(path == name or path.endswith(f".{name}") or f".{name}." in f".{path}" for name in kept)
+
+
+def _layer(bnb: Any, old: nn.Linear, wanted: Quantization) -> nn.Module:
     arguments = {"bias": old.bias is not None, "device": "meta"}
-    if kind == "nf4":
+    if wanted.kind == "nf4":
         new = bnb.nn.Linear4bit(
-            old.in_features, old.out_features, compute_dtype=torch.bfloat16, quant_type="nf4", **arguments
-        )
+            old.in_features, old.out_features, compute_dtype=torch.bfloat16, quant_type="nf4",
+            compress_statistics=wanted.nested, **arguments,
+        )  # fmt: skip
         settings = {"quant_type": "nf4", "compress_statistics": new.weight.compress_statistics, "module": new}
         new.weight = bnb.nn.Params4bit(old.weight.data, requires_grad=False, **settings)
     else:

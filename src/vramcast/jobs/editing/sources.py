@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,7 +127,7 @@ def with_words(sources: list[Source], words: tuple[str, ...]) -> list[Source]:
 
 
 def _of_path(path: Path, *, own: bool) -> Iterator[Source]:
-    reader: Any = recognise(path) if path.exists() else None
+    reader: Any = recognise(path) if os.path.exists(path) else None
     if reader is hf_script:
         yield from _beside_command(hf_script.training_command(read_text(path), str(path)).words, path.parent)
         yield ScriptSource(path)
@@ -145,7 +146,7 @@ def _editor(reader: Any) -> Any:
 
 def _named_by(keys: Keys, reader: Any, folder: Path) -> Iterator[Source]:
     for file in reader.nested_files(keys, folder) if hasattr(reader, "nested_files") else ():
-        if file.is_file():
+        if os.path.isfile(file):
             yield DocumentSource(file, _editor(recognise(file)) or deepspeed, own=True)
 
 

@@ -21,6 +21,7 @@ editing/rewrite.py has the aspects, changes the text, and reads it back.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,7 +123,7 @@ def recognise(path: Path) -> Reader | None:
 
 def read(path: Path, request: Request | None = None) -> Reading:
     """The job that a file or folder describes."""
-    if not path.exists():
+    if not os.path.exists(path):
         raise UsageError(f"no such file or folder: {path}")
     reader = recognise(path)
     if reader is None and path.suffix == ".py":

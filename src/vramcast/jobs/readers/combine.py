@@ -94,7 +94,7 @@ def model_part(model: str, request: Request) -> Part:
 
 def _read_one(argument: str, request: Request) -> Part:
     path = Path(argument)
-    if not path.exists() and factory.is_factory(argument):
+    if not os.path.exists(path) and factory.is_factory(argument):
         reading = factory.read_factory(argument)
         request.gate.typed(*code_in(reading.job))
         return _as_part(reading, argument)

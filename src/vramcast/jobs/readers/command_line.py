@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from vramcast.errors import UsageError
 
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
-_ENDS = ("&&", "||", ";", "|", "&", ">", ">>", "2>&1", "<")
+_VARIABLE = re.compile(r"\$(?:\{\w+[^}]*\}|\w+)")
+_OF_RENDEZVOUS = (
+    "master_port", "master_addr", "main_process_port", "main_process_ip", "machine_rank", "node_rank", "rdzv_id",
+    "rdzv_endpoint", "rdzv_backend", "rdzv_conf", "log_dir", "max_restarts",
+)  # fmt: skip
+"""Of a launcher: how its processes find each other."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -25,37 +28,6 @@ class Command:
     script: str = ""
     """The script's name without folder and .py; trl's verb."""
     flags: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ShellCommand:
-    words: list[str]
-    environment: dict[str, str]
-    """What was exported before it, or stands in front of it."""
-    first_line: int
-    last_line: int
-    """Of the script, from 0."""
-
-
-def commands_in(text: str, where: str) -> list[ShellCommand]:
-    """The commands of a shell script as words, with its own simple variables put in."""
-    variables: dict[str, str] = {}
-    exported: dict[str, str] = {}
-    found: list[ShellCommand] = []
-    for number, last, line in _logical_lines(text):
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise UsageError(f"{where}:{number}: not a shell command: {error}") from None
-        words = [_substituted(word, variables) for word in words]
-        said, rest = split_environment(words)
-        variables |= said
-        end = next((i for i, word in enumerate(rest) if word in _ENDS), len(rest))
-        if rest[:end]:
-            found.append(ShellCommand(rest[:end], {**exported, **said}, number - 1, last - 1))
-        elif words[:1] == ["export"]:
-            exported |= said
-    return found
 
 
 def split_environment(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -70,8 +42,11 @@ def split_environment(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return said, []
 
 
-def parse_command(words: Sequence[str], where: str) -> Command:
-    """`words` may also be the flags alone."""
+def parse_command(
+    words: Sequence[str], where: str, unknown: Mapping[str, str] | None = None, harmless: Collection[str] = ()
+) -> Command:
+    """`words` may also be the flags alone. `unknown`: what in them has no known value → why; UsageError, but for the
+    flags that are `harmless`."""
     at = next((i for i, word in enumerate(words) if word.endswith(".py")), None)
     if at is None and "-m" in words:
         module = words.index("-m") + 1
@@ -81,13 +56,14 @@ def parse_command(words: Sequence[str], where: str) -> Command:
         at = min(1, len(words) - 1)
     if at is None:
         start = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
-        return Command(flags=_flags(words[start:], where))
+        return Command(flags=_known(_flags(words[start:]), where, unknown, harmless))
     head = [word for word in words[:at] if word != "-m"]
     script = words[at].replace("\\", "/").rpartition("/")[2].removesuffix(".py")
-    return Command(head[0] if head else "", _flags(head[1:], where), script, _flags(words[at + 1 :], where))
+    before = _known(_flags(head[1:]), where, unknown, _OF_RENDEZVOUS)
+    return Command(head[0] if head else "", before, script, _known(_flags(words[at + 1 :]), where, unknown, harmless))
 
 
-def _flags(words: Sequence[str], where: str) -> dict[str, Any]:
+def _flags(words: Sequence[str]) -> dict[str, Any]:
     """--name value, --name=value, --name alone for true, --name a b c for a list."""
     found: dict[str, Any] = {}
     name, values = "", list[str]()
@@ -104,11 +80,21 @@ def _flags(words: Sequence[str], where: str) -> dict[str, Any]:
         else:
             values.append(word)
     keep()
-    for name, value in found.items():
-        unknown = _VARIABLE.search(str(value))
-        if unknown:
-            raise UsageError(f"{where}: --{name}: {unknown[0]} is not set in the script: write the value instead")
     return found
+
+
+def _known(
+    flags: dict[str, Any], where: str, unknown: Mapping[str, str] | None, harmless: Collection[str]
+) -> dict[str, Any]:
+    for name, value in flags.items():
+        if name in harmless:
+            continue
+        for spelt, why in (unknown or {}).items():
+            if spelt in str(value):
+                raise UsageError(f"{where}: --{name}: {spelt}: {why}; write the value instead")
+        if unknown is None and (variable := _VARIABLE.search(str(value))):
+            raise UsageError(f"{where}: --{name}: {variable[0]} has no value: write it instead")
+    return flags
 
 
 def _value(word: str) -> Any:
@@ -125,26 +111,3 @@ def _value(word: str) -> Any:
         except (ValueError, RecursionError):
             return word
     return word
-
-
-def _logical_lines(text: str) -> list[tuple[int, int, str]]:
-    """Lines that end in a backslash go on in the next: number of the first, of the last, and all of it."""
-    lines: list[tuple[int, int, str]] = []
-    start, parts = 0, list[str]()
-    for number, line in enumerate(text.splitlines(), 1):
-        start = start or number
-        if line.rstrip().endswith("\\"):
-            parts.append(line.rstrip()[:-1])
-            continue
-        lines.append((start, number, " ".join([*parts, line])))
-        start, parts = 0, []
-    if parts:
-        lines.append((start, start + len(parts) - 1, " ".join(parts)))
-    return lines
-
-
-def _substituted(word: str, variables: dict[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        return variables.get(match[1] or match[3], match[2] if match[2] is not None else match[0])
-
-    return _VARIABLE.sub(value, word)

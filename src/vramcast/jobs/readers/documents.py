@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError, VramcastError
+from vramcast.input_files import parse_json
 from vramcast.jobs.text_files import read_text, text_instead
 from vramcast.jobs.yaml_file import Key, parse_yaml
 
 LineOf = Callable[[Key], int | None]
 
 _DEEPEST = 40
+_LARGEST_NUMBER = 10**40
 _JSON, _YAML, _TOML = (".json", ".jsonc"), (".yaml", ".yml"), (".toml",)
+_TOML_PARTS = re.compile(r"[=\[\]{},]")
 _COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*')
 
 
@@ -37,7 +40,7 @@ def read_document(path: Path) -> Document:
         data, lines = parse_yaml(text, str(path))
         return Document(data, lines.get)
     data = _parse_toml(text, path) if suffix in _TOML else _parse_json(text, path)
-    _check_depth(data, path)
+    _check_values(data, path)
     return Document(data, functools.partial(_search_line, text))
 
 
@@ -45,13 +48,13 @@ def beside(name: str, folder: Path) -> Path:
     """A path in a config: relative to the config's folder, or else to the one in which the training is started."""
     here = os.path.expanduser(name)
     path = folder / here
-    return path if path.exists() else Path(here)
+    return path if os.path.exists(path) else Path(here)
 
 
 def peek(path: Path, *suffixes: str) -> dict[str, Any]:
     """The keys of a file with one of these suffixes; {} for any other file, and for what cannot be read."""
     try:
-        if path.suffix.lower() not in (suffixes or (*_JSON, *_YAML, *_TOML)) or not path.is_file():
+        if path.suffix.lower() not in (suffixes or (*_JSON, *_YAML, *_TOML)) or not os.path.isfile(path):
             return {}
         return _peeked(path, path.stat().st_mtime_ns, text_instead(path))
     except OSError:
@@ -80,27 +83,23 @@ def without_comments(text: str) -> str:
 
 
 def _parse_json(text: str, path: Path) -> Any:
-    plain = without_comments(text)
-    try:
-        return json.loads(plain, object_pairs_hook=functools.partial(_once_each, path))
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{path}:{error.lineno}: not JSON: {error.msg}") from None
-    except RecursionError:
-        raise UsageError(f"{path}: nested too deeply") from None
-    except ValueError as error:  # a number of thousands of digits
-        raise UsageError(f"{path}: not JSON: {error}") from None
+    return parse_json(without_comments(text), str(path), functools.partial(_once_each, path))
 
 
 def _once_each(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = Counter(names).most_common(1)[0][0]
         raise UsageError(f"{path}: {twice}: this key is there twice")
     return found
 
 
 def _parse_toml(text: str, path: Path) -> Any:
+    for number, row in enumerate(text.splitlines(), 1):
+        # The parser notes every beginning of a dotted key: their number grows with the square of its parts.
+        if row.count(".") > _DEEPEST and max(part.count(".") for part in _TOML_PARTS.split(row)) > _DEEPEST:
+            raise UsageError(f"{path}:{number}: a key of more than {_DEEPEST} parts")
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -109,11 +108,13 @@ def _parse_toml(text: str, path: Path) -> Any:
         raise UsageError(f"{path}: not TOML: {error}") from None
 
 
-def _check_depth(data: Any, path: Path, depth: int = 0) -> None:
+def _check_values(data: Any, path: Path, depth: int = 0) -> None:
     if depth > _DEEPEST:
         raise UsageError(f"{path}: nested too deeply")
+    if isinstance(data, int) and abs(data) > _LARGEST_NUMBER:
+        raise UsageError(f"{path}: a number of more than 40 digits")
     for value in data.values() if isinstance(data, dict) else data if isinstance(data, list) else ():
-        _check_depth(value, path, depth + 1)
+        _check_values(value, path, depth + 1)
 
 
 def _search_line(text: str, key: Key) -> int | None:

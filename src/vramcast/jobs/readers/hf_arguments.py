@@ -104,7 +104,7 @@ def _model(keys: Keys, folder: Path) -> str | None:
     """The folder, where there is one; a name of the Hub stays as it is, for the message."""
     name = keys.text("model_name_or_path") or keys.text("model_name") or keys.text("model_id")
     if name is None:
-        return str(folder) if (folder / CONFIG).is_file() and folder != Path() else None
+        return str(folder) if os.path.isfile(folder / CONFIG) and folder != Path() else None
     return str(beside(name, folder))
 
 
@@ -173,7 +173,7 @@ def _checkpointing(keys: Keys) -> dict[str, Any]:
     if isinstance(options, str):
         try:
             options = json.loads(options)
-        except ValueError:
+        except (ValueError, RecursionError):
             keys.fail("gradient_checkpointing_kwargs", 'a JSON object is needed, e.g. {"use_reentrant": false}')
     if not keys.flag("gradient_checkpointing"):
         return {"scope": "none"}

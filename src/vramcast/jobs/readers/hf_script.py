@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vramcast.errors import CannotPredict, UsageError, VramcastError
 from vramcast.jobs.readers import Part, Reading, Request, accelerate, combine, hf_arguments, hf_names
-from vramcast.jobs.readers.command_line import (
-    Command,
-    ShellCommand,
-    commands_in,
-    parse_command,
-    split_environment,
-)
+from vramcast.jobs.readers.command_line import Command, parse_command, split_environment
 from vramcast.jobs.readers.documents import beside
 from vramcast.jobs.readers.keys import Keys
+from vramcast.jobs.readers.shell_script import ShellCommand, follow
 from vramcast.jobs.text_files import read_text
+from vramcast.trace import Note
 
 NAME = "command of a Hugging Face training script"
 
@@ -32,7 +29,7 @@ _MACHINES = ("nnodes", "num_machines", "num_nodes")
 
 def recognises(path: Path) -> bool:
     try:
-        if path.suffix.lower() not in _SUFFIXES or not path.is_file():
+        if path.suffix.lower() not in _SUFFIXES or not os.path.isfile(path):
             return False
         text = read_text(path).replace("-", "_")
     except (OSError, VramcastError):
@@ -45,29 +42,39 @@ def read(path: Path, request: Request) -> Reading:
 
 
 def read_part(path: Path, request: Request) -> Part:
-    found = training_command(read_text(path), str(path))
-    return part_from_words(found.words, path.parent, str(path), request, found.environment)
+    command = training_command(read_text(path), str(path))
+    where = f"{path}:{command.first_line + 1}"
+    part = part_from_words(command.words, path.parent, where, request, command.environment, command.unknown)
+    notes = (Note("assumed", "; ".join(command.assumed), str(path)),) if command.assumed else ()
+    return dataclasses.replace(part, where=str(path), notes=(*part.notes, *notes))
 
 
 def training_command(text: str, where: str) -> ShellCommand:
     """The one command of a shell script that starts a training."""
-    found = [command for command in commands_in(text, where) if _is_training(command.words)]
+    followed = follow(text, where)
+    found = [command for command in followed.commands if _is_training(command.words)]
     if len(found) != 1:
+        ended = f" before it ends in line {followed.exit_line}, without arguments" if followed.exit_line else ""
         raise UsageError(
-            f"{where}: {len(found) or 'none'} of its commands start a training with {MARKS[0]} or the like; one is "
-            "needed. Or write it after --: vramcast predict -- torchrun train.py ..."
+            f"{where}: {len(found) or 'none'} of its commands{ended} start a training with {MARKS[0]} or the like; one "
+            "is needed. Or write it after --: vramcast predict -- torchrun train.py ..."
         )
     return found[0]
 
 
 def part_from_words(
-    words: list[str], folder: Path, where: str, request: Request, environment: Mapping[str, str] | None = None
+    words: list[str],
+    folder: Path,
+    where: str,
+    request: Request,
+    environment: Mapping[str, str] | None = None,
+    unknown: Mapping[str, str] | None = None,
 ) -> Part:
     """Paths in a command are those of the folder in which it is started: here, or where the shell script lies."""
     said, words = split_environment(words)
     said = {**(environment or {}), **said}
     conf = next((said[name] for name in ALLOCATOR_VARIABLES if said.get(name)), None)
-    part = _part(parse_command(words, where), folder, where, request)
+    part = _part(parse_command(words, where, unknown, hf_names.WITHOUT_EFFECT), folder, where, request)
     return dataclasses.replace(part, data={**part.data, "allocator_conf": conf}) if conf else part
 
 

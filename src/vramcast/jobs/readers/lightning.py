@@ -182,7 +182,7 @@ def _precision(trainer: Keys, unsupported: dict[str, str]) -> dict[str, Any]:
 
 def _gpus(trainer: Keys, assumed: dict[str, str], unsupported: dict[str, str]) -> dict[str, Any]:
     devices = trainer.take("devices")
-    if isinstance(devices, str) and devices.isdigit():
+    if isinstance(devices, str) and devices.isdecimal() and len(devices) < 10:
         devices = int(devices)
     if isinstance(devices, list):
         count = max(1, len(devices))

@@ -5,6 +5,7 @@ Only JSON files are read, and no weights.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,11 @@ _ASSUMED = {
 
 def recognises(path: Path) -> bool:
     """Any folder, so that the message about one without a config is this reader's."""
-    return path.is_dir() or path.name in (CONFIG, PIPELINE)
+    return os.path.isdir(path) or path.name in (CONFIG, PIPELINE)
 
 
 def read(path: Path, request: Request) -> Reading:
-    folder = path if path.is_dir() else path.parent
+    folder = path if os.path.isdir(path) else path.parent
     kind = folder_kind(folder)
     if kind is None:
         raise UsageError(why_no_model(folder))

@@ -146,7 +146,7 @@ def _checkpointing(keys: Keys, layers: int, unsupported: dict[str, str]) -> dict
     option = str(keys.take("selective_ac_option") or "2")
     if mode in ("none", "full"):
         return {"scope": "none" if mode == "none" else "all"}
-    if mode == "selective" and option.isdigit() and int(option) > 0 and layers:
+    if mode == "selective" and option.isdecimal() and len(option) < 10 and int(option) > 0 and layers:
         chosen = _every(int(option), layers)
         return {"scope": "modules", "modules": chosen} if chosen else {"scope": "none"}
     what = f"mode = {mode}" if mode != "selective" else f"selective_ac_option = {option}"

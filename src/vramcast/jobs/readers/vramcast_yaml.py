@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import UsageError
+from vramcast.errors import UsageError, VramcastError
+from vramcast.input_files import open_input
 from vramcast.jobs.readers import Edits, Part, Reading, Request
 from vramcast.jobs.readers.code import resolve_factory
 from vramcast.jobs.readers.keys import Keys
@@ -28,19 +29,20 @@ _FOLDERS = ("transformers", "diffusers")
 
 def recognises(path: Path) -> bool:
     try:
-        if path.is_dir():
-            return (path / FILE_NAME).is_file()
-        if path.suffix.lower() not in _SUFFIXES or not path.is_file():
+        if os.path.isdir(path):
+            return os.path.isfile(path / FILE_NAME)
+        if path.suffix.lower() not in _SUFFIXES or not os.path.isfile(path):
             return False
         if path.name.startswith("vramcast") or path.name.endswith((".vramcast.yaml", ".vramcast.yml")):
             return True
         instead = text_instead(path)
         if instead is not None:
             return _OUR_KEYS.search(instead) is not None
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return _OUR_KEYS.search(file.read(_LOOKED_AT_BYTES)) is not None
-    except OSError:
+        with open_input(path) as file:
+            head = file.read(_LOOKED_AT_BYTES).decode("utf-8", errors="replace")
+    except (OSError, VramcastError):
         return False
+    return _OUR_KEYS.search(head) is not None
 
 
 def read(path: Path, request: Request) -> Reading:
@@ -49,7 +51,7 @@ def read(path: Path, request: Request) -> Reading:
 
 
 def file_of(path: Path) -> Path:
-    return path / FILE_NAME if path.is_dir() else path
+    return path / FILE_NAME if os.path.isdir(path) else path
 
 
 def _reading(data: Any, lines: dict[Key, int], file: Path, request: Request) -> Reading:

@@ -19,7 +19,7 @@ _LARGEST_BYTES = 2**42
 """Of one input: above this it is a slip of the pen."""
 
 _REAL_BYTES = 2**24
-"""CPU tensors up to this size have data of their own; larger ones repeat one number and take no memory."""
+"""CPU tensors up to this size have data of their own; larger ones repeat one row, or one number, and take no memory."""
 
 
 _PADDED_PART = 8
@@ -50,10 +50,17 @@ class Data:
     def _make(self, name: str, device: str) -> torch.Tensor:
         one, shape = self._inputs[name], self.shapes[name]
         dtype = DTYPES[one.dtype]
-        if device == "cpu" and dtype.is_floating_point and math.prod(shape) * dtype.itemsize > _REAL_BYTES:
-            return torch.zeros((), dtype=dtype).expand(shape)
+        if device == "cpu" and math.prod(shape) * dtype.itemsize > _REAL_BYTES:
+            return self._filled(one, self._repeated(shape, dtype), dtype, self._below[name], device).expand(shape)
         tensor = self._filled(one, shape, dtype, self._below[name], device)
         return channels_last(tensor) if one.channels_last else tensor
+
+    @staticmethod
+    def _repeated(shape: list[int], dtype: torch.dtype) -> list[int]:
+        """What of a large tensor is made: one row, which stands for all, or one number."""
+        row = [1, *shape[1:]]
+        is_small = not dtype.is_floating_point and math.prod(row) * dtype.itemsize <= _REAL_BYTES
+        return row if is_small else [1] * len(shape)
 
     @staticmethod
     def _filled(one: Input, shape: list[int], dtype: torch.dtype, below: int, device: str) -> torch.Tensor:

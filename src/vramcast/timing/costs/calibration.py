@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.errors import UsageError
+from vramcast.input_files import parse_json, read_text
 from vramcast.outputs import write_file
 from vramcast.timing.costs.curves import KindModel
 
 FORMAT = "vramcast-calibration/1"
+_LARGEST_BYTES = 10_000_000
 _REMEDY = "write one with `vramcast calibrate --out FILE`"
 
 
@@ -50,18 +52,17 @@ class Calibration:
     @classmethod
     def load(cls, path: Path) -> Calibration:
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not a text file"
-            raise UsageError(f"calibration {path}: {reason}; {_REMEDY}") from error
+            text = read_text(path, _LARGEST_BYTES)
+        except UsageError as error:
+            raise UsageError(f"calibration: {error}; {_REMEDY}") from None
         return cls.parse(text, str(path))
 
     @classmethod
     def parse(cls, text: str, place: str) -> Calibration:
         try:
-            data = json.loads(text)
-        except ValueError as error:
-            raise UsageError(f"calibration {place}: not JSON ({error}); {_REMEDY}") from error
+            data = parse_json(text, place)
+        except UsageError as error:
+            raise UsageError(f"calibration {error}; {_REMEDY}") from None
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             found = data.get("format") if isinstance(data, dict) else None
             raise UsageError(f"calibration {place}: its format is {found!r}, not {FORMAT!r}; {_REMEDY}")
@@ -74,7 +75,7 @@ class Calibration:
                 kinds={str(kind): KindModel.from_data(model) for kind, model in data["kinds"].items()},
                 host={str(name): float(value) for name, value in data.get("host", {}).items()},
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise UsageError(f"calibration {place}: {type(error).__name__} at {error}; {_REMEDY}") from error
 
 
