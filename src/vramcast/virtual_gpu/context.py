@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
+from vramcast.allocator.conf import text_from_environment
 from vramcast.errors import UsageError
 from vramcast.factories import without_collections
 from vramcast.gpus import GpuSpec, find_gpu
+from vramcast.torch_versions import PYTORCH_ALLOC_CONF, in_words, what_is_assumed
 from vramcast.trace import StepTrace
 from vramcast.trace.calls import ITERATION, ITERATION_END
 from vramcast.virtual_gpu import (
@@ -36,6 +38,7 @@ from vramcast.virtual_gpu.cached_tensors import forget_cached_tensors
 from vramcast.virtual_gpu.composites import Composites
 from vramcast.virtual_gpu.device_memory import context_bytes
 from vramcast.virtual_gpu.functions import device_context_function
+from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.ledger import AUTOCAST_COPIES, Ledger
 from vramcast.virtual_gpu.machine import Machine
 from vramcast.virtual_gpu.position import Position
@@ -56,14 +59,13 @@ class VirtualGpu:
         self, gpu: GpuSpec, allocator_conf: str | None = None, limit_bytes: int | None = None, source: str = ""
     ) -> None:
         self.gpu = gpu
-        conf = allocator_conf
-        if conf is None:
-            conf = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+        conf = text_from_environment(os.environ, INSTALLED) if allocator_conf is None else allocator_conf
         self.allocator_conf = conf
         self.source = source
         self._limit_bytes = limit_bytes
+        settings = AllocatorConf.parse(conf)
         self._allocator = CachingAllocator(
-            conf=AllocatorConf.parse(conf),
+            conf=settings,
             device_total_bytes=gpu.total_memory_bytes,
             torch_version=torch.__version__,
         )
@@ -83,6 +85,19 @@ class VirtualGpu:
         self._machine.as_program = self._as_program
         self._machine.libraries.on_load = self._set_capacity
         self._set_capacity()
+        self._note_version(settings, from_environment=allocator_conf is None)
+
+    def _note_version(self, settings: AllocatorConf, *, from_environment: bool) -> None:
+        """What the version of torch means for this prediction, where it is not what a user expects."""
+        assumed = what_is_assumed(torch.__version__)
+        if assumed is not None:
+            self._machine.note("torch", assumed)
+        for reason in settings.refused_by(INSTALLED):
+            self._machine.note("allocator", f"{reason}: it would stop at the first allocation")
+        if from_environment and "PYTORCH_ALLOC_CONF" in os.environ and INSTALLED < PYTORCH_ALLOC_CONF:
+            self._machine.note(
+                "allocator", f"torch {in_words(INSTALLED)} reads PYTORCH_CUDA_ALLOC_CONF, not PYTORCH_ALLOC_CONF"
+            )
 
     @property
     def capacity_bytes(self) -> int:
@@ -171,7 +186,7 @@ class VirtualGpu:
         put(torch._C, "_cuda_attach_out_of_memory_observer", self._ledger.out_of_memory_observers.append)
         put(torch.backends.cudnn, "is_available", lambda: True)
         put(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.device.type == "cuda")
-        put(torch.backends.cudnn.rnn, "get_cudnn_mode", recurrent.cudnn_mode)
+        put(importlib.import_module("torch.backends.cudnn.rnn"), "get_cudnn_mode", recurrent.cudnn_mode)
         put(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
         put(patches.Generator, "active", True)
         put(torch, "Generator", patches.Generator)
