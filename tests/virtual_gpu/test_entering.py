@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
-import re
 import threading
 from collections.abc import Callable
 from typing import Any
