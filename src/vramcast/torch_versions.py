@@ -58,6 +58,13 @@ ALIGNED_EFFICIENT_ATTENTION: Final = (2, 13)
 ONE_HEAD_FOR_ALL: Final = (2, 14)
 """One head of keys and values serves all queries in each fused kernel, grouped heads go to the memory-efficient one."""
 
+FLASH_SEEDS_ON_CARD: Final = (2, 7)
+"""The random state of flash attention lies on the card; before, on the host."""
+FLASH_ROUNDS_TO_256: Final = (2, 7)
+"""Its backward pass sums heads of more than 192 in rows of 256."""
+FLASH_ROUNDS_TO_64: Final = (2, 11)
+"""Heads wider than 128 in a multiple of 64 (#174114)."""
+
 # Other kernels
 FAST_LAYER_NORM_BACKWARD: Final = (2, 8)
 """Weight gradients of many short rows are summed in blocks first (#150625)."""

@@ -15,6 +15,7 @@ from vramcast.torch_versions import NEWEST, OLDEST, Version, version_of, what_is
 from vramcast.units import KIB, MIB
 from vramcast.virtual_gpu.context import VirtualGpu
 from vramcast.virtual_gpu.installed_torch import INSTALLED
+from vramcast.virtual_gpu.kernels.attention import flash_padded_width
 from vramcast.virtual_gpu.kernels.embedding import adds_in_place
 from vramcast.virtual_gpu.workspace_rules import WorkspaceRules
 
@@ -173,3 +174,25 @@ def test_rms_norm_is_one_kernel_from_torch_2_9_on(gpu: VirtualGpu) -> None:
         assert kept == 2 * out.nbytes + one_a_row
     out.sum().backward()
     assert x.grad is not None and weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("version", "padded"),
+    [
+        ((2, 6), [64, 128, 160, 192, 224, 256]),
+        ((2, 7), [64, 128, 160, 192, 256, 256]),
+        ((2, 11), [64, 128, 192, 192, 256, 256]),
+    ],
+)
+def test_rows_of_flash_attention_in_backward(version: Version, padded: list[int]) -> None:
+    assert [flash_padded_width(width, version) for width in (64, 128, 160, 192, 224, 256)] == padded
+
+
+def test_what_flash_attention_keeps(gpu: VirtualGpu) -> None:
+    """One number a row, and from torch 2.7 on two small tensors of random state on the card."""
+    q = torch.empty(2, 4, 128, 64, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    before = torch.cuda.memory_allocated()
+    out = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    kept = torch.cuda.memory_allocated() - before - out.nbytes - 4 * 2 * 4 * 128
+    assert kept == (0 if INSTALLED < (2, 7) else 2 * 512)
+    out.sum().backward()
