@@ -101,7 +101,7 @@ def choose(
         return "math"
     cudnn = cudnn_version() if cudnn is None else cudnn
     order = ["flash", "efficient", "math", "cudnn"]
-    if _prefers_cudnn(capability, version, cudnn):
+    if prefers_cudnn(capability, version, cudnn):
         order = ["cudnn", "flash", "efficient", "math"]
     checks = {"flash": _can_flash, "efficient": _can_efficient}
     for backend in order:
@@ -116,7 +116,7 @@ def choose(
     raise RuntimeError("No available kernel. Aborting execution.")
 
 
-def _prefers_cudnn(cc: tuple[int, int], version: Version, cudnn: int) -> bool:
+def prefers_cudnn(cc: tuple[int, int], version: Version, cudnn: int) -> bool:
     """check_prefer_cudnn_attention."""
     if version < CUDNN_ATTENTION_FIRST or cc[0] not in (9, 10):
         return False
