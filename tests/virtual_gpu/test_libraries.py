@@ -87,6 +87,7 @@ def test_the_trainer_runs(tmp_path: Path) -> None:
             logging_steps=1,
             report_to=[],
             bf16=True,
+            optim="adamw_torch_fused",
             disable_tqdm=True,
         )
         trainer = transformers.Trainer(

@@ -24,6 +24,11 @@ from vramcast.virtual_gpu.workspaces.problem import ConvolutionProblem
 FITTED_CONVOLUTIONS = (
     'workspaces fitted to cuDNN\'s choices; `pip install "vramcast[cudnn]"` lets vramcast ask cuDNN itself'
 )
+OLD_CUDNN = (
+    "workspaces fitted to cuDNN's choices, because the cuDNN of this torch cannot be asked. Put a newer one into a "
+    "folder of its own and name it: pip install --target FOLDER nvidia-cudnn-cu12 nvidia-cublas-cu12; "
+    "export VRAMCAST_CUDNN=FOLDER"
+)
 
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
@@ -140,7 +145,7 @@ class Machine:
         self.use_cudnn()
         if not self._told_of_fit and open_cudnn() is None:
             self._told_of_fit = True
-            self.note("convolutions", FITTED_CONVOLUTIONS)
+            self.note("convolutions", FITTED_CONVOLUTIONS if torch.version.cuda is None else OLD_CUDNN)
 
     def synchronize(self) -> None:
         self.ledger.builder.mark("synchronize")
