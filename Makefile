@@ -6,6 +6,7 @@ SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 LATEST := .venv-torch-latest
+OLDEST := .venv-torch-oldest
 BIN := $(VENV)/bin
 PIP_FLAGS := --quiet --disable-pip-version-check
 PROJECT := pyproject.toml
@@ -13,6 +14,7 @@ PROJECT := pyproject.toml
 RUN_READY := $(VENV)/.ready-run
 TEST_READY := $(VENV)/.ready-test
 LATEST_READY := $(LATEST)/.ready
+OLDEST_READY := $(OLDEST)/.ready
 EXTERNAL_READY := build/external-libraries/.ready
 
 .PHONY: help
@@ -24,15 +26,18 @@ demo: $(RUN_READY) ## Set up, then predict GPT-2's training on an RTX 4090 (no G
 	@$(BIN)/vramcast run --gpu rtx-4090 examples/train_gpt2.py --batch-size 8
 
 .PHONY: setup
-setup: $(TEST_READY) $(LATEST_READY) ## Make both environments: the recorded torch, and a newer one
+setup: $(TEST_READY) $(LATEST_READY) $(OLDEST_READY) ## Make all environments: the recorded torch, the newest, the oldest
 
 .PHONY: test
-test: $(TEST_READY) $(LATEST_READY) ## Lint, type-check, and run every test in both environments
+test: $(TEST_READY) $(LATEST_READY) $(OLDEST_READY) ## Lint, type-check, run every test, and the quick ones with other torches
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -q -n 2 -m "not accuracy"
 	$(BIN)/python -m pytest -q -m accuracy
-	$(LATEST)/bin/python -m pytest -q -n 2 -m "not accuracy and not slow" \
-		$(addprefix --ignore=tests/,corpus diagnosis gpus watch) # what does not depend on torch
+	$(LATEST)/bin/python -m pytest $(QUICK)
+	$(OLDEST)/bin/python -m pytest $(QUICK)
+
+# Left out: what does not depend on torch.
+QUICK := -q -n 2 -m "not accuracy and not slow" $(addprefix --ignore=tests/,corpus diagnosis gpus watch)
 
 .PHONY: lint
 lint: $(TEST_READY) ## ruff and mypy, no changes
@@ -68,7 +73,7 @@ golden: $(TEST_READY) ## Rewrite the golden outputs in tests/golden after a chan
 
 .PHONY: clean
 clean: ## Remove the environments and everything generated
-	rm -rf $(VENV) $(LATEST) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LATEST) $(OLDEST) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than what it was made from, so a second call finds nothing to do.
@@ -89,8 +94,8 @@ $(EXTERNAL_READY): requirements/external.txt $(TEST_READY)
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --upgrade --target $(@D) -r requirements/external.txt
 	@touch $@
 
-$(LATEST_READY): requirements/test-torch-latest.txt $(PROJECT)
-	@test -x $(LATEST)/bin/python || $(PYTHON) -m venv $(LATEST)
-	@echo "installing a second torch into $(LATEST) (a few minutes, once)"
-	@$(LATEST)/bin/python -m pip install $(PIP_FLAGS) -r requirements/test-torch-latest.txt -e .
+.venv-torch-%/.ready: requirements/test-torch-%.txt $(PROJECT)
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@echo "installing another torch into $(@D) (a few minutes, once)"
+	@$(@D)/bin/python -m pip install $(PIP_FLAGS) -r $< -e .
 	@touch $@

@@ -12,7 +12,18 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "vramcast"
 
 # Each layer with the layers it may import; every layer may import the base.
-BASE = {"errors", "units", "access", "factories", "input_files", "outputs", "plain_text", "processes", "sealing"}
+BASE = {
+    "errors",
+    "units",
+    "access",
+    "factories",
+    "input_files",
+    "outputs",
+    "plain_text",
+    "processes",
+    "sealing",
+    "torch_versions",
+}
 LAYERS: dict[str, set[str]] = {
     "gpus": set(),
     "trace": set(),

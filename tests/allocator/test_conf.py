@@ -3,6 +3,7 @@
 import pytest
 
 from vramcast.allocator import AllocatorConf, AllocatorConfError, BackendNotModelled
+from vramcast.allocator.conf import from_environment
 from vramcast.allocator.constants import MIB, UNLIMITED
 from vramcast.errors import CannotPredict, UsageError
 
@@ -99,13 +100,34 @@ def test_the_drivers_own_pool_is_not_modelled() -> None:
     assert caught.value.exit_code == 3
 
 
-def test_the_older_environment_variable_comes_first() -> None:
+@pytest.mark.parametrize("version", [(2, 6), (2, 11), (2, 14)])
+def test_the_older_environment_variable_comes_first(version: tuple[int, int]) -> None:
     both = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}
-    conf = AllocatorConf.from_environment(both)
-    assert not conf.expandable_segments
-    assert conf.max_split_bytes == 64 * MIB
-    assert AllocatorConf.from_environment({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}).expandable_segments
-    assert AllocatorConf.from_environment({}) == AllocatorConf()
+    assert from_environment(both, version) == "max_split_size_mb:64"
+    assert from_environment({}, version) is None
+
+
+@pytest.mark.parametrize(("version", "text"), [((2, 9), ""), ((2, 10), "expandable_segments:True")])
+def test_the_newer_environment_variable_came_with_torch_2_10(version: tuple[int, int], text: str) -> None:
+    assert from_environment({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, version) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "last_to_refuse"),
+    [
+        ("large_segment_size_mb:64", (2, 10)),
+        ("per_process_memory_fraction:0.5", (2, 9)),
+        ("throw_on_cudamalloc_oom:True", (2, 11)),
+        ("graph_capture_record_stream_reuse:True", (2, 8)),
+        ("max_split_size_mb:20", (2, 9)),
+        ("max_split_size_mb:21", None),
+        ("expandable_segments:True,garbage_collection_threshold:0.8", None),
+    ],
+)
+def test_what_an_older_torch_would_refuse(text: str, last_to_refuse: tuple[int, int] | None) -> None:
+    conf = AllocatorConf.parse(text)
+    refuse = [minor for minor in range(6, 15) if conf.refused_by((2, minor))]
+    assert refuse == ([] if last_to_refuse is None else list(range(6, last_to_refuse[1] + 1)))
 
 
 def test_requests_are_rounded_to_512_bytes() -> None:

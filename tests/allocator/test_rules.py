@@ -247,6 +247,13 @@ def test_memory_fraction_is_a_limit_of_its_own() -> None:
     assert CachingAllocator(conf=fraction_in_conf, device_total_bytes=1001).allowed_bytes == 500
 
 
+@pytest.mark.parametrize(("version", "allowed"), [("2.9.1", 1000 * MIB), ("2.10.0", None)])
+def test_a_whole_fraction_was_a_limit_until_torch_2_10(version: str, allowed: int | None) -> None:
+    a = CachingAllocator(None, device_total_bytes=1000 * MIB, torch_version=version)
+    a.set_memory_fraction(1.0)
+    assert a.allowed_bytes == allowed
+
+
 def test_throw_on_cudamalloc_oom_gives_up_before_giving_back() -> None:
     a = allocator("throw_on_cudamalloc_oom:True", device_total_bytes=100 * MIB)
     a.free(a.malloc(60 * MIB))

@@ -1,14 +1,23 @@
-"""Attention kernels that later versions of torch choose otherwise."""
+"""Attention kernels that versions of torch choose differently."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 
-from vramcast.virtual_gpu.attention_choice import choose
+from vramcast.torch_versions import CUDNN_OF_WHEEL, Version
+from vramcast.virtual_gpu import attention_choice
 
 H200, RTX_4090, B200 = (9, 0), (8, 9), (10, 0)
 OLD, DROPOUT, NEW = (2, 11), (2, 12), (2, 14)
+
+
+def choose(capability: tuple[int, int], *arguments: Any) -> str:
+    """With the cuDNN of that version's wheel, whichever is installed here."""
+    version: Version = arguments[-1]
+    return attention_choice.choose(capability, *arguments, cudnn=CUDNN_OF_WHEEL[version])
 
 
 def made(*shape: int, dtype: torch.dtype = torch.bfloat16, trains: bool = True) -> torch.Tensor:
@@ -59,3 +68,48 @@ def test_inputs_that_start_between_two_vectors() -> None:
     q = whole[1:].view(2, 8, 128, 64)
     assert choose(RTX_4090, q, q, q, None, 0.0, False, False, OLD) == "efficient"
     assert choose(RTX_4090, q, q, q, None, 0.0, False, False, NEW) == "math"
+
+
+@pytest.mark.parametrize(
+    ("version", "card", "backend"),
+    [
+        ((2, 6), H200, "flash"),
+        ((2, 8), H200, "flash"),
+        ((2, 9), H200, "cudnn"),
+        ((2, 10), H200, "flash"),  # its cuDNN 9.10 is too old to go first
+        ((2, 11), H200, "cudnn"),
+        ((2, 6), B200, "math"),  # no kernels for Blackwell yet
+        ((2, 8), B200, "flash"),
+        ((2, 9), B200, "cudnn"),
+        ((2, 6), RTX_4090, "flash"),
+        ((2, 14), RTX_4090, "flash"),
+    ],
+)
+def test_which_kernel_is_asked_first(version: Version, card: tuple[int, int], backend: str) -> None:
+    q = made(2, 8, 128, 64)
+    assert choose(card, q, q, q, None, 0.0, False, False, version) == backend
+
+
+@pytest.mark.parametrize(
+    ("version", "cudnn", "width", "backend"),
+    [
+        ((2, 9), 91002, 256, "cudnn"),
+        ((2, 9), 90900, 256, "flash"),
+        ((2, 13), 92000, 256, "flash"),
+        ((2, 13), 92300, 256, "cudnn"),
+        ((2, 10), 91002, 128, "flash"),
+        ((2, 10), 91600, 128, "cudnn"),
+    ],
+)
+def test_the_cudnn_that_is_there(version: Version, cudnn: int, width: int, backend: str) -> None:
+    q = made(2, 8, 128, width)
+    assert attention_choice.choose(H200, q, q, q, None, 0.0, False, False, version, cudnn) == backend
+
+
+def test_cudnn_alone_is_asked_last_by_old_versions() -> None:
+    q, one = made(2, 8, 128, 64), made(2, 8, 1, 64)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.CUDNN_ATTENTION):
+        assert choose(H200, q, q, q, None, 0.0, False, False, (2, 6)) == "cudnn"
+        with pytest.raises(RuntimeError, match="No available kernel"):
+            choose(H200, one, q, q, None, 0.0, False, False, (2, 8))
+        assert choose(H200, one, q, q, None, 0.0, False, False, (2, 9)) == "cudnn"

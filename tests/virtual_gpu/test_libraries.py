@@ -56,8 +56,10 @@ def test_from_pretrained_reads_no_weights(tmp_path: Path) -> None:
     earlier = tmp_path / "run"
     tiny_gpt2().save_pretrained(earlier)
     size = os.path.getsize(earlier / "model.safetensors")
+    major, minor = (int(part) for part in transformers.__version__.split(".")[:2])
+    dtype = "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
     with vramcast.virtual_gpu("rtx-4090") as gpu:
-        for options, item in (({}, 4), ({"dtype": torch.bfloat16}, 2), ({"device_map": "cuda"}, 4)):
+        for options, item in (({}, 4), ({dtype: torch.bfloat16}, 2), ({"device_map": "cuda"}, 4)):
             held, model = growth(
                 lambda options=options: transformers.GPT2LMHeadModel.from_pretrained(tmp_path, **options).cuda()
             )
@@ -85,6 +87,7 @@ def test_the_trainer_runs(tmp_path: Path) -> None:
             logging_steps=1,
             report_to=[],
             bf16=True,
+            optim="adamw_torch_fused",
             disable_tqdm=True,
         )
         trainer = transformers.Trainer(

@@ -6,6 +6,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from enum import Enum
 
+from vramcast.torch_versions import version_of
+
 ADDRESS_BITS = 48
 """Device addresses lie below 2**47 on x86-64, and AddressSpace stays below 2**48."""
 
@@ -16,7 +18,7 @@ COUNTER_BITS = 40
 class TieBreak(Enum):
     """Which of two free blocks of one size is taken first. It changed from version to version.
 
-    torch 2.11 compares addresses (BlockComparatorSize); 2.12 the order in which block objects were made
+    torch up to 2.11 compares addresses (BlockComparatorSize); 2.12 the order in which block objects were made
     (BlockComparatorRegistrationCounter); 2.13 and 2.14 the order in which segments were made, then addresses
     (BlockComparatorSizeCounterAddress). The names are those of c10/cuda/CUDACachingAllocator.cpp.
     """
@@ -28,10 +30,10 @@ class TieBreak(Enum):
     @classmethod
     def of_torch(cls, version: str) -> TieBreak:
         """The rule of a torch version such as "2.11.0+cu130"."""
-        major, minor = (int(part) for part in version.split(".")[:2])
-        if (major, minor) < (2, 12):
+        number = version_of(version)
+        if number < (2, 12):
             return cls.ADDRESS
-        return cls.BLOCK_ORDER if (major, minor) == (2, 12) else cls.SEGMENT_ORDER
+        return cls.BLOCK_ORDER if number == (2, 12) else cls.SEGMENT_ORDER
 
 
 class Ranks:

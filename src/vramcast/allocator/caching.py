@@ -1,4 +1,4 @@
-"""PyTorch's CUDA caching allocator, replayed (c10/cuda/CUDACachingAllocator.cpp, torch 2.11 to 2.14)."""
+"""PyTorch's CUDA caching allocator, replayed (c10/cuda/CUDACachingAllocator.cpp, torch 2.6 to 2.14)."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from vramcast.allocator.expandable import ExpandableSegments, expanded_bytes
 from vramcast.allocator.private_pools import pool_of
 from vramcast.allocator.snapshot import Segment, memory_stats, segments
 from vramcast.errors import UsageError
+from vramcast.torch_versions import WHOLE_CARD_IS_NO_LIMIT, version_of
 
 
 class CachingAllocator:
@@ -46,10 +47,11 @@ class CachingAllocator:
         allowed_bytes: the limit of set_per_process_memory_fraction, checked before the driver is asked.
         device_total_bytes: the card's memory as torch reports it; needed for a memory fraction, and it sets how many
             addresses an expandable segment has.
-        torch_version: which version's tie rule between equal blocks to follow.
+        torch_version: whose rules to follow (which of two equal blocks goes first, what a whole fraction means).
         address_of_segment: where the next segment (or the address range of an expandable one) lies.
         """
         tie_break = TieBreak.of_torch(torch_version)
+        self._version = version_of(torch_version)
         self._device = DeviceMemory(capacity_bytes, address_of_segment)
         self._ranks = Ranks(tie_break)
         self._small = Pool(is_small=True, tie_break=tie_break)
@@ -104,7 +106,7 @@ class CachingAllocator:
 
     def set_memory_fraction(self, fraction: float) -> None:
         """torch.cuda.set_per_process_memory_fraction."""
-        if fraction >= 1.0:
+        if fraction >= 1.0 and self._version >= WHOLE_CARD_IS_NO_LIMIT:
             self.set_allowed(None)
         elif self._device_total_bytes is None:
             raise UsageError("a memory fraction needs the card's total memory (device_total_bytes)")

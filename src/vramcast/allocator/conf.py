@@ -1,7 +1,8 @@
-"""PYTORCH_ALLOC_CONF, read as torch 2.11 to 2.14 read it.
+"""PYTORCH_ALLOC_CONF, read as torch 2.6 to 2.14 read it.
 
 The keys and their rules are those of c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp. A key of any
-of these versions is accepted whatever torch is installed here: the prediction may be for another machine.
+of these versions is accepted whatever torch is installed here: the prediction may be for another machine. What the
+torch of a run would refuse is said by `refused_by`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from vramcast.allocator.constants import (
     UNLIMITED,
 )
 from vramcast.allocator.errors import AllocatorConfError, BackendNotModelled
+from vramcast.torch_versions import PYTORCH_ALLOC_CONF, SPLIT_SIZE_OF_A_SEGMENT, Version, in_words
 
 ROUNDUP_INTERVALS = 16
 """roundup_power2_divisions keeps one number for each power of two from 1 MiB to 32 GiB (and above)."""
@@ -62,13 +64,16 @@ class AllocatorConf:
             conf = reader(conf, value)
         return conf
 
-    @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> AllocatorConf:
-        """What torch would read from these environment variables; the first one that is set counts."""
-        for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-            if name in environ:
-                return cls.parse(environ[name])
-        return cls()
+    def refused_by(self, version: Version) -> list[str]:
+        """Why torch of this version would not start with these settings, one reason a setting."""
+        reasons = []
+        for key, value in _split(self.text):
+            since = _SINCE.get(key, (0, 0))
+            if version < since:
+                reasons.append(f"torch {in_words(version)} does not know '{key}', which came with {in_words(since)}")
+            elif key in _MORE_THAN_A_SEGMENT and version < SPLIT_SIZE_OF_A_SEGMENT and _integer(key, value) <= 20:
+                reasons.append(f"torch {in_words(version)} wants '{key}' to be more than 20")
+        return reasons
 
     def round_bytes(self, size_bytes: int) -> int:
         """The block size a request is rounded up to (round_size)."""
@@ -79,6 +84,14 @@ class AllocatorConf:
         if divisions > 1 and size_bytes > MIN_BLOCK_BYTES * divisions:
             return _round_to_division(size_bytes, divisions)
         return (size_bytes + MIN_BLOCK_BYTES - 1) & -MIN_BLOCK_BYTES
+
+
+def from_environment(environ: Mapping[str, str], version: Version) -> str | None:
+    """The settings that torch reads from these environment variables; the first one that is set counts."""
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        if name in environ and (name != "PYTORCH_ALLOC_CONF" or version >= PYTORCH_ALLOC_CONF):
+            return environ[name]
+    return None
 
 
 def _round_to_division(size_bytes: int, divisions: int) -> int:
@@ -287,3 +300,17 @@ for _key, _check in {
     "release_lock_on_hipmalloc": _boolean,
 }.items():
     _READERS[_key] = _no_effect(_key, _check)
+
+_SINCE: dict[str, Version] = {
+    "graph_capture_record_stream_reuse": (2, 9),
+    "large_segment_size_mb": (2, 11),
+    "per_process_memory_fraction": (2, 10),
+    "pinned_free_catch_all": (2, 12),
+    "pinned_max_cached_size_mb": (2, 13),
+    "pinned_max_round_threshold_mb": (2, 13),
+    "pinned_reserve_segment_size_mb": (2, 10),
+    "throw_on_cudamalloc_oom": (2, 12),
+}
+"""Keys that the oldest version does not know."""
+
+_MORE_THAN_A_SEGMENT = ("max_split_size_mb", "max_non_split_rounding_mb")

@@ -1,4 +1,4 @@
-"""Sizes fixed in PyTorch's CUDA caching allocator (c10/core/AllocatorConfig.h, torch 2.11 to 2.14)."""
+"""Sizes fixed in PyTorch's CUDA caching allocator (c10/core/AllocatorConfig.h, torch 2.6 to 2.14)."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import sys
 from types import ModuleType
 
 from vramcast.gpus import GpuSpec
+from vramcast.virtual_gpu import installed_torch  # noqa: F401  (first: it refuses a torch that is too old)
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
 from vramcast.virtual_gpu.rules import rule
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 
 from vramcast.allocator import AllocatorConf
+from vramcast.allocator.conf import from_environment
 from vramcast.errors import UsageError
-
-VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""The first that is set counts."""
+from vramcast.virtual_gpu.installed_torch import INSTALLED
 
 
 class AllocatorSettings:
@@ -17,7 +16,7 @@ class AllocatorSettings:
     def __init__(self, asked: str | None) -> None:
         """`asked`: what to predict for instead of what the environment says now."""
         self._seen = _environment()
-        self.conf = AllocatorConf.parse(self._seen if asked is None else asked)
+        self.conf = AllocatorConf.parse((self._seen or "") if asked is None else asked)
 
     def read(self) -> bool:
         """Read the environment again; true where the program has changed it."""
@@ -36,7 +35,7 @@ class AllocatorSettings:
         now = _environment()
         if now == self._seen:
             return None
-        name = next((name for name in VARIABLES if name in os.environ), VARIABLES[0])
+        name = "PYTORCH_CUDA_ALLOC_CONF" if "PYTORCH_CUDA_ALLOC_CONF" in os.environ else "PYTORCH_ALLOC_CONF"
         return f"{name}={now or ''} was set after CUDA had been initialized: PyTorch ignores it, and so does this"
 
 
@@ -49,4 +48,4 @@ def _parsed(text: str, before: AllocatorConf | None = None) -> AllocatorConf:
 
 
 def _environment() -> str | None:
-    return next((os.environ[name] for name in VARIABLES if name in os.environ), None)
+    return from_environment(os.environ, INSTALLED)

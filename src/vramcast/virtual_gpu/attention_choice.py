@@ -2,11 +2,7 @@
 
 Follows the checks of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and the calls of
 aten/src/ATen/native/transformers/attention.cpp, as they are in the torch that is installed. torch 2.11 was measured;
-what changed since was read off sources, and for 2.14 off the messages in its libraries:
-
-2.12  cuDNN is passed over where the dropout probability is not a multiple of 1/16
-2.14  one head of keys and values serves all queries in each fused kernel; the memory-efficient kernel takes grouped
-      heads, and inputs that start at a multiple of 16 bytes only; cuDNN takes heads of 256, no more than 65535 of them
+what other versions do otherwise was read off their sources (torch_versions.py).
 """
 
 from __future__ import annotations
@@ -18,13 +14,29 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.torch_versions import (
+    ALIGNED_EFFICIENT_ATTENTION,
+    BLACKWELL_ATTENTION,
+    CUDNN_192_AND_128,
+    CUDNN_ATTENTION_DROPOUT_GAP,
+    CUDNN_ATTENTION_FIRST,
+    CUDNN_ATTENTION_FIRST_IF_NEW,
+    CUDNN_DROPOUT_IN_SIXTEENTHS,
+    CUDNN_HEADS_MUST_FIT,
+    CUDNN_HEADS_OF_256,
+    CUDNN_SINGLE_QUERIES,
+    CUDNN_WIDE_HEADS,
+    ONE_HEAD_FOR_ALL,
+    Version,
+)
+from vramcast.virtual_gpu.installed_torch import INSTALLED, cudnn_version
+
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.machine import Machine
 
 Tensor = torch.Tensor
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
-_INSTALLED = tuple(int(part) for part in torch.__version__.split(".")[:2])
 _MOST_CUDNN_HEADS = 65535
 
 
@@ -82,11 +94,13 @@ def choose(
     dropout: float,
     causal: bool,
     gqa: bool,
-    version: tuple[int, ...] = _INSTALLED,
+    version: Version = INSTALLED,
+    cudnn: int | None = None,
     order: Sequence[str] | None = None,
 ) -> str:
-    """ "cudnn", "flash", "efficient" or "math"; `version`: of torch, `order`: in which they are tried, where that is
-    not the card's own. Raises as select_sdp_backend does where the program allows none that can do it."""
+    """ "cudnn", "flash", "efficient" or "math"; `version`: of torch, `cudnn`: of cuDNN if it is not the one here,
+    `order`: in which they are tried, where that is not the card's own. Raises as select_sdp_backend does where the
+    program allows none that can do it."""
     cuda: Any = torch.backends.cuda
     if not any((cuda.math_sdp_enabled(), cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(),
                 cuda.cudnn_sdp_enabled())):  # fmt: skip
@@ -94,38 +108,61 @@ def choose(
             "No viable backend for scaled_dot_product_attention was found. "
             "This is likely due to turning off both the math kernel and the fused kernels."
         )
-    checks = {"cudnn": _can_cudnn, "flash": _can_flash, "efficient": _can_efficient}
-    fused = all(t.dim() == 4 for t in (q, k, v))
-    for backend in card_order(capability) if order is None else order:
+    cudnn = cudnn_version() if cudnn is None else cudnn
+    checks = {"flash": _can_flash, "efficient": _can_efficient}
+    fused = all(t.dim() == 4 for t in (q, k, v)) and not (capability > (9, 0) and version < BLACKWELL_ATTENTION)
+    for backend in card_order(capability, version, cudnn) if order is None else order:
         if backend == "math":
             if cuda.math_sdp_enabled():
                 return "math"
         elif backend == "overrideable":
             if torch._C._get_overrideable_sdp_enabled():
                 raise RuntimeError("Invalid backend")
-        elif fused and checks[backend](capability, q, k, v, mask, dropout, causal, gqa, version):
+        elif not fused:
+            continue
+        elif backend == "cudnn":
+            if _can_cudnn(capability, q, k, v, mask, dropout, gqa, version, cudnn):
+                return "cudnn"
+        elif checks[backend](capability, q, k, v, mask, dropout, causal, gqa, version):
             return backend
     raise RuntimeError("No available kernel. Aborting execution.")
 
 
-def card_order(capability: tuple[int, int]) -> list[str]:
-    """In which order PyTorch tries the kernels unless it is told another one (check_prefer_cudnn_attention)."""
-    if capability[0] in (9, 10):
-        return ["cudnn", "flash", "efficient", "math", "overrideable"]
-    return ["flash", "efficient", "math", "cudnn", "overrideable"]
+def card_order(capability: tuple[int, int], version: Version = INSTALLED, cudnn: int | None = None) -> list[str]:
+    """In which order PyTorch tries the kernels unless it is told another one."""
+    cudnn = cudnn_version() if cudnn is None else cudnn
+    order = ["flash", "efficient", "math", "cudnn"]
+    if prefers_cudnn(capability, version, cudnn):
+        order = ["cudnn", "flash", "efficient", "math"]
+    return [*order, "overrideable"] if hasattr(torch._C, "_get_overrideable_sdp_enabled") else order
+
+
+def prefers_cudnn(cc: tuple[int, int], version: Version, cudnn: int) -> bool:
+    """check_prefer_cudnn_attention."""
+    if version < CUDNN_ATTENTION_FIRST or cc[0] not in (9, 10):
+        return False
+    if version < CUDNN_ATTENTION_FIRST_IF_NEW:
+        return cudnn >= 90900 and cc[1] == 0
+    return cudnn > 91500
 
 
 _BACKENDS = ["math", "flash", "efficient", "cudnn", "overrideable"]
 """By their number in at::SDPBackend."""
 
 
-def _order_in_force() -> list[str]:
+def _order_in_force() -> list[str] | None:
+    """None before torch could be told one."""
+    if not hasattr(torch._C, "_get_sdp_priority_order"):
+        return None
     return [_BACKENDS[number] for number in torch._C._get_sdp_priority_order()]
 
 
 @contextmanager
 def card_order_in_force(capability: tuple[int, int]) -> Iterator[None]:
     """torch.nn.attention.sdpa_kernel(..., set_priority=True) starts from the card's order, and ends with it."""
+    if not hasattr(torch._C, "_get_sdp_priority_order"):
+        yield
+        return
     before = torch._C._get_sdp_priority_order()
     torch._C._set_sdp_priority_order([_BACKENDS.index(name) for name in card_order(capability)])
     try:
@@ -138,11 +175,11 @@ def _same_dtype(dtypes: tuple[torch.dtype, ...], *tensors: Tensor) -> bool:
     return all(t.dtype == tensors[0].dtype for t in tensors) and tensors[0].dtype in dtypes
 
 
-def _heads_fit(q: Tensor, k: Tensor, v: Tensor, gqa: bool, same_kv: bool, version: tuple[int, ...]) -> bool:
+def _heads_fit(q: Tensor, k: Tensor, v: Tensor, gqa: bool, same_kv: bool, version: Version) -> bool:
     if not q.size(0) == k.size(0) == v.size(0):
         return False
     heads, k_heads, v_heads = q.size(1), k.size(1), v.size(1)
-    if version >= (2, 14) and k_heads == v_heads == 1:
+    if version >= ONE_HEAD_FOR_ALL and k_heads == v_heads == 1:
         return True
     if gqa:
         if same_kv and k_heads != v_heads:
@@ -162,8 +199,8 @@ def _nonempty(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _can_cudnn(
-    cc: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, gqa: bool,
-    version: tuple[int, ...],
+    cc: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, gqa: bool,
+    version: Version, cudnn: int,
 ) -> bool:  # fmt: skip
     if not torch.backends.cuda.cudnn_sdp_enabled() or cc < (8, 0) or not _same_dtype(_HALF, q, k, v):
         return False
@@ -173,29 +210,39 @@ def _can_cudnn(
         return False
     if not _nonempty(q, k, v) or not _dense_last(q, k, v, mask, ignore_single=True):
         return False
-    if not _heads_fit(q, k, v, gqa, False, version):
+    if version >= CUDNN_HEADS_MUST_FIT and not _heads_fit(q, k, v, gqa, False, version):
         return False
-    if version >= (2, 12) and (16 * dropout) % 1:
+    if version >= CUDNN_DROPOUT_IN_SIXTEENTHS and (16 * dropout) % 1:
         return False
-    if version >= (2, 14) and max(q.size(0), q.size(1)) > _MOST_CUDNN_HEADS:
+    if version >= CUDNN_ATTENTION_DROPOUT_GAP and dropout and 91100 < cudnn < 91400:
+        return False
+    if version >= CUDNN_HEADS_OF_256 and max(q.size(0), q.size(1)) > _MOST_CUDNN_HEADS:
         return False
     d_qk, d_v = q.size(3), v.size(3)
-    if not _head_fits_cudnn(cc, d_qk, d_v, any(t.requires_grad for t in (q, k, v)), version) or d_qk % 8 or d_v % 8:
+    trains = any(t.requires_grad for t in (q, k, v))
+    if not _head_fits_cudnn(cc, d_qk, d_v, trains, version, cudnn) or d_qk % 8 or d_v % 8:
         return False
-    return k.size(2) != 1 and not (dropout and q.size(2) == 1)
+    single_query = q.size(2) == 1 and (bool(dropout) or version < CUDNN_SINGLE_QUERIES)
+    return k.size(2) != 1 and not single_query
 
 
-def _head_fits_cudnn(cc: tuple[int, int], d_qk: int, d_v: int, trains: bool, version: tuple[int, ...]) -> bool:
-    if version >= (2, 14) and (cc == (9, 0) or cc[0] == 10):
-        backward = max(d_qk, d_v) <= 128 or (d_qk, d_v) in ((192, 128), (256, 256))
-        return max(d_qk, d_v) <= 256 and (backward or not trains)
-    limit = 256 if cc == (9, 0) else 192 if cc[0] == 10 and (d_qk, d_v) == (192, 128) else 128
-    return max(d_qk, d_v) <= limit
+def _head_fits_cudnn(cc: tuple[int, int], d_qk: int, d_v: int, trains: bool, version: Version, cudnn: int) -> bool:
+    hopper, blackwell, widest = cc == (9, 0), cc[0] == 10, max(d_qk, d_v)
+    if version >= CUDNN_HEADS_OF_256:
+        if (hopper or blackwell) and cudnn > 92200:
+            backward = widest <= 128 or (d_qk, d_v) in ((192, 128), (256, 256))
+            return widest <= 256 and (backward or not trains)
+        return widest <= 128 or ((hopper or blackwell) and cudnn >= 91100 and (d_qk, d_v) == (192, 128))
+    if hopper and version >= CUDNN_WIDE_HEADS and cudnn >= (90501 if version < CUDNN_ATTENTION_FIRST else 91000):
+        return widest <= 256
+    if blackwell and version >= CUDNN_192_AND_128 and cudnn >= 91100 and (d_qk, d_v) == (192, 128):
+        return True
+    return widest <= 128
 
 
 def _can_flash(
     cc: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, gqa: bool,
-    version: tuple[int, ...],
+    version: Version,
 ) -> bool:  # fmt: skip
     if not torch.backends.cuda.flash_sdp_enabled() or cc < (8, 0) or mask is not None:
         return False
@@ -218,7 +265,7 @@ def _can_flash(
 
 def _can_efficient(
     cc: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, gqa: bool,
-    version: tuple[int, ...],
+    version: Version,
 ) -> bool:  # fmt: skip
     if not torch.backends.cuda.mem_efficient_sdp_enabled() or cc < (5, 0):
         return False
@@ -232,11 +279,12 @@ def _can_efficient(
     d_qk, d_v = q.size(-1), v.size(-1)
     if d_qk != k.size(-1) or d_qk % alignment or d_v % alignment or not d_qk or not d_v:
         return False
-    if version >= (2, 14):
-        if not _heads_fit(q, k, v, gqa, True, version):
-            return False
+    if version >= ALIGNED_EFFICIENT_ATTENTION and cc >= (8, 0):
         nbytes = alignment * q.element_size()
-        if cc >= (8, 0) and any(t.storage_offset() * t.element_size() % nbytes for t in (q, k, v) if t.numel()):
+        if any(t.storage_offset() * t.element_size() % nbytes for t in (q, k, v) if t.numel()):
+            return False
+    if version >= ONE_HEAD_FOR_ALL:
+        if not _heads_fit(q, k, v, gqa, True, version):
             return False
     elif not q.size(1) == k.size(1) == v.size(1):  # grouped heads go to the math path (measured, torch 2.11)
         return False

@@ -602,6 +602,7 @@ class _Reader:
 
     def __init__(self, inner: Any, device: Any, machine: Machine) -> None:
         self._inner = inner
+        device = "cpu" if device is None else device
         self._device = torch.device("cuda", device) if isinstance(device, int) else torch.device(str(device))
         self._machine = machine
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
+from vramcast.torch_versions import FUSED_RMS_NORM
 from vramcast.virtual_gpu import attention_choice, batch_norm_choice, fused_norm, recurrent
+from vramcast.virtual_gpu.installed_torch import INSTALLED
 
 _KEYS = ("AutogradMeta", "Meta")
 
@@ -33,12 +35,13 @@ class Composites:
             "one_hot": one_hot,
             "softmax.int": softmax,
             "log_softmax.int": log_softmax,
-            "rms_norm": fused_norm.rms_norm_for(self._machine.op_log),
             "mish_backward": fused_norm.mish_backward_for(self._machine.op_log),
             "gru_cell": gru_cell,
             "lstm_cell": lstm_cell,
             **recurrent.functions(self._machine),
         }
+        if INSTALLED >= FUSED_RMS_NORM:
+            functions["rms_norm"] = fused_norm.rms_norm_for(self._machine.op_log)
         for key in _KEYS:
             library: Any = torch._C._dispatch_library("IMPL", "aten", key, "vramcast/composites.py", 0)
             for name, function in functions.items():

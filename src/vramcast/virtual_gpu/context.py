@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +17,7 @@ from vramcast.allocator import CachingAllocator, OutOfMemory
 from vramcast.errors import UsageError
 from vramcast.factories import without_collections
 from vramcast.gpus import GpuSpec, find_gpu
+from vramcast.torch_versions import PYTORCH_ALLOC_CONF, in_words, what_is_assumed
 from vramcast.trace import Growth, Note, StepTrace, TraceBuilder
 from vramcast.trace.calls import ITERATION, ITERATION_END
 from vramcast.virtual_gpu import (
@@ -39,6 +41,7 @@ from vramcast.virtual_gpu.cached_tensors import forget_cached_tensors
 from vramcast.virtual_gpu.composites import Composites
 from vramcast.virtual_gpu.device_memory import context_bytes
 from vramcast.virtual_gpu.functions import device_context_function
+from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.ledger import AUTOCAST_COPIES, Ledger
 from vramcast.virtual_gpu.machine import Machine
 from vramcast.virtual_gpu.position import Position
@@ -89,6 +92,19 @@ class VirtualGpu:
         self._machine.change_allocator_settings = self._change_settings
         self._machine.libraries.on_load = self._set_capacity
         self._set_capacity()
+        self._note_version(from_environment=allocator_conf is None)
+
+    def _note_version(self, *, from_environment: bool) -> None:
+        """What the version of torch means for this prediction, where it is not what a user expects."""
+        assumed = what_is_assumed(torch.__version__)
+        if assumed is not None:
+            self._machine.note("torch", assumed)
+        for reason in self._settings.conf.refused_by(INSTALLED):
+            self._machine.note("allocator", f"{reason}: it would stop at the first allocation")
+        if from_environment and "PYTORCH_ALLOC_CONF" in os.environ and INSTALLED < PYTORCH_ALLOC_CONF:
+            self._machine.note(
+                "allocator", f"torch {in_words(INSTALLED)} reads PYTORCH_CUDA_ALLOC_CONF, not PYTORCH_ALLOC_CONF"
+            )
 
     @property
     def capacity_bytes(self) -> int:
@@ -212,7 +228,7 @@ class VirtualGpu:
         put(torch._C, "_cuda_attach_out_of_memory_observer", self._ledger.out_of_memory_observers.append)
         put(torch.backends.cudnn, "is_available", lambda: True)
         put(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.device.type == "cuda")
-        put(torch.backends.cudnn.rnn, "get_cudnn_mode", recurrent.cudnn_mode)
+        put(importlib.import_module("torch.backends.cudnn.rnn"), "get_cudnn_mode", recurrent.cudnn_mode)
         put(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
         put(patches.Generator, "active", True)
         put(torch, "Generator", patches.Generator)

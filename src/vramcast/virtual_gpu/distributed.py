@@ -22,6 +22,7 @@ def install(put: Patches, machine: Machine) -> None:
         put.set(torch.multiprocessing, name, _in_this_process(getattr(torch.multiprocessing, name)))
     put.set(torch.nn.parallel.comm, "scatter", _scatter)
     if torch.distributed.is_available():
+        _install_collectives()
         start = _starter(torch.distributed.init_process_group)
         put.everywhere("init_process_group", torch.distributed.init_process_group, start)
         put.set(torch.distributed, "is_nccl_available", lambda: True)
@@ -29,6 +30,34 @@ def install(put: Patches, machine: Machine) -> None:
         parallel = torch.nn.parallel.DistributedDataParallel
         put.set(parallel, "__init__", _with_hook(parallel.__init__, parallel.register_comm_hook))
         put.set(parallel, "register_comm_hook", lambda *args, **kwargs: None)
+
+
+_collectives: list[Any] = []
+
+
+def _install_collectives() -> None:
+    """Kernels for tensors without data, which torch has itself since 2.11: in a world of one nothing is moved."""
+    if _collectives or torch._C._dispatch_has_kernel_for_dispatch_key("c10d::broadcast_", "Meta"):
+        return
+    library = torch.library.Library("c10d", "IMPL")
+    for name in torch._C._dispatch_get_all_op_names():
+        if name.startswith("c10d::"):
+            returns = len(getattr(torch.ops.c10d, name.removeprefix("c10d::")).default._schema.returns)
+            library.impl(name.removeprefix("c10d::"), _collective(returns), "Meta")
+    _collectives.append(library)
+
+
+def _collective(returns: int) -> Callable[..., Any]:
+    """Returns what the schema says: nothing, the work, or the first argument and the work."""
+
+    def run(first: Any, *rest: Any) -> Any:
+        if returns == 0:
+            return None
+        group = torch.distributed.distributed_c10d._get_default_group()
+        work = group._get_backend(torch.device("cuda")).barrier().boxed()
+        return work if returns == 1 else (first, work)
+
+    return run
 
 
 def _starter(original: Callable[..., Any]) -> Callable[..., Any]:

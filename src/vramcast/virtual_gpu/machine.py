@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.allocator.driver_events import CUBLAS_HANDLE, CUDNN_HANDLE
+from vramcast.torch_versions import KEPT_LT_WORKSPACE
 from vramcast.virtual_gpu.cuda_graphs import CudaGraphs
 from vramcast.virtual_gpu.guesses import Guesses
+from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.ledger import INPUTS, Ledger
 from vramcast.virtual_gpu.op_log import OpLog
 from vramcast.virtual_gpu.position import Position
@@ -22,6 +24,11 @@ from vramcast.virtual_gpu.workspaces.problem import ConvolutionProblem
 
 FITTED_CONVOLUTIONS = (
     'workspaces fitted to cuDNN\'s choices; `pip install "vramcast[cudnn]"` lets vramcast ask cuDNN itself'
+)
+OLD_CUDNN = (
+    "workspaces fitted to cuDNN's choices, because the cuDNN of this torch cannot be asked. Put a newer one into a "
+    "folder of its own and name it: pip install --target FOLDER nvidia-cudnn-cu12 nvidia-cublas-cu12; "
+    "export VRAMCAST_CUDNN=FOLDER"
 )
 
 if TYPE_CHECKING:
@@ -89,9 +96,14 @@ class Machine:
             self.ledger.driver_event(CUBLAS_HANDLE)
             self.ledger.keep_workspace(self.workspaces.cublas_handle())
             self.libraries.add("cublas-backward" if key[0] else "cublas")
-        if lt and (*key[:2], True) not in self._cublas_handles:
+        workspace_bytes = self.workspaces.cublas_lt() if lt else None
+        if workspace_bytes is None:
+            return
+        if INSTALLED < KEPT_LT_WORKSPACE:
+            self.ledger.transient([workspace_bytes])
+        elif (*key[:2], True) not in self._cublas_handles:
             self._cublas_handles.add((*key[:2], True))
-            self.ledger.keep_workspace(self.workspaces.cublas_lt())
+            self.ledger.keep_workspace(workspace_bytes)
 
     def cudnn_dropout_state(self) -> torch.Tensor:
         """cuDNN's random states for RNN dropout: made once, kept for the process."""
@@ -147,7 +159,7 @@ class Machine:
         self.use_cudnn()
         if not self._told_of_fit and open_cudnn() is None:
             self._told_of_fit = True
-            self.note("convolutions", FITTED_CONVOLUTIONS)
+            self.note("convolutions", FITTED_CONVOLUTIONS if torch.version.cuda is None else OLD_CUDNN)
 
     def synchronize(self) -> None:
         self.graphs.refuse_synchronizing()

@@ -162,6 +162,8 @@ def _torch_settings() -> Iterator[None]:
         torch.set_default_dtype(before[1])
         if _default_device() != before[2]:
             torch.set_default_device(before[2])
+            if before[2] is None:  # older versions of get_default_device fail on the None that this leaves
+                del torch._GLOBAL_DEVICE_CONTEXT.device_context
 
 
 def _default_device() -> torch.device | None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.torch_versions import (
+    LARGE_CUBLAS_WORKSPACE_BLACKWELL,
+    LARGE_CUBLAS_WORKSPACE_THOR,
+    ONE_CUBLAS_WORKSPACE,
+    Version,
+)
+from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.workspaces.batch_norm import batch_norm_workspace_bytes
 from vramcast.virtual_gpu.workspaces.convolution import (
     benchmarked_workspaces,
@@ -33,20 +42,33 @@ MIB = 1 << 20
 
 
 class WorkspaceRules:
-    def __init__(self, gpu: GpuSpec) -> None:
+    def __init__(self, gpu: GpuSpec, version: Version = INSTALLED) -> None:
         self.gpu = gpu
+        self._version = version
         self._card = Card(
             gpu.compute_capability, gpu.sm_count or SM_COUNT_UNKNOWN, gpu.l2_bytes or L2_BYTES_UNKNOWN,
             gpu.total_memory_bytes,
         )  # fmt: skip
 
     def cublas_handle(self) -> int:
-        """CUBLAS_WORKSPACE_CONFIG's default: eight 4096 KiB buffers on sm_90, else :4096:2:16:8."""
-        return 32 * MIB if self.gpu.compute_capability[0] == 9 else 8320 * 1024
+        """CUBLAS_WORKSPACE_CONFIG; its default is eight 4096 KiB buffers on the larger cards, else :4096:2:16:8."""
+        buffers = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+        if buffers:
+            return sum(int(kib) * 1024 * int(count) for kib, count in buffers)
+        return 32 * MIB if self.gpu.compute_capability[0] in self._large_workspaces() else 8320 * 1024
 
-    def cublas_lt(self) -> int:
-        """CUBLASLT_WORKSPACE_SIZE's default."""
-        return MIB
+    def _large_workspaces(self) -> tuple[int, ...]:
+        if self._version >= LARGE_CUBLAS_WORKSPACE_THOR:
+            return (9, 10, 11, 12)
+        return (9, 10, 12) if self._version >= LARGE_CUBLAS_WORKSPACE_BLACKWELL else (9,)
+
+    def cublas_lt(self) -> int | None:
+        """CUBLASLT_WORKSPACE_SIZE, in KiB; None where cuBLASLt works in the workspace of cuBLAS."""
+        unified = os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE")
+        if unified == "1" or (self._version >= ONE_CUBLAS_WORKSPACE and unified != "0"):
+            return None
+        size = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
+        return int(size) * 1024 if size.isdecimal() else MIB
 
     def convolution(self, problem: ConvolutionProblem) -> Iterator[int]:
         """Of cuDNN's plans, best first; what comes after the first is only asked for when that is refused."""

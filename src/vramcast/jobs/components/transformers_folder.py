@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,18 @@ def build(key: str, component: Component, dtype: torch.dtype) -> Built:
     arguments = dict(component.arguments)
     if not component.trust_remote_code:
         check_transformers(f"{key}.arguments", arguments, _plain_class(model_class, config))
+    arguments = {_dtype_argument(): dtype, **arguments}
     if model_class.__name__.startswith("Auto"):
-        module = model_class.from_config(
-            config, dtype=dtype, trust_remote_code=component.trust_remote_code, **arguments
-        )
+        module = model_class.from_config(config, trust_remote_code=component.trust_remote_code, **arguments)
     else:
-        module = model_class._from_config(config, dtype=dtype, **arguments)
+        module = model_class._from_config(config, **arguments)
     return Built(module=module, config=config.to_dict(), family="transformers")
+
+
+def _dtype_argument() -> str:
+    """`dtype` was called `torch_dtype` before transformers 4.56."""
+    version = importlib.metadata.version("transformers").split(".")
+    return "dtype" if (int(version[0]), int(version[1])) >= (4, 56) else "torch_dtype"
 
 
 def _config(folder: Path, raw: dict[str, Any], component: Component) -> Any:

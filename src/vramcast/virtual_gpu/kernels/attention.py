@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from vramcast.torch_versions import FLASH_ROUNDS_TO_64, FLASH_ROUNDS_TO_256, FLASH_SEEDS_ON_CARD, Version
+from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 
 CUDNN_WORKSPACE_PAD = 256
@@ -96,7 +98,12 @@ def efficient_accumulators(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) ->
 
 @kernel("aten::_scaled_dot_product_flash_attention")
 def flash_forward(call: Call) -> Any:
-    return call.run()
+    if INSTALLED >= FLASH_SEEDS_ON_CARD:
+        return call.run()
+    out = list(call.mode.calls.run(call.func, call.args, call.kwargs, call.known))
+    out[6], out[7] = _host_scalar(), _host_scalar()
+    call.mode.adopt(out, call.device)
+    return tuple(out)
 
 
 @kernel("aten::_scaled_dot_product_flash_attention_backward")
@@ -108,15 +115,21 @@ def flash_backward(call: Call) -> Any:
     out = call.run()
     batch, heads, length, width = q.shape
     rows = batch * heads * (-(-length // 128) * 128)
-    multiple = 32 if width <= 128 else 64
-    padded_width = -(-width // multiple) * multiple
-    sizes = [4 * rows, 4 * rows * padded_width]
+    sizes = [4 * rows, 4 * rows * flash_padded_width(width)]
     if heads != k.size(1):
         grouped = batch * heads * k.size(2)
         sizes += [grouped * width * k.element_size(), grouped * v.size(3) * v.element_size()]
     call.scratch(*sizes)
     del held
     return out
+
+
+def flash_padded_width(width: int, version: Version = INSTALLED) -> int:
+    """head_size_rounded in mha_bwd of flash_api.cpp: how wide the rows are that dq is summed in."""
+    padded = -(-width // 32) * 32
+    if version >= FLASH_ROUNDS_TO_64:
+        return padded if width <= 128 else -(-width // 64) * 64
+    return 256 if version >= FLASH_ROUNDS_TO_256 and padded >= 224 else padded
 
 
 @kernel("aten::_safe_softmax")

@@ -6,11 +6,17 @@ from typing import Any
 
 import torch
 
+from vramcast.gpus import GpuSpec
+from vramcast.torch_versions import ATOMIC_EMBEDDING_BACKWARD, Version
+from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 
 SMALL = 3072
 """Up to here a kernel without sorting is used (embedding_dense_backward_cuda in Embedding.cu)."""
-ROWS_PER_THREAD = 10  # NROWS_PER_THREAD in EmbeddingBackwardKernel.cu
+# NROWS_PER_THREAD, MAX_ATOMIC_ACCUM_BLOCKS_PER_SM and MAX_BLOCK_SIZE in EmbeddingBackwardKernel.cu
+ROWS_PER_THREAD = 10
+ATOMIC_BLOCKS_PER_SM = 4
+MAX_BLOCK_SIZE = 1024
 
 
 def radix_sort_bytes(n: int) -> int:
@@ -25,7 +31,9 @@ def embedding_dense_backward(call: Call) -> Any:
     return weight_gradient(call, grad, indices, rows, small)
 
 
-def weight_gradient(call: Call, grad: torch.Tensor, indices: torch.Tensor, rows: int, small: bool) -> torch.Tensor:
+def weight_gradient(
+    call: Call, grad: torch.Tensor, indices: torch.Tensor, rows: int, small: bool, in_bags: bool = False
+) -> torch.Tensor:
     n, width = indices.numel(), grad.size(-1)
     held = [] if grad.is_contiguous() else [call.empty(grad.size(), grad.dtype)]
     if small:
@@ -37,13 +45,27 @@ def weight_gradient(call: Call, grad: torch.Tensor, indices: torch.Tensor, rows:
     distinct = min(n, rows)
     segments = n // ROWS_PER_THREAD + distinct
     accumulate = 4 if grad.dtype in (torch.float16, torch.bfloat16) else grad.element_size()
-    per_segment = width * accumulate if distinct > n // ROWS_PER_THREAD else 8
     held += [call.empty((index_bytes,), torch.uint8), call.empty((8,), torch.uint8)]
     call.scratch(index_bytes, 1279)
     held += [call.empty((8 * distinct,), torch.uint8) for _ in range(2)]
-    call.scratch(8, 8 * segments, segments * per_segment)
+    if not in_bags and adds_in_place(call.gpu, n, rows, width):
+        wide = 0 if accumulate == grad.element_size() else rows * width * accumulate
+        call.scratch(8, 8 * segments, 8 * segments, wide)
+    else:
+        call.scratch(8, 8 * segments, segments * width * accumulate)
     del held
     return out
+
+
+def adds_in_place(gpu: GpuSpec, n: int, rows: int, width: int, version: Version = INSTALLED) -> bool:
+    """Whether few long segments are added straight into the gradient instead of into a row each
+    (use_fused_kernel in EmbeddingBackwardKernel.cu)."""
+    if version < ATOMIC_EMBEDDING_BACKWARD or torch.are_deterministic_algorithms_enabled():
+        return False
+    distinct = min(n, rows)
+    padded = -(-width // 32) * 32
+    blocks = -(-distinct * padded // min(padded, MAX_BLOCK_SIZE))
+    return blocks < (gpu.sm_count or 0) * ATOMIC_BLOCKS_PER_SM and n // ROWS_PER_THREAD + distinct > 4 * blocks
 
 
 MAX_MODE = 2

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from vramcast.torch_versions import TOPK_KEEPS_SUMS, TOPK_TWO_BUFFERS
 from vramcast.virtual_gpu import values
+from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.kernels.accumulate import written_over
 from vramcast.virtual_gpu.kernels.data_reads import expand_masks
 from vramcast.virtual_gpu.kernels.embedding import radix_sort_bytes
@@ -77,7 +79,12 @@ def topk(call: Call) -> Any:
         # Radix counts for each block and slice (sbtopk/mbtopk in TensorTopK.cu).
         per_thread = min(max(-(-slices * length // ((call.gpu.sm_count or 1) * 6 * 256)), 4), 64)
         blocks = -(-length // (256 * per_thread))
-        call.scratch(4 * slices, 8 * slices, 8 * slices, 512 * slices * blocks, 1024 * slices, 4 * slices, 4 * slices)
+        each = 8 if INSTALLED >= TOPK_TWO_BUFFERS else 4
+        state = (each * slices, each * slices, 512 * slices * blocks)
+        if INSTALLED >= TOPK_KEEPS_SUMS:
+            call.scratch(4 * slices, *state, 1024 * slices, 4 * slices, 4 * slices)
+        else:
+            call.scratch(4 * slices, 4 * slices, *state, 4 * slices, 4 * slices)
     del held
     return out
 

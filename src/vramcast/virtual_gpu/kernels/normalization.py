@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from vramcast.torch_versions import FAST_LAYER_NORM_BACKWARD
+from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.kernels.convolution import output_format
 from vramcast.virtual_gpu.kernels.reductions import reduction_scratch
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
@@ -78,7 +80,7 @@ def _partial_weight_gradients(call: Call, x: torch.Tensor, weight: torch.Tensor,
     """
     columns = weight.numel()
     rows = x.numel() // max(columns, 1)
-    if rows <= 64 * 1024 or columns // 32 >= (call.gpu.sm_count or 0) // 2:
+    if INSTALLED < FAST_LAYER_NORM_BACKWARD or rows <= 64 * 1024 or columns // 32 >= (call.gpu.sm_count or 0) // 2:
         return
     blocks = min(-(-rows // 32), MAX_PARTIAL_BLOCKS // -(-columns // 32))
     partial = blocks * columns * weight.element_size()
@@ -131,6 +133,12 @@ def group_norm_backward(call: Call) -> Any:
     n, channels, groups = call.argument("N"), call.argument("C"), call.argument("group")
     call.scratch(4 * n * channels, 4 * n * channels, 4 * n * groups, 4 * n * groups, 4 * n * channels)
     return out
+
+
+@kernel("aten::_weight_norm_interface_backward")
+def weight_norm_backward(call: Call) -> Any:
+    """Two dense gradients; up to torch 2.10 meta tensors have no kernel for it."""
+    return tuple(call.empty(saved.size(), saved.dtype) for saved in call.args[1:3])
 
 
 @kernel("aten::cumsum", "aten::cumprod")

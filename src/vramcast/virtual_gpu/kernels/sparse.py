@@ -90,7 +90,7 @@ def embedding_bag_backward(call: Call) -> Any:
         return _gathered(call, grad, indices, call.argument("num_weights"))
     from vramcast.virtual_gpu.kernels.embedding import weight_gradient
 
-    return weight_gradient(call, grad, indices, call.argument("num_weights"), small=False)
+    return weight_gradient(call, grad, indices, call.argument("num_weights"), small=False, in_bags=True)
 
 
 def _gathered(call: Call, grad: torch.Tensor, indices: torch.Tensor, rows: int) -> torch.Tensor:

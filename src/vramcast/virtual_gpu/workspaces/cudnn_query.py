@@ -4,7 +4,8 @@ Since version 9.8 cuDNN answers heuristics queries for a device that is only des
 ahead-of-time compilation"). PyTorch runs the first plan of these heuristics that its filter lets pass
 (aten/src/ATen/native/cudnn/Conv_v8.cpp). Engines that need a present device are dropped from the answer, but cuDNN
 logs each one that it drops, in order and with the reason: `Choice.refused` holds those that ranked higher. The
-library comes with the CUDA builds of PyTorch; where it is missing, `cudnn_fit` stands in.
+library comes with the CUDA builds of PyTorch, from 2.8 on in a version that can be asked; for older ones a folder with
+a newer cuDNN can be named (`FOLDER_VARIABLE`). Where there is none, `cudnn_fit` stands in.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+from vramcast.errors import UsageError
 from vramcast.virtual_gpu.workspaces.problem import ConvolutionProblem
 
 MINIMUM_VERSION = 90800  # the first with CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR
 LIBRARY = "libcudnn.so.9"
 DISABLE_VARIABLE = "VRAMCAST_NO_CUDNN"  # set: use the fitted model even where the library is installed
+FOLDER_VARIABLE = "VRAMCAST_CUDNN"  # what `pip install --target FOLDER nvidia-cudnn-cu12 nvidia-cublas-cu12` filled
 
 # cudnn_graph.h: descriptor kinds, attribute names, attribute types, enumerators.
 _CONVOLUTION, _ENGINE, _ENGINE_CONFIG, _HEURISTICS, _PLAN = 1, 2, 3, 4, 5
@@ -453,16 +456,65 @@ def _has_cublas_lt() -> bool:
 
 @cache
 def open_cudnn() -> CudnnLibrary | None:
-    """The installed cuDNN, or None where there is none that can be asked without a GPU."""
-    if os.environ.get(DISABLE_VARIABLE) or not sys.platform.startswith("linux") or not _has_cublas_lt():
+    """The cuDNN of the folder that was named, else the installed one; None where none can be asked without a GPU."""
+    if os.environ.get(DISABLE_VARIABLE) or not sys.platform.startswith("linux"):
+        return None
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder:
+        found = _usable(_kept_apart(folder))
+        if found is None:
+            raise UsageError(
+                f"{FOLDER_VARIABLE}={folder}: no cuDNN 9.8 or newer with its cuBLAS there; fill the folder with: "
+                f"pip install --target {folder} nvidia-cudnn-cu12 nvidia-cublas-cu12"
+            )
+        return found
+    if not _has_cublas_lt():
         return None
     for path in _candidates():
         try:
-            library = ctypes.CDLL(path)
-            library.cudnnGetVersion.restype = ctypes.c_size_t
-            version = int(library.cudnnGetVersion())
-        except (OSError, AttributeError):
+            found = _usable(ctypes.CDLL(path))
+        except OSError:
             continue
-        if version >= MINIMUM_VERSION:
-            return CudnnLibrary(library, version)
+        if found is not None:
+            return found
     return None
+
+
+def _usable(library: ctypes.CDLL | None) -> CudnnLibrary | None:
+    if library is None:
+        return None
+    try:
+        library.cudnnGetVersion.restype = ctypes.c_size_t
+        version = int(library.cudnnGetVersion())
+    except AttributeError:
+        return None
+    return CudnnLibrary(library, version) if version >= MINIMUM_VERSION else None
+
+
+_NEW_NAMESPACE, _NAMESPACE_OF = -1, 1  # LM_ID_NEWLM, RTLD_DI_LMID of glibc's dlfcn.h
+
+
+def _kept_apart(folder: str) -> ctypes.CDLL | None:
+    """The cuDNN in a folder, in a link namespace of its own: torch may have loaded another of the same name."""
+    cudnn = glob.glob(os.path.join(glob.escape(folder), "nvidia", "cudnn", "lib", LIBRARY))
+    cublas = [
+        path
+        for part in ("cublas", "cu13")
+        for path in glob.glob(os.path.join(glob.escape(folder), "nvidia", part, "lib", "libcublasLt.so.*[0-9]"))
+    ]
+    if not cudnn or not cublas:
+        return None
+    loader = ctypes.CDLL(None)
+    try:
+        loader.dlmopen.restype = ctypes.c_void_p
+        loader.dlmopen.argtypes = [ctypes.c_long, ctypes.c_char_p, ctypes.c_int]
+        loader.dlinfo.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+    except AttributeError:  # not glibc
+        return None
+    first = loader.dlmopen(_NEW_NAMESPACE, os.fsencode(cublas[0]), os.RTLD_NOW)
+    if not first:
+        return None
+    namespace = ctypes.c_long()
+    loader.dlinfo(first, _NAMESPACE_OF, ctypes.byref(namespace))
+    handle = loader.dlmopen(namespace.value, os.fsencode(cudnn[0]), os.RTLD_NOW)
+    return ctypes.CDLL(LIBRARY, handle=handle) if handle else None
