@@ -16,7 +16,17 @@ from tests.overlay.tree_of_files import fingerprint, make_old
 
 SCRIPT = Path(__file__).parent / "ways.py"
 OLD = ("ckpt.pt", "last.ckpt", "model.safetensors", "log.csv", "a.npy", "sub/part.pt", "data.bin")
-LIBRARIES = ("transformers", "accelerate", "peft", "diffusers", "safetensors", "tensorboard", "joblib", "h5py")
+LIBRARIES = (
+    "transformers",
+    "accelerate",
+    "peft",
+    "diffusers",
+    "safetensors",
+    "tensorboard",
+    "joblib",
+    "h5py",
+    "tokenizers",
+)
 
 
 def ways() -> dict[str, str]:
@@ -28,7 +38,7 @@ def ways() -> dict[str, str]:
 
 
 def without_libraries() -> list[str]:
-    others = ("other_programs", *LIBRARIES, "diffusers", "tokenizers")
+    others = ("other_programs", *LIBRARIES)
     return [name for name, code in ways().items() if not any(word in code for word in others)]
 
 

@@ -177,7 +177,8 @@ class Calls:
         return call
 
     def _open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        follow = not flags & os.O_NOFOLLOW
+        new = os.O_CREAT | os.O_EXCL
+        follow = not flags & os.O_NOFOLLOW and flags & new != new
         with _named(path), self.tree.lock:
             place = self._place(path, dir_fd, follow=follow)
             if self.tree.passes(place):
@@ -185,7 +186,7 @@ class Calls:
             writes = flags & _WRITING or (_TMPFILE and flags & _TMPFILE == _TMPFILE)
             if not writes:
                 return real.open(self.tree.where(place), flags)  # type: ignore[no-any-return]
-            if flags & os.O_CREAT and flags & os.O_EXCL and self.tree.exists(place):
+            if flags & new == new and self.tree.exists(place):
                 raise failure(errno.EEXIST, path)
             if not flags & os.O_CREAT:
                 real.stat(self.tree.where(place))
@@ -251,7 +252,7 @@ class Calls:
         follow_symlinks: bool = True,
     ) -> None:  # fmt: skip
         with self._changes(dst, dst_dir_fd) as (target, _):
-            source = self._place(src, src_dir_fd, follow=follow_symlinks)
+            source = self._place(src, src_dir_fd, follow=False)  # on Linux a link to a link is made
             if self.tree.passes(source):
                 raise failure(errno.EXDEV, src)
             real.lstat(self.tree.where(source))

@@ -164,9 +164,13 @@ class Tree:
         if _exists(upper):
             return upper
         if lower is not None and _exists(lower):
-            info = real.stat(lower)
+            info = real.lstat(lower)
             if stat.S_ISDIR(info.st_mode):
                 self.make_folders(place)
+                return upper
+            if stat.S_ISLNK(info.st_mode):
+                self.make_folders(os.path.dirname(place))
+                real.symlink(real.readlink(lower), upper)
                 return upper
             if not stat.S_ISREG(info.st_mode):
                 return lower  # a pipe or a socket
@@ -227,6 +231,7 @@ class Tree:
         if source == target:
             return
         is_folder = stat.S_ISDIR(info.st_mode)
+        real.stat(self.where(os.path.dirname(target)))
         if is_folder and target.startswith(source + "/"):
             raise failure(errno.EINVAL, source)
         if self.exists(target):
