@@ -17,6 +17,7 @@ from vramcast.timing.costs.curves import KindModel
 
 FORMAT = "vramcast-calibration/1"
 _LARGEST_BYTES = 10_000_000
+_LONGEST_SECONDS = 10.0
 _REMEDY = "write one with `vramcast calibrate --out FILE`"
 
 
@@ -73,10 +74,17 @@ class Calibration:
                 date=str(data.get("date", "")),
                 environment={str(key): str(value) for key, value in data.get("environment", {}).items()},
                 kinds={str(kind): KindModel.from_data(model) for kind, model in data["kinds"].items()},
-                host={str(name): float(value) for name, value in data.get("host", {}).items()},
+                host={str(name): _seconds(value) for name, value in data.get("host", {}).items()},
             )
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise UsageError(f"calibration {place}: {type(error).__name__} at {error}; {_REMEDY}") from error
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not 0 <= seconds <= _LONGEST_SECONDS:
+        raise ValueError(f"{seconds:g} s for one call of an operator")
+    return seconds
 
 
 def own_place(gpu: str) -> Path:

@@ -20,6 +20,8 @@ from vramcast.timing.costs.part import Part
 
 SIZE = "size"
 _MICROSECOND = 1e-6
+_LARGEST_LOG = 100.0
+"""2^100 is more than any share of a time."""
 _LAUNCH_SHOWS = 3.0
 """Kernels of more than 2^3 µs take hardly longer for being launched."""
 
@@ -84,9 +86,9 @@ class KindModel:
         return cls(
             size=_curve(data["size"]),
             features={str(name): _curve(curve) for name, curve in data["features"].items()},
-            tags={str(tag): float(value) for tag, value in data["tags"].items()},
-            spread=float(data.get("spread", 0.0)),
-            launches=float(data.get("launches", 1.0)),
+            tags={str(tag): _figure(value) for tag, value in data["tags"].items()},
+            spread=_figure(data.get("spread", 0.0), least=0.0),
+            launches=_figure(data.get("launches", 1.0), least=0.0, most=1e6),
         )
 
 
@@ -94,9 +96,17 @@ def _curve_data(curve: Curve) -> list[list[float]]:
     return [[round(knot, 3), round(value, 3)] for knot, value in zip(curve.knots, curve.values, strict=True)]
 
 
+def _figure(value: Any, least: float = -_LARGEST_LOG, most: float = _LARGEST_LOG) -> float:
+    """A number of a file, which may hold anything."""
+    figure = float(value)
+    if not least <= figure <= most:
+        raise ValueError(f"{figure:g} is not from {least:g} to {most:g}")
+    return figure
+
+
 def _curve(data: Sequence[Sequence[float]]) -> Curve:
-    knots = tuple(float(knot) for knot, _ in data)
-    values = tuple(float(value) for _, value in data)
+    knots = tuple(_figure(knot) for knot, _ in data)
+    values = tuple(_figure(value) for _, value in data)
     if not knots or any(later <= earlier for earlier, later in pairwise(knots)):
         raise ValueError("a curve's knots must rise")
     return Curve(knots, values)
