@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+os.environ.setdefault("VRAMCAST_CHECK", "1")  # after every op: is what it leaves booked at the size it has?
 
 GOLDEN = Path(__file__).with_name("golden")
 

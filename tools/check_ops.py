@@ -30,11 +30,17 @@ from torch.utils._pytree import tree_leaves
 import vramcast
 from vramcast.errors import CannotPredict
 from vramcast.virtual_gpu.context import VirtualGpu
-from vramcast.virtual_gpu.storages import sparse_parts
+from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, sparse_parts
 
 DTYPES = (torch.float32, torch.complex64, torch.int64, torch.bool, torch.bfloat16)
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 LARGEST_SAMPLE = 1 << 22
+OTHER_ON_CPU = {
+    "native_batch_norm", "_native_batch_norm_legit",  # CUDA hands statistics back in evaluation too
+    "arange", "linspace", "logspace", "normal",  # `out=` with as many elements keeps its shape on the CPU
+    "to",  # samples that name the CPU
+}  # fmt: skip
+"""Whose results have other sizes on the CPU; their bytes are compared nevertheless."""
 
 
 def operators() -> list[Any]:
@@ -110,7 +116,7 @@ class Sweep:
             if expected is NotImplemented:
                 return
             try:
-                trouble = self._run(sample, run, expected)
+                trouble = self._run(op, sample, run, expected)
             except CannotPredict as refusal:
                 if "no rule for" in str(refusal):
                     self.findings.refused[key] = str(refusal).splitlines()[0]
@@ -129,7 +135,7 @@ class Sweep:
             self.findings.checked[variant] += 1
             self.findings.operators.add(op.name)
 
-    def _run(self, sample: Any, run: Callable[[Any], Any], expected: Any) -> str:
+    def _run(self, op: Any, sample: Any, run: Callable[[Any], Any], expected: Any) -> str:
         allocator = self._ledger.allocator
         before, kept = allocator.requested_bytes, self._kept
         here = _moved(sample, "cuda")
@@ -142,7 +148,7 @@ class Sweep:
         if booked != alive:
             return f"{alive} bytes are alive and {booked} booked"
         mine, theirs = _described(out), _described(expected)
-        if mine != theirs:
+        if mine != theirs and op.name not in OTHER_ON_CPU:
             return f"gives {mine}, on the CPU {theirs}"
         return ""
 
@@ -259,7 +265,8 @@ def _storage_bytes(values: list[Any]) -> int:
     with torch._C.DisableTorchFunction():
         tensors = itertools.chain.from_iterable(_tensors(value) for value in _flattened(values))
         storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in _dense(list(tensors)) if t.is_meta}
-        return sum(storage.nbytes() for storage in storages.values())
+        blocks = [(storage.nbytes(), getattr(storage, ATTRIBUTE, None)) for storage in storages.values()]
+        return sum(nbytes for nbytes, block in blocks if block is None or block.device == GPU)
 
 
 def _flattened(value: Any) -> Iterator[Any]:
@@ -280,9 +287,14 @@ def _described(value: Any) -> list[str]:
 
 
 def sweep(
-    card: str = "h100-sxm", only: list[str] | None = None, samples: int = 8, dtypes: tuple[torch.dtype, ...] = DTYPES
+    card: str = "h100-sxm",
+    only: list[str] | None = None,
+    samples: int = 8,
+    dtypes: tuple[torch.dtype, ...] = DTYPES,
+    every: int = 1,
 ) -> Findings:
-    chosen = [op for op in operators() if not only or any(word in op.name for word in only)]
+    """`only`: operators whose names contain one of these; `every`: one in so many."""
+    chosen = [op for op in operators() if not only or any(word in op.name for word in only)][::every]
     with vramcast.virtual_gpu(card) as gpu:
         gpu.note_ops(False)
         found = Sweep(gpu, samples)
@@ -292,8 +304,10 @@ def sweep(
         for op in chosen:
             gc.collect()
             supported = op.supported_dtypes("cpu")
-            for dtype in [d for d in dtypes if d in supported] or [*supported][:1]:
+            for dtype in [d for d in dtypes if d in supported] or sorted(supported, key=str)[:1]:
                 found.operator(op, dtype)
+        gc.enable()
+        gc.unfreeze()
     return found.findings
 
 

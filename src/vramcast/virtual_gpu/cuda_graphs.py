@@ -141,7 +141,7 @@ def install(put: Patches, graphs: CudaGraphs) -> None:
         def capture_begin(self, pool: Handle | None = None, capture_error_mode: str = "global") -> None:
             if self._begun or self._ready:
                 raise RuntimeError("This CUDAGraph instance already owns a captured graph.")
-            self._handle, self._number = graphs.begin(None if pool is None else tuple(pool))
+            self._handle, self._number = graphs.begin(pool)
             self._begun = True
             self._times_begun += 1
 

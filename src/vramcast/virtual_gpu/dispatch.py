@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vramcast.virtual_gpu import host_ops, values
 from vramcast.virtual_gpu.first_calls import FirstCalls
 from vramcast.virtual_gpu.kernels import Call, OutCall, kernel_for
+from vramcast.virtual_gpu.kernels.sparse import sparse_rule
 from vramcast.virtual_gpu.known_calls import KnownCall, KnownCalls
 from vramcast.virtual_gpu.ledger import Ledger
 from vramcast.virtual_gpu.op_log import OpLog
@@ -65,6 +66,8 @@ class DispatchMode(TorchDispatchMode):
             if isinstance(func, torch._ops.HigherOrderOperator):
                 return self._higher_order(func, args, kwargs)
             handler = self._prepare(func)
+        if self.ledger.sparse_seen and _has_sparse(args, kwargs):
+            handler = self._sparse
         log = self._log
         with torch._C.DisableTorchFunction():
             try:
@@ -78,7 +81,13 @@ class DispatchMode(TorchDispatchMode):
                 if self._first_calls.awaited:
                     self._first_calls.note(func, args, kwargs, out)
                 return out
+            except NotImplementedError as error:
+                if self.device_of(args, kwargs) != GPU:
+                    raise
+                raise self.machine.report_unknown(no_rule(func, args)) from error
             except RuntimeError as error:
+                if "nested" in func._schema.name:  # torch mixes devices there itself
+                    raise self.machine.report_unknown(no_rule(func, args)) from error
                 raise in_words_of_cuda(error) from error.__cause__
 
     def _prepare(self, func: Any) -> Handler:
@@ -160,7 +169,7 @@ class DispatchMode(TorchDispatchMode):
             return func(*args, **kwargs)
         if device == HOST:
             if not args[0].is_meta:
-                return host_ops.write_for_real(self.machine, func, args, kwargs)
+                return host_ops.write_for_real(self.machine, func, args, kwargs, args[:1])
             args, kwargs = host_ops.host_arguments(args, kwargs)
             known = None
         self.enter(func)
@@ -211,6 +220,20 @@ class DispatchMode(TorchDispatchMode):
 
         return run
 
+    def _sparse(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
+        """An op with a sparse argument: only rules know what it makes, see kernels.sparse."""
+        device = self.device_of(args, kwargs)
+        if device == REAL and not _wants_meta(kwargs):
+            return func(*args, **kwargs)
+        try:
+            rule = sparse_rule(func)
+            if rule is None:
+                return self._handlers[id(func)](func, args, kwargs, known)
+            self.enter(func)
+            return rule(Call(self, func, args, kwargs, device))
+        except (LookupError, NotImplementedError):
+            raise self.machine.report_unknown(no_rule(func, args)) from None
+
     def _into_outs(self, func: Any, kernel: Callable[[Call], Any] | None) -> Handler:
         """`out=`: tensors that are given, and made larger where they are too small. A rule for the op says what it
         takes beside them."""
@@ -223,7 +246,7 @@ class DispatchMode(TorchDispatchMode):
             outs = [kwargs[name] for name in names]
             if device == HOST:
                 if not all(out.is_meta for out in _tensors_of(outs)):
-                    return _as_returned(func, [host_ops.written_unseen(out) for out in _tensors_of(outs)])
+                    return host_ops.write_for_real(self.machine, func, args, kwargs, _tensors_of(outs))
                 args, kwargs = host_ops.host_arguments(args, kwargs)
             self.enter(func)
             sized = True
@@ -310,6 +333,7 @@ class DispatchMode(TorchDispatchMode):
         if not tensor.is_meta:
             return None
         if tensor.layout is not torch.strided:
+            self.ledger.sparse_seen = True
             for part in sparse_parts(tensor):
                 self.adopt_tensor(part, device)
             return None
@@ -331,6 +355,18 @@ def _has_own_dispatch(kind: type) -> bool:
     """A subclass that takes ops apart itself (nested, distributed, quantized tensors): ops on its parts come here."""
     own = getattr(kind, "__torch_dispatch__", None)
     return own is not None and own is not torch._C._disabled_torch_dispatch_impl
+
+
+def _has_sparse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, _Tensor):
+            if value.layout is not torch.strided:
+                return True
+        elif isinstance(value, (list, tuple)) and any(
+            isinstance(item, _Tensor) and item.layout is not torch.strided for item in value
+        ):
+            return True
+    return False
 
 
 def _tensors_of(outs: list[Any]) -> list[torch.Tensor]:

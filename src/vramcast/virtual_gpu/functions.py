@@ -18,7 +18,8 @@ from vramcast.virtual_gpu.dispatch import REAL, DispatchMode
 from vramcast.virtual_gpu.kernels import sparse
 from vramcast.virtual_gpu.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS
 from vramcast.virtual_gpu.one_card import check_ordinal
-from vramcast.virtual_gpu.storages import GPU, HOST, UNKNOWN_CONTENT, block_of, known_values
+from vramcast.virtual_gpu.patches import CardGenerator
+from vramcast.virtual_gpu.storages import GPU, HOST, UNKNOWN_CONTENT, block_of, dense_parts, known_values
 
 CUDA0 = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -62,7 +63,7 @@ class FunctionMode(TorchFunctionMode):
             return self.pinned(func, args, kwargs)
         if "device" in kwargs:
             return self.place(func, args, kwargs)
-        if "generator" in kwargs:
+        if "generator" in kwargs and (isinstance(kwargs["generator"], CardGenerator) or _is_virtual(args)):
             kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
         return func(*args, **kwargs)
 
@@ -150,6 +151,8 @@ class FunctionMode(TorchFunctionMode):
     def _copy(
         self, tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None, target: int | None, **options: Any
     ) -> torch.Tensor:
+        if tensor.layout is not torch.strided:
+            self.dispatch.ledger.sparse_seen = True
         before, self.dispatch.target = self.dispatch.target, target
         try:
             memory_format = options.get("memory_format")
@@ -163,6 +166,10 @@ class FunctionMode(TorchFunctionMode):
             self.dispatch.target = before
 
 
+def _is_virtual(args: tuple[Any, ...]) -> bool:
+    return bool(args) and isinstance(args[0], torch.Tensor) and args[0].is_meta
+
+
 def to_device(value: Any) -> torch.device | None:
     if value is None or isinstance(value, torch.device):
         return value
@@ -174,7 +181,8 @@ def to_device(value: Any) -> torch.device | None:
 def placement(tensor: torch.Tensor) -> int:
     if not tensor.is_meta:
         return REAL
-    block = block_of(tensor)
+    parts = dense_parts(tensor)
+    block = block_of(parts[0]) if parts else None
     if block is None and is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()
         return placement(getattr(tensor, names[0])) if names else REAL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,9 +62,13 @@ def _made_up(tensor: torch.Tensor) -> torch.Tensor:
     return content.normal_() if tensor.dtype.is_floating_point or tensor.dtype.is_complex else content.zero_()
 
 
-def write_for_real(machine: Machine, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    """An op that writes into a real CPU tensor what follows from tensors without data."""
-    setattr(args[0].untyped_storage(), UNKNOWN_CONTENT, True)
+def write_for_real(
+    machine: Machine, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: Sequence[torch.Tensor]
+) -> Any:
+    """An op that writes into real CPU tensors what follows from tensors without data."""
+    for target in written:
+        if not target.is_meta:
+            setattr(target.untyped_storage(), UNKNOWN_CONTENT, True)
 
     def content(tensor: torch.Tensor) -> torch.Tensor:
         return reads.read(machine, tensor, "written on the host") if tensor.is_meta else tensor

@@ -37,6 +37,8 @@ class Ledger:
         """What is made on the host now, where that is known from what is being done."""
         self.host_where = PAGEABLE
         self.open = True
+        self.sparse_seen = False
+        """The program has made or moved a sparse tensor."""
         self.on_first_use: Callable[[], None] | None = None
         """Called before anything is booked on the card; it takes itself away."""
         self.before_next_allocation: Callable[[], None] | None = None

@@ -121,9 +121,10 @@ def stand_ins(ledger: Ledger) -> dict[str, Any]:
         """torch.UntypedStorage(size, device="cuda")."""
         kind = None if device is None else torch.device(device)
         if kind is None or kind.type != "cuda":
-            return new(cls, *args, **({} if device is None else {"device": device}), **kwargs)
+            real: torch.UntypedStorage = new(cls, *args, **({} if device is None else {"device": device}), **kwargs)
+            return real
         check_ordinal(kind)
-        storage = new(cls, *args, device="meta", **kwargs)
+        storage: torch.UntypedStorage = new(cls, *args, device="meta", **kwargs)
         ledger.book(storage, GPU)
         return storage
 

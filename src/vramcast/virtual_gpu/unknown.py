@@ -29,7 +29,9 @@ def no_rule(op: Any, args: tuple[Any, ...], *beyond: str) -> UnknownKernel:
     """The error for a kernel that vramcast cannot follow: what it is, who called it, what to do."""
     name = op if isinstance(op, str) else op._schema.name
     shapes = ", ".join(
-        f"{str(a.dtype).removeprefix('torch.')}{list(a.shape)}" for a in args if isinstance(a, torch.Tensor)
+        f"{str(a.dtype).removeprefix('torch.')}{'[nested]' if a.is_nested else list(a.shape)}"
+        for a in args
+        if isinstance(a, torch.Tensor)
     )
     lines = [
         f"no rule for {name}({shapes}), called at {caller(*beyond)}: what it allocates is not known.",

@@ -16,6 +16,7 @@ from vramcast.virtual_gpu.kernels import (  # noqa: F401  (importing registers t
     losses,
     matmul,
     normalization,
+    quantization,
     random_and_dropout,
     recurrent,
     reductions,

@@ -12,7 +12,7 @@ from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.kernels.accumulate import written_over
 from vramcast.virtual_gpu.kernels.data_reads import expand_masks
 from vramcast.virtual_gpu.kernels.embedding import radix_sort_bytes
-from vramcast.virtual_gpu.kernels.registry import Call, kernel
+from vramcast.virtual_gpu.kernels.registry import KERNELS, Call, kernel
 
 
 @kernel("aten::index_put_", "aten::index_put", "aten::_index_put_impl_", "aten::_unsafe_index_put")
@@ -134,3 +134,9 @@ def embedding(call: Call) -> Any:
     out = call.run()
     del held
     return out
+
+
+@kernel("aten::item")
+def item(call: Call) -> Any:
+    """A class of tensors that handles its ops itself sees `item` before it is taken apart."""
+    return KERNELS["aten::_local_scalar_dense"](call)
