@@ -284,7 +284,7 @@ while True:
     optimizer.step(closure)
 """
     )
-    # Twenty updates and twenty differences of gradients, the last direction and the last gradient.
-    assert 42 * WEIGHTS <= prediction.account.part("optimizer state") < 43 * WEIGHTS
+    # Twenty updates and twenty differences of gradients, the last direction and gradient, and the next one.
+    assert 42 * WEIGHTS <= prediction.account.part("optimizer state") < 44 * WEIGHTS
     assert prediction.outlook is None
     assert notes(prediction, "steps") == ["the history of LBFGS is taken to be full, as it is after some steps"]
