@@ -265,3 +265,26 @@ def test_an_interrupted_whole_run_gives_its_verdict(tmp_path: Path) -> None:
     document = json.loads(out)
     assert document["fits"] and document["steps"] >= 5
     assert any(note["text"].startswith("interrupted after") for note in document["notes"])
+
+
+# -- state that grows to a bound --------------------------------------------------------------------------------
+
+
+def test_the_history_of_lbfgs_is_full(tmp_path: Path) -> None:
+    prediction = runner(tmp_path)(
+        MODEL
+        + """
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2, history_size=20)
+def closure():
+    optimizer.zero_grad()
+    loss = model(torch.randn(64, 1024, device="cuda")).square().mean()
+    loss.backward()
+    return loss
+while True:
+    optimizer.step(closure)
+"""
+    )
+    # Twenty updates and twenty differences of gradients, the last direction and gradient, and the next one.
+    assert 42 * WEIGHTS <= prediction.account.part("optimizer state") < 44 * WEIGHTS
+    assert prediction.outlook is None
+    assert notes(prediction, "steps") == ["the history of LBFGS is taken to be full, as it is after some steps"]

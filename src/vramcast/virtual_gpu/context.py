@@ -330,8 +330,8 @@ class VirtualGpu:
         self._position.on_forward, self._position.on_backward = forward, backward
 
     @property
-    def optimizers(self) -> int:
-        """How many of PyTorch's optimizers there are."""
+    def optimizers(self) -> list[Any]:
+        """Those of PyTorch's that there are."""
         return self._position.optimizers
 
     def count_step(self) -> None:

@@ -59,9 +59,9 @@ class Growing:
         nodes = torch._C._autograd._get_sequence_nr()
         self._ends.append(_End(self._builder.n_events, self._builder.n_blocks, nodes, self._live_bytes()))
 
-    def is_suspected(self) -> bool:
+    def is_to_be_watched(self) -> bool:
         """Each step has left something behind so far, so that a few more are worth a look."""
-        if self.steps < _FIRST_DOUBT or not self._grows():
+        if not _FIRST_DOUBT <= self.steps < LOOKED_AT or not self._grows():
             return False
         self._builder.alloc = self._alloc_with_line  # type: ignore[method-assign]
         return True

@@ -74,8 +74,8 @@ class Position:
         return bool(self._stack)
 
     @property
-    def optimizers(self) -> int:
-        return sum(1 for _ in _alive(self._optimizers.values()))
+    def optimizers(self) -> list[Any]:
+        return list(_alive(self._optimizers.values()))
 
     @property
     def in_optimizer(self) -> bool:
