@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ log.append(("args", sys.argv[1:]))
 model = torch.nn.Linear(4, 4)
 with torch.no_grad():
     model(torch.ones(1, 4))  # a check before training is part of the set-up
+torch.nn.ReLU()(torch.ones(1))  # and so is a module that has nothing to train, a transform of pictures, say
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 log.append("built")
 try:
@@ -114,3 +116,49 @@ def test_arguments_and_path_are_put_back(script: tuple[str, list[object]]) -> No
     steps = ScriptSteps(path, ["3"])
     steps.measure(lambda: steps.start()())
     assert (sys.argv, sys.path) == (argv, import_path)
+
+
+WITH_WORKERS = """
+import torch
+
+class Shift(torch.nn.Module):  # as the transforms of torchvision are
+    def forward(self, x):
+        return x + 1
+
+class Blur(torch.nn.Conv1d):  # and some have weights
+    pass
+
+class Data(torch.utils.data.Dataset):
+    shift, blur = Shift(), Blur(1, 1, 1)
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return self.blur(self.shift(torch.ones(1, 4))).detach()[0]
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in torch.utils.data.DataLoader(Data(), batch_size=8, num_workers=1, multiprocessing_context="fork"):
+        model(batch).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_modules_in_the_workers_of_a_loader_do_not_stop_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WITH_WORKERS)
+    program = (
+        "from vramcast.measure.script_steps import ScriptSteps\n"
+        "steps = ScriptSteps('train.py', [])\n"
+        "def measurement():\n"
+        "    step = steps.start()\n"
+        "    for _ in range(2):\n"
+        "        step()\n"
+        "    return 'done'\n"
+        "print(steps.measure(measurement))\n"
+    )
+    told = subprocess.run(  # a process of its own, so that one that waits for ever can be ended
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert told.stdout.strip() == "done", told.stderr

@@ -2,11 +2,13 @@
 
 The script keeps the main thread (signal handlers and some libraries insist on it); the measurement runs in a
 second one. Only one of them runs at a time: the script waits where a step ends until the measurement lets it go
-on. Set-up ends, and the first step begins, where a module's forward pass first runs with gradients enabled.
+on. Set-up ends, and the first step begins, where a module with parameters first runs forward with gradients enabled.
+Only the script's own process is watched: the workers of a loader are forked from it, and run modules too.
 """
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 import threading
@@ -44,6 +46,7 @@ class ScriptSteps:
         self._finished_steps = 0
         self._stopping = False
         self._ended = False
+        self._process = os.getpid()
         self.failure: BaseException | None = None
 
     def start(self) -> Callable[[], None]:
@@ -103,13 +106,17 @@ class ScriptSteps:
             for handle in handles:
                 handle.remove()
 
-    def _before_forward(self, *_: Any) -> None:
-        if not self._set_up and torch.is_grad_enabled():
+    def _before_forward(self, module: torch.nn.Module, *_: Any) -> None:
+        if self._set_up or os.getpid() != self._process or not torch.is_grad_enabled():
+            return
+        if next(module.parameters(), None) is not None:  # transforms of pictures are modules as well
             self._set_up = True
             self._pause()
 
     def _after_optimizer_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         # With several optimizers a step is over when each of them has made as many.
+        if os.getpid() != self._process:
+            return
         self._set_up = True
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
         if min(self._steps.values()) > self._finished_steps:
