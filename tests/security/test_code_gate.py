@@ -174,6 +174,48 @@ def test_python_may_name_code_and_a_file_needs_leave(here: Path) -> None:
     assert vramcast.predict("job.yaml", "t4", allow_code=True).fits
 
 
+OWN_CONFIG = """
+from transformers import PretrainedConfig
+class MineConfig(PretrainedConfig):
+    model_type = "mine"
+"""
+OWN_MODEL = """
+import torch
+from transformers import PreTrainedModel
+from .configuration_mine import MineConfig
+class Mine(PreTrainedModel):
+    config_class = MineConfig
+    def __init__(self, config):
+        super().__init__(config)
+        self.embed = torch.nn.Embedding(16, 16)
+        self.post_init()
+    def forward(self, input_ids): return self.embed(input_ids)
+"""
+
+
+def test_code_in_a_model_folder_runs_when_it_is_typed(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dynamic = pytest.importorskip("transformers.dynamic_module_utils")
+    monkeypatch.setattr(dynamic, "HF_MODULES_CACHE", str(here / "modules"))
+    folder = here / "own"
+    folder.mkdir()
+    (folder / "configuration_mine.py").write_text(OWN_CONFIG)
+    (folder / "modeling_mine.py").write_text(OWN_MODEL)
+    names = {"AutoConfig": "configuration_mine.MineConfig", "AutoModel": "modeling_mine.Mine"}
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "mine", "architectures": ["Mine"], "auto_map": names})
+    )
+    text = "components:\n  model: {transformers: own, inputs: [ids]}\nloss: mean\n"
+    (here / "job.yaml").write_text(text + "inputs:\n  ids: {shape: [batch], dtype: int64, below: 16}\n")
+    assert main(["predict", "job.yaml", "--gpu", "t4"]) == 2
+    assert "--trust-remote-code" in capsys.readouterr().err
+    assert main(["predict", "job.yaml", "--gpu", "t4", "--trust-remote-code"]) == 0, capsys.readouterr().err
+    (here / "job.yaml").write_text((here / "job.yaml").read_text().replace("own,", "own, trust_remote_code: true,"))
+    assert main(["predict", "job.yaml", "--gpu", "t4"]) == 2
+    assert main(["predict", "job.yaml", "--gpu", "t4", "--allow-code"]) == 0, capsys.readouterr().err
+
+
 def test_a_scenario_passes_it_too(here: Path) -> None:
     (here / "job.yaml").write_text(PLAIN + "scenarios:\n  mine: {optimizer: {factory: 'model.py:build'}}\n")
     assert load_job("job.yaml").job.components
