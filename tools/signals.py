@@ -55,7 +55,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "advise": ("advise", "{model}", "--memory", "2GiB", "--batch", "1024"),
     "whatif": ("whatif", "{model}", "--gpu", "rtx-4090", "--batch", "2"),
     "plan": ("plan", "{model}", "--gpu", "rtx-4090", "--batch", "2"),
-    "explain": ("explain", "{model}", "--gpu", "rtx-4090", "--batch", "2"),
+    "explain": ("explain", "{model}", "model", "--gpu", "rtx-4090", "--batch", "2"),
     "table": ("table", "{model}", "--gpu", "rtx-4090"),
     "run": ("run", "--gpu", "rtx-4090", "--steps", "30", "train.py"),
     "init": ("init", "{model}"),

@@ -79,6 +79,17 @@ def caller(*beyond: str) -> str:
     return outermost
 
 
+def users_line() -> str:
+    """file:line of the innermost frame outside every package, where there is one; else as `caller`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if not is_machinery(filename) and not any(folder in filename for folder in _PACKAGE_FOLDERS):
+            return f"{short_path(filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return caller()
+
+
 def where_raised(error: BaseException) -> str:
     """file:line of the innermost frame of its traceback that is the user's."""
     found, trace = "?", error.__traceback__
