@@ -55,7 +55,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "advise": ("advise", "{model}", "--memory", "2GiB", "--batch", "1024"),
     "whatif": ("whatif", "{model}", "--gpu", "rtx-4090", "--batch", "2"),
     "plan": ("plan", "{model}", "--gpu", "rtx-4090", "--batch", "2"),
-    "explain": ("explain", "{model}", "--gpu", "rtx-4090", "--batch", "2"),
+    "explain": ("explain", "{model}", "model", "--gpu", "rtx-4090", "--batch", "2"),
     "table": ("table", "{model}", "--gpu", "rtx-4090"),
     "run": ("run", "--gpu", "rtx-4090", "--steps", "30", "train.py"),
     "init": ("init", "{model}"),
@@ -112,9 +112,10 @@ def run(
     before = contents(work)
     environment = {**os.environ, "TMPDIR": os.fspath(temporary), "PYTHONPATH": search_path()}
     environment |= dict([marker.split("=")])
+    errors = tempfile.TemporaryFile()
     process = subprocess.Popen(
         command(verb), cwd=work, env=environment, start_new_session=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
     )  # fmt: skip
     try:
         if number is None and verb == "mcp":
@@ -125,8 +126,7 @@ def run(
         if process.poll() is None:
             # As a terminal does: Ctrl-C goes to all of them.
             (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number or signal.SIGKILL)
-        process.stdin = None
-        _, said = process.communicate(timeout=60)
+        process.wait(60)
     finally:
         left = leftovers(marker)
         for pid in left:
@@ -137,7 +137,10 @@ def run(
     after = contents(work)
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     wrong += [f"working folder: {name}" for name in sorted(changed - MAY_WRITE.get(verb, set()))]
-    text = said.decode(errors="replace")
+    errors.seek(0)
+    text = errors.read().decode(errors="replace")
+    errors.close()
+    process.stdin.close()
     if "Traceback" in text and ("in entry" in text or "in main" in text):
         wrong.append(f"a traceback: {text[-400:]}")
     if number is not None and process.returncode not in (-number, 128 + number, 0, 1, 2, 3):

@@ -47,6 +47,11 @@ def hush_torch() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
+def without_cache_folder() -> None:
+    """For a process that only predicts: torch makes a folder for what it compiles as soon as that part is imported."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TMPDIR") or "/tmp")
+
+
 @contextmanager
 def without_collections() -> Iterator[None]:
     """Around what makes many objects that stay, imports above all: to look for garbage among them takes a fifth of the

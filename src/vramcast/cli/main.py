@@ -37,13 +37,11 @@ def entry() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    import os
-
     from vramcast.cli.streams import Streams
+    from vramcast.factories import without_cache_folder
 
-    if sys.argv[1:2] not in (["measure"], ["calibrate"], ["watch"]):
-        # torch makes a folder for what it compiles as soon as this is imported; here nothing is compiled.
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TMPDIR") or "/tmp")
+    if sys.argv[1:2] not in (["measure"], ["calibrate"], ["watch"]):  # which start what may compile
+        without_cache_folder()
     streams = Streams()
     try:
         code = main(own_process=True)

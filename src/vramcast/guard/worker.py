@@ -8,7 +8,7 @@ import pickle
 import sys
 
 from vramcast.errors import VramcastError
-from vramcast.factories import hush_torch
+from vramcast.factories import hush_torch, without_cache_folder
 from vramcast.gpus import GpuSpec
 from vramcast.processes import end_with_parent, take_standard_output
 
@@ -20,6 +20,7 @@ def main(parent: int) -> int:
     gpu = GpuSpec.from_dict(request["gpu"])
     available = request["available_bytes"]
     hush_torch()
+    without_cache_folder()
     try:
         from vramcast.jobs.tracing import trace_job
         from vramcast.jobs.validation import make_job

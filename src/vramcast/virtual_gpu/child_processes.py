@@ -33,7 +33,7 @@ from vramcast.errors import CannotPredict
 from vramcast.processes import children_of, end_with_parent, ending_with_this, seconds_of_work
 from vramcast.trace import StepTrace
 from vramcast.units import format_gib
-from vramcast.virtual_gpu.unknown import caller, where_raised
+from vramcast.virtual_gpu.unknown import own_line, where_raised
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.context import VirtualGpu
@@ -104,7 +104,7 @@ class Children:
 
     def before_fork(self) -> None:
         in_main = threading.current_thread() is threading.main_thread()
-        self._forking = (caller(), getattr(self._spawning, "on", False), in_main)
+        self._forking = (own_line(), getattr(self._spawning, "on", False), in_main)
         _ANSWER_LOCK.acquire()
 
     def after_fork(self) -> None:
@@ -331,12 +331,12 @@ class Children:
         def _execute_child(popen: Any, args: Any, executable: Any, preexec_fn: Any, *rest: Any) -> None:
             words = _words(args)
             if _may_train(words):
-                self._programs.append((caller(), words))
+                self._programs.append((own_line(), words))
                 text = (
                     f"`{shlex.join(words)}` is a process of its own, which was not looked at; to predict it: "
                     f"{_command_for(words)}"
                 )
-                self._card.note("processes", text, caller())
+                self._card.note("processes", text, own_line())
             # close_fds, pass_fds, cwd, env, ...: a real card would be used for real.
             others = list(rest)
             others[3] = {**(os.environ if others[3] is None else others[3]), "CUDA_VISIBLE_DEVICES": ""}
@@ -352,8 +352,8 @@ class Children:
                 return original(path, args, *environment)
             words = [os.fsdecode(path), *map(os.fsdecode, list(args)[1:])]
             self._cannot = CannotPredict(
-                f"{caller()}: the script replaces itself by `{shlex.join(words)}`, with its own environment; start it "
-                f"as it starts itself: {_command_for(words)}"
+                f"{own_line()}: the script replaces itself by `{shlex.join(words)}`, with its own environment; start "
+                f"it as it starts itself: {_command_for(words)}"
             )
             raise self._cannot
 
