@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -88,6 +89,21 @@ def _tell(note: Note | None) -> None:
     _latest = Writes() if _active is None else _active.writes()
     for line in describe(_latest, os.getcwd()):
         note("files", line)
+
+
+def hint(error: BaseException) -> str:
+    """What an error of the code may have to do with us."""
+    if _written_through or not isinstance(error, OSError):
+        return ""
+    if error.errno == errno.ENOSPC:
+        return (
+            "\nUntil the run ends, what the script writes lies in memory, or in $TMPDIR; --write-through writes it out."
+        )
+    if error.errno == errno.EOVERFLOW:
+        return (
+            "\nA file of another user or group cannot be changed in a prediction; --write-through lets the script try."
+        )
+    return ""
 
 
 def latest() -> Writes:

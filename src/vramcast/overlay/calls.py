@@ -129,7 +129,12 @@ class Calls:
         return self.tree.place(text, follow=follow)
 
     def _of_descriptor(self, number: int) -> str:
-        path: str = real.readlink(f"/proc/self/fd/{number}")
+        if sys.platform == "darwin":
+            import fcntl
+
+            path = os.fsdecode(fcntl.fcntl(number, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))
+        else:
+            path = real.readlink(f"/proc/self/fd/{number}")
         return self.unmapped(path)
 
     def unmapped(self, path: str) -> str:

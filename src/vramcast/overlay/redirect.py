@@ -44,12 +44,8 @@ class PythonOverlay:
         self._pass_to_children()
         os.environ["TMPDIR"] = os.path.join(self._folder, "tmp")
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-        os.register_at_fork(after_in_child=self._after_fork)
         _installed.append(self._calls)
         _hook()
-
-    def _after_fork(self) -> None:
-        self._tree.lock = threading.RLock()
 
     def _pass_to_children(self) -> None:
         """A process that multiprocessing starts anew joins us before it runs anything."""
@@ -101,7 +97,14 @@ def _hook() -> None:
     global _hooked
     if not _hooked:
         sys.addaudithook(_audit)
+        os.register_at_fork(after_in_child=_after_fork)
         _hooked = True
+
+
+def _after_fork() -> None:
+    """Another thread may have held the lock; it does not exist here."""
+    for calls in _installed:
+        calls.tree.lock = threading.RLock()
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:

@@ -187,7 +187,7 @@ def _explain(failure: BaseException, path: str, steps: int) -> CannotPredict:
             "\nA compiled extension looked at the tensor itself. Wrap the call in torch.library.custom_op and teach "
             'vramcast what it returns with @vramcast.rule("namespace::op").'
         )
-    return ScriptFailed(message, text)
+    return ScriptFailed(message + overlay.hint(failure), text)
 
 
 def _from_script(trace: TracebackType | None) -> TracebackType | None:
