@@ -1,6 +1,7 @@
 """Pools of CUDA graphs and of torch.cuda.MemPool: memory that nothing else is given, kept while the owner lives.
 
-A private pool keeps its blocks apart as streams do, so a block's pool is a part of the number of its stream.
+A private pool keeps its blocks apart as streams do, so a block's pool is a part of the number of its stream: a negative
+one, since those of real streams are addresses.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ _EMPTIED = "private pool emptied "
 
 def stream_in_pool(pool: int, stream: int) -> int:
     """The number under which a private pool (from 1 on) keeps blocks of a stream."""
-    return pool << _STREAM_BITS | stream
+    return -(pool << _STREAM_BITS | stream)
 
 
 def pool_of(stream: int) -> int:
     """The private pool behind such a number; 0: none."""
-    return stream >> _STREAM_BITS
+    return -stream >> _STREAM_BITS if stream < 0 else 0
 
 
 def given_up(pool: int) -> str:

@@ -138,7 +138,7 @@ def install(put: Patches, graphs: CudaGraphs) -> None:
             self._times_begun = 0
             graphs.graph_made()
 
-        def capture_begin(self, pool: Handle | None = None, capture_error_mode: str = "global") -> None:
+        def capture_begin(self, pool: Handle | None = None, capture_error_mode: str = "global", **_: Any) -> None:
             if self._begun or self._ready:
                 raise RuntimeError("This CUDAGraph instance already owns a captured graph.")
             self._handle, self._number = graphs.begin(pool)
@@ -219,7 +219,7 @@ def install(put: Patches, graphs: CudaGraphs) -> None:
         (torch.cuda.memory, "_cuda_beginAllocateToPool", begin_pool),
         (torch.cuda.memory, "_cuda_endAllocateToPool", end_pool),
         (torch.cuda.memory, "_cuda_releasePool", release_pool),
-        (torch._C, "_host_emptyCache", lambda: None),
     ):
         if hasattr(module, name):
             put.set(module, name, function)
+    put.set(torch._C, "_host_emptyCache", lambda: None)  # a build without CUDA has none

@@ -316,8 +316,8 @@ class DispatchMode(TorchDispatchMode):
                     found = HOST
         if found is not None:
             return found
-        if not seen and kwargs.get("device") == _META:
-            return GPU  # made inside an op or a backward formula from a tensor of the card
+        if kwargs.get("device") == _META and (not seen or self.machine.position.backward_depth):
+            return GPU  # made inside an op or a backward formula from a tensor of the card, or moved back to it
         return REAL
 
     def adopt(self, out: Any, device: int) -> None:
