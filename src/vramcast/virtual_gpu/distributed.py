@@ -52,7 +52,7 @@ def _collective(returns: int) -> Callable[..., Any]:
     def run(first: Any, *rest: Any) -> Any:
         if returns == 0:
             return None
-        group = torch.distributed.distributed_c10d._get_default_group()
+        group: Any = torch.distributed.distributed_c10d._get_default_group()
         work = group._get_backend(torch.device("cuda")).barrier().boxed()
         return work if returns == 1 else (first, work)
 
