@@ -74,7 +74,7 @@ RECORDED_CUDNN = 919  # the sweep ran with cuDNN 9.19; others choose otherwise
 
 @pytest.mark.skipif(
     getattr(open_cudnn(), "version", 0) // 100 != RECORDED_CUDNN,
-    reason="the sweep is of cuDNN 9.19, that of torch 2.11",
+    reason="the sweep is of cuDNN 9.19",
 )
 def test_asking_cudnn_is_exact_for_most() -> None:
     """What is left are plans of cuBLAS for 1x1 convolutions, which no library answers for without a device."""
@@ -86,7 +86,7 @@ def test_asking_cudnn_is_exact_for_most() -> None:
 def test_a_named_folder_without_cudnn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VRAMCAST_NO_CUDNN", raising=False)
     monkeypatch.setenv("VRAMCAST_CUDNN", str(tmp_path))
-    with pytest.raises(UsageError, match="no cuDNN 9.8 or newer"):
+    with pytest.raises(UsageError, match=r"no cuDNN 9\.8 or newer"):
         open_cudnn.__wrapped__()
 
 
