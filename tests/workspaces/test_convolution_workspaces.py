@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from vramcast.errors import UsageError
 from vramcast.virtual_gpu.workspaces import convolution
 from vramcast.virtual_gpu.workspaces.convolution import (
     benchmarked_workspaces,
@@ -16,7 +17,14 @@ from vramcast.virtual_gpu.workspaces.convolution import (
     smaller_workspaces,
 )
 from vramcast.virtual_gpu.workspaces.cudnn_fit import Recipe, copies_bytes, fitted_workspace
-from vramcast.virtual_gpu.workspaces.cudnn_query import CudnnDevice, open_cudnn, strides
+from vramcast.virtual_gpu.workspaces.cudnn_query import (
+    CudnnDevice,
+    _candidates,
+    _kept_apart,
+    _usable,
+    open_cudnn,
+    strides,
+)
 from vramcast.virtual_gpu.workspaces.problem import Card, ConvolutionProblem, as_cudnn
 
 EXACT_SHARE = 0.9
@@ -62,12 +70,41 @@ def test_fitted_workspaces_match_measured_ones(no_library: None) -> None:
     assert sum(error < 0.05 for error in errors) / len(errors) > 0.80
 
 
-@pytest.mark.skipif(open_cudnn() is None, reason="no cuDNN from 9.8 on is installed")
+RECORDED_CUDNN = 919  # the sweep ran with cuDNN 9.19; others choose otherwise
+
+
+@pytest.mark.skipif(
+    getattr(open_cudnn(), "version", 0) // 100 != RECORDED_CUDNN,
+    reason="the sweep is of cuDNN 9.19",
+)
 def test_asking_cudnn_is_exact_for_most() -> None:
     """What is left are plans of cuBLAS for 1x1 convolutions, which no library answers for without a device."""
     cudnn_workspace_bytes.cache_clear()
     exact = [abs(cudnn_workspace_bytes(problem, H200) - measured) <= 512 for problem, measured in _measured()]
     assert sum(exact) / len(exact) > EXACT_SHARE
+
+
+def test_a_named_folder_without_cudnn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VRAMCAST_NO_CUDNN", raising=False)
+    monkeypatch.setenv("VRAMCAST_CUDNN", str(tmp_path))
+    with pytest.raises(UsageError, match=r"no cuDNN 9\.8 or newer"):
+        open_cudnn.__wrapped__()
+
+
+@pytest.mark.skipif(open_cudnn() is None, reason="no cuDNN from 9.8 on is installed")
+def test_a_cudnn_of_its_own_folder_answers_the_same() -> None:
+    """Beside the one that is loaded already, in a link namespace of its own."""
+    folders = [Path(path).parents[3] for path in _candidates() if Path(path).is_absolute()]
+    apart = [library for folder in folders if (library := _usable(_kept_apart(str(folder)))) is not None]
+    if not apart:
+        pytest.skip("cuDNN and cuBLAS do not lie together in one folder")
+    problem = ConvolutionProblem(
+        "forward", (8, 64, 56, 56), (64, 64, 3, 3), (8, 64, 56, 56), (1, 1), (1, 1), (1, 1), "float32", False, True
+    )
+    device = CudnnDevice((8, 6), 28, 3 << 20, 12 << 30)
+    own = open_cudnn()
+    assert own is not None and apart[0].version == own.version
+    assert apart[0].choice(problem, device) == own.choice(problem, device)
 
 
 @pytest.mark.skipif(open_cudnn() is None, reason="no cuDNN from 9.8 on is installed")

@@ -53,9 +53,8 @@ def _collective(returns: int) -> Callable[..., Any]:
     def run(first: Any, *rest: Any) -> Any:
         if returns == 0:
             return None
-        group = torch.distributed.distributed_c10d._get_default_group()
-        backend: Any = group._get_backend(torch.device("cuda"))
-        work = backend.barrier().boxed()
+        group: Any = torch.distributed.distributed_c10d._get_default_group()
+        work = group._get_backend(torch.device("cuda")).barrier().boxed()
         return work if returns == 1 else (first, work)
 
     return run
