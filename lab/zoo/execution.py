@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def predict(script: Script, gpu: str) -> Record:
         "step_seconds": time_of_step and time_of_step["step_seconds"],
         "steps_made": document["steps"],
         "notes": [
-            {"topic": note["topic"], "text": note["text"], "where": note["where"]}
+            {"topic": note["topic"], "text": without_folders(note["text"]), "where": without_folders(note["where"])}
             for note in document["notes"]
         ],
         "torch": document["versions"].get("torch"),
@@ -172,4 +173,10 @@ def _message(error: str) -> str:
     """The end of what was said, from vramcast's own words on where there are any."""
     start = error.rfind("vramcast: ")
     text = error[start:] if start >= 0 else error
-    return text.strip()[-_KEPT_MESSAGE:]
+    return without_folders(text.strip())[-_KEPT_MESSAGE:]
+
+
+def without_folders(text: str | None) -> str:
+    """Paths as the repository or the package has them: where they lie on this machine is nobody's concern."""
+    own = re.escape(str(cache_folder()))
+    return re.sub(rf"{own}/work/[^/\s]+/root/|\S*/site-packages/|{own}/", "", text or "")

@@ -18,6 +18,7 @@ from lab.zoo.recipes import generate
 
 SOURCE = Path(__file__).parents[2] / "src"
 LARGEST_FILE = 1 << 20
+ADDRESS = "https://github.com/{name}.git"
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,15 @@ def checkout(repository: Repository) -> Path:
         target = partial / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
+    _put_in_place(partial, folder)
+    return folder
+
+
+def _put_in_place(partial: Path, folder: Path) -> None:
     try:
         partial.rename(folder)
     except OSError:  # another process was quicker
         shutil.rmtree(partial)
-    return folder
 
 
 def _files(git_folder: Path, repository: Repository) -> Iterator[tuple[str, bytes]]:
@@ -141,7 +146,7 @@ def _usual_environment(home: Path) -> dict[str, str]:
 
 
 def _git_folder(repository: Repository) -> Path:
-    """A git directory that holds the commit: of a folder of mirrors (VRAMCAST_ZOO_MIRROR), or cloned from GitHub."""
+    """A git directory that holds the commit: in a folder of mirrors (VRAMCAST_ZOO_MIRROR), or fetched from GitHub."""
     own_name = repository.name.replace("/", "+")
     mirror = os.environ.get("VRAMCAST_ZOO_MIRROR")
     if mirror:
@@ -149,9 +154,12 @@ def _git_folder(repository: Repository) -> Path:
         for candidate in (base / "repo" / ".git", base / "repo", base / ".git", base):
             if (candidate / "objects").is_dir():
                 return candidate
-    clone = cache_folder() / "clones" / own_name
-    if not clone.is_dir():
-        clone.parent.mkdir(parents=True, exist_ok=True)
-        address = f"https://github.com/{repository.name}.git"
-        subprocess.run(["git", "clone", "--bare", "--filter=blob:none", address, str(clone)], check=True)
-    return clone
+    fetched = cache_folder() / "fetched" / f"{own_name}@{repository.commit[:12]}"
+    if not fetched.is_dir():
+        partial = fetched.with_name(f"{fetched.name}.{os.getpid()}")
+        address = ADDRESS.format(name=repository.name)
+        subprocess.run(["git", "init", "-q", "--bare", str(partial)], check=True)
+        fetch = ["git", "--git-dir", str(partial), "fetch", "-q", "--depth", "1", address, repository.commit]
+        subprocess.run(fetch, check=True)
+        _put_in_place(partial, fetched)
+    return fetched

@@ -18,11 +18,11 @@ def test_it_is_broad() -> None:
     assert len({script.repository.name for script in SCRIPTS.values()}) >= 40
     kinds = {script.kind for script in SCRIPTS.values()}
     assert kinds >= {
-        "language", "vision", "detection", "segmentation", "diffusion", "video", "speech", "GAN", "RL", "graph", "NeRF",
-        "ODE", "time series", "recommender", "RLHF",
+        "language", "vision", "detection", "segmentation", "diffusion", "video", "audio", "speech", "GAN", "RL",
+        "graph", "NeRF", "3-D", "ODE", "time series", "recommender", "RLHF",
     }  # fmt: skip
     styles = {script.style for script in SCRIPTS.values()}
-    assert styles >= {"plain loop", "Trainer", "Lightning", "accelerate", "fabric", "ignite"}
+    assert styles >= {"plain loop", "Trainer", "Lightning", "accelerate", "fabric", "ignite", "composer"}
 
 
 def test_every_commit_is_exact() -> None:

@@ -57,6 +57,17 @@ def test_a_checkout_has_the_files_of_the_commit_but_not_the_large_ones(repositor
     assert files == ["other.py", "train.py"]
 
 
+def test_without_a_mirror_the_commit_is_fetched(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VRAMCAST_ZOO_MIRROR")
+    monkeypatch.setattr("lab.zoo.workplace.ADDRESS", (tmp_path / "mirror" / "some+one").as_uri() + "#{name}")
+    with pytest.raises(subprocess.CalledProcessError):
+        checkout(repository)
+    monkeypatch.setattr("lab.zoo.workplace.ADDRESS", (tmp_path / "mirror" / "some+one").as_uri())
+    assert (checkout(repository) / "examples" / "train.py").read_text() == TRAINING
+
+
 def test_only_the_folders_that_are_needed(repository: Repository) -> None:
     some = Repository(repository.name, repository.commit, ("examples",))
     assert [path.name for path in checkout(some).iterdir()] == ["examples"]

@@ -163,4 +163,11 @@ def celeba(folder: Path, *, count: int = 64) -> None:
     (folder / "list_attr_celeba.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-RECIPES = (celeba, blender_scene, video_frames, pictures, image_folder, mnist, cifar, coco)
+def captioned_pictures(folder: Path, *, count: int = 40, size: int = 256) -> None:
+    """Pictures and a text for each, as the image folders of Hugging Face's datasets are laid out."""
+    pictures(folder / "train", count=count, size=size)
+    lines = [json.dumps({"file_name": f"{number:05d}.jpg", "text": f"picture {number}"}) for number in range(count)]
+    (folder / "train" / "metadata.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+RECIPES = (captioned_pictures, celeba, blender_scene, video_frames, pictures, image_folder, mnist, cifar, coco)

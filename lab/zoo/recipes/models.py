@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -92,4 +93,42 @@ def timm_weights(folder: Path, *, model: str, repository: str) -> None:
     save_file(timm.create_model(model, pretrained=False).state_dict(), snapshot / "model.safetensors")
 
 
-RECIPES = (timm_weights, diffusers_model, torchvision_weights, tokenizer, transformers_model)
+def stable_diffusion(folder: Path, *, channels: list[int], layers: int = 1, hidden: int = 256) -> None:
+    """A text-to-image pipeline with the parts of Stable Diffusion, smaller and with random weights."""
+    import diffusers
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    letters = [chr(number) for number in range(33, 127)]
+    words = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    words_folder = folder / "words"
+    words_folder.mkdir()
+    (words_folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    (words_folder / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+    text_config = transformers.CLIPTextConfig(
+        vocab_size=len(words), hidden_size=hidden, intermediate_size=4 * hidden, num_hidden_layers=4,
+        num_attention_heads=hidden // 64, max_position_embeddings=77, bos_token_id=len(words) - 2,
+        eos_token_id=len(words) - 1,
+    )  # fmt: skip
+    levels = len(channels)
+    pipeline = diffusers.StableDiffusionPipeline(
+        vae=diffusers.AutoencoderKL(
+            block_out_channels=[channels[0] // 2] * 3, down_block_types=["DownEncoderBlock2D"] * 3,
+            up_block_types=["UpDecoderBlock2D"] * 3, latent_channels=4, norm_num_groups=16,
+        ),
+        text_encoder=transformers.CLIPTextModel(text_config),
+        tokenizer=transformers.CLIPTokenizer.from_pretrained(words_folder, model_max_length=77),
+        unet=diffusers.UNet2DConditionModel(
+            block_out_channels=channels, layers_per_block=layers, sample_size=32, cross_attention_dim=hidden,
+            down_block_types=["CrossAttnDownBlock2D"] * (levels - 1) + ["DownBlock2D"],
+            up_block_types=["UpBlock2D"] + ["CrossAttnUpBlock2D"] * (levels - 1), attention_head_dim=8,
+        ),
+        scheduler=diffusers.DDPMScheduler(),
+        safety_checker=None, feature_extractor=None, requires_safety_checker=False,
+    )  # fmt: skip
+    pipeline.save_pretrained(folder)
+
+
+RECIPES = (stable_diffusion, timm_weights, diffusers_model, torchvision_weights, tokenizer, transformers_model)
