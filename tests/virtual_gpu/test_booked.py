@@ -265,7 +265,6 @@ def test_attention_that_no_allowed_kernel_can_do(run: Callable[[], Any], message
     [
         lambda: torch.sparse.sum(on_card(), 0),
         lambda: torch.nested.nested_tensor([empty(2, 3), empty(4, 3)]),
-        lambda: torch.quantize_per_tensor(empty(8), 0.1, 0, torch.qint8),
         lambda: torch.histogram(empty(8), 4),
         lambda: torch.sparse.mm(on_card(2000), on_card(2000)),
     ],
