@@ -337,6 +337,14 @@ def _prepare(recipe: _Recipe) -> None:
         _prepare_all(recipe, in_full=_cost(recipe, set()) <= READ_LIMIT)
 
 
+def _begin_again(recipe: _Recipe) -> None:
+    """A chain has become long: its contents are worked out now, and what follows starts from them."""
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes(), _one_thread():
+        _prepare(recipe)
+    if recipe.cached is not None:
+        recipe.depth = 0
+
+
 def _cost(recipe: _Recipe, counted: set[_Recipe]) -> int:
     """Elements to be worked out."""
     if recipe in counted or recipe.cached is not None:
@@ -554,6 +562,8 @@ class Guesses:
             recipe.seed, recipe.counted = self._seed(counted), True
         if recipe.for_reads and recipe.stand_in is None:
             self._for_reads = True
+        if recipe.depth >= DEPTH and recipe.count <= _SMALL:
+            _begin_again(recipe)
         return recipe
 
     def _layer(self, tensor: torch.Tensor, block: Block, counted: bool) -> _Layer:
