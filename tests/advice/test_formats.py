@@ -127,7 +127,7 @@ def test_several_files_make_a_folder(here: Path) -> None:
 def test_where_nothing_can_be_written(
     argv: list[str], said: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["advise", *argv, "--memory", MEMORY]) == 2
+    assert main(["advise", *argv, "--allow-code", "--memory", MEMORY]) == 2
     assert said in capsys.readouterr().err
 
 

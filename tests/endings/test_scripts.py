@@ -28,7 +28,8 @@ def test_ending(
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(ending.text)
     processes = set(children_of(os.getpid()))
-    code = main(["run", "--gpu", "rtx-4090", "train.py"])
+    # What a script does to its own process and others is looked at here; the overlay has tests of its own.
+    code = main(["run", "--write-through", "--gpu", "rtx-4090", "train.py"])
     out, err = capfd.readouterr()
     assert code == ending.code, out + err
     assert ending.says in " ".join((out + err).split())

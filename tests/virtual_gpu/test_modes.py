@@ -197,3 +197,10 @@ def test_a_traced_module_runs_as_it_is(gpu: vramcast.VirtualGpu) -> None:
     traced(_draw(2, 3, 32, 32)).sum().backward()
     assert model[0].weight.grad is not None
     assert any(note.topic == "torch.jit.trace" for note in gpu.trace().notes)
+
+
+def test_an_op_with_kernels_of_its_own_is_not_taken_apart(gpu: vramcast.VirtualGpu) -> None:
+    """SiLU's backward is a function of other ops on devices without a kernel for it; CUDA has one."""
+    x = torch.randn(1 << 20, device="cuda", requires_grad=True)
+    grown, _ = growth(lambda: F.silu(x).sum().backward())
+    assert x.grad is not None and grown == 4 * MIB

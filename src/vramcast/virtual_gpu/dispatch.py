@@ -107,7 +107,7 @@ class DispatchMode(TorchDispatchMode):
         name = func._schema.name
         if not isinstance(func, torch._ops.OpOverload):
             return self._functional
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        if _is_composite(func):
             return self._composite
         returns = func._schema.returns
         if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments):
@@ -355,6 +355,12 @@ def _has_own_dispatch(kind: type) -> bool:
     """A subclass that takes ops apart itself (nested, distributed, quantized tensors): ops on its parts come here."""
     own = getattr(kind, "__torch_dispatch__", None)
     return own is not None and own is not torch._C._disabled_torch_dispatch_impl
+
+
+def _is_composite(func: Any) -> bool:
+    """A function of other ops on every device; some have one for those devices alone that have no kernel."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return bool(has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CPU"))
 
 
 def _has_sparse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
