@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from lab.zoo import bundle, page
 from lab.zoo.execution import GIB, Record, carry_out, measure, predict
@@ -106,7 +108,7 @@ def _wanted(scripts: list[Script], records: Records, args: argparse.Namespace) -
     return wanted
 
 
-def _keeper(records: Records):  # type: ignore[no-untyped-def]
+def _keeper(records: Records) -> Callable[[Script, Record], None]:
     def keep(script: Script, record: Record) -> None:
         records.keep(script.name, record)
         size = record.get("peak_reserved_bytes")
@@ -116,7 +118,7 @@ def _keeper(records: Records):  # type: ignore[no-untyped-def]
     return keep
 
 
-_VERBS = {
+_VERBS: dict[str, Callable[[list[Script], argparse.Namespace], Any]] = {
     "list": _list,
     "fetch": _fetch,
     "prepare": _prepare,

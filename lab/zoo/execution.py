@@ -35,12 +35,16 @@ def predict(script: Script, gpu: str) -> Record:
     if code not in (0, 1):
         return record | {"outcome": _why_not(code), "message": _message(error)}
     document = json.loads(output)
+    # The report's figures are of a few more steps than the script made: those are repeated in its trace.
+    made = document["account"]["steps"][: document["steps"]]
     time_of_step = document.get("time")
     return record | {
         "outcome": "answered" if document["steps"] else "made no step",
         "fits": document["fits"],
         "peak_allocated_bytes": document["peak_allocated_bytes"],
         "peak_reserved_bytes": document["peak_reserved_bytes"],
+        "made_steps_peak_allocated_bytes": max((step["peak_allocated_bytes"] for step in made), default=0),
+        "made_steps_peak_reserved_bytes": max((step["peak_reserved_bytes"] for step in made), default=0),
         "device_bytes": document["device_bytes"],
         "step_seconds": time_of_step and time_of_step["step_seconds"],
         "steps_made": document["steps"],

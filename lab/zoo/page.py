@@ -35,10 +35,10 @@ class Row:
 
     @property
     def error(self) -> float | None:
-        """Of the reserved memory, as a share of what was measured."""
+        """Of the memory reserved over the steps that the script made in both runs, as a share of what was measured."""
         if not (self.answered and self.was_measured):
             return None
-        return float(self.predicted["peak_reserved_bytes"] / self.measured["peak_reserved_bytes"] - 1)
+        return float(self.predicted["made_steps_peak_reserved_bytes"] / self.measured["peak_reserved_bytes"] - 1)
 
 
 def write(scripts: Iterable[Script], path: Path = PAGE) -> None:
@@ -76,8 +76,9 @@ def _page(rows: list[Row]) -> list[str]:
     lines += paragraph("Styles: " + ", ".join(f"{style} {count}" for style, count in sorted(styles.items())) + ".")
     lines += ["", "## Every script", ""]
     lines += paragraph(
-        "Reserved: the peak that PyTorch's allocator holds, over the steps that both ran. Seconds: from the start of "
-        "`vramcast run` to its answer, on two shared cores."
+        "Predicted and measured: the most memory that PyTorch's allocator reserves over the steps that the script made "
+        "in both runs. (The report of `vramcast run` is of a few more: it repeats the last step to see whether memory "
+        "still grows.) Seconds: from the start of `vramcast run` to its answer, on two shared cores."
     )
     lines += [""]
     header = ["script", "repository", "kind", "style", "predicted (GiB)", "measured (GiB)", "off by", "seconds"]
@@ -100,15 +101,16 @@ def _cells(row: Row) -> list[str]:
     seconds = row.predicted.get("seconds")
     return [
         f"[{script.name}]({address})", script.repository.name, script.kind, script.style,
-        _size(row.predicted) if row.answered or not row.predicted else str(row.predicted["outcome"]),
-        _size(row.measured) if row.was_measured or not row.measured else str(row.measured["outcome"]),
+        _size(row.predicted, "made_steps_peak_reserved_bytes"),
+        _size(row.measured, "peak_reserved_bytes"),
         "" if row.error is None else "0" if row.error == 0 else f"{row.error:+.2%}",
         "" if seconds is None else f"{seconds:.0f}",
     ]  # fmt: skip
 
 
-def _size(record: dict[str, Any]) -> str:
-    return f"{record['peak_reserved_bytes'] / GIB:.3f}" if "peak_reserved_bytes" in record else ""
+def _size(record: dict[str, Any], name: str) -> str:
+    """In GiB, or why there is no figure."""
+    return f"{record[name] / GIB:.3f}" if name in record else str(record.get("outcome", ""))
 
 
 def _not_answered(rows: list[Row]) -> list[str]:

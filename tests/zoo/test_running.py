@@ -169,8 +169,8 @@ def test_the_page_sets_predicted_beside_measured(
     answered = {"outcome": "answered", "seconds": 12.3, "notes": [{"text": "as eager code", "where": "a.py:1"}]}
     predicted.write_text(
         json.dumps({
-            "near": {**answered, "peak_reserved_bytes": size},
-            "far": {**answered, "peak_reserved_bytes": 2 * size},
+            "near": {**answered, "made_steps_peak_reserved_bytes": size},
+            "far": {**answered, "made_steps_peak_reserved_bytes": 2 * size},
             "stopped": {"outcome": "not predicted", "message": "vramcast: a.py:3: no rule for x"},
         })
     )  # fmt: skip
