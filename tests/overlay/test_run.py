@@ -63,7 +63,7 @@ def test_nothing_is_left_after_a_kill(tmp_path: Path, way: str) -> None:
         libc.unlink(b"precious")
         open("new", "w").write("x")
         print("temporary", tempfile.gettempdir(), file=sys.stderr, flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
+        libc.kill(os.getpid(), signal.SIGKILL)
         """,
     )
     before = fingerprint(here)

@@ -262,7 +262,8 @@ def _read_until(terminal: int, words: bytes | None) -> bytes:
 def test_in_a_terminal_it_asks(here: Path, answer: str, code: int) -> None:
     import pty
 
-    program = "import sys; from vramcast.cli.main import main; sys.exit(main(['predict', 'job.yaml', '--gpu', 't4']))"
+    words = ["predict", "job.yaml", "--write-through", "--gpu", "t4"]
+    program = f"import sys; from vramcast.cli.main import main; sys.exit(main({words}))"
     ours, theirs = pty.openpty()
     environment = {**os.environ, "PYTHONPATH": str(SRC)}
     child = subprocess.Popen(

@@ -92,7 +92,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str], argv: list[str], code: i
         (["--hidden-dim", "256", "--gpu-memory", "24"], "add --num-layers"),
         ([*SEED, "--gpu-memory", "-3"], "--gpu-memory -3: write the card's memory in GiB"),
         ([*SEED, "--gpu-memory", "nan"], "--gpu-memory nan"),
-        ([*SEED, "--gpu-memory", "24000000"], "no card has that much"),
+        ([*SEED, "--gpu-memory", "24000"], "no card has that much"),
         ([*SEED, "--gpu-memory", "0"], "--gpu-memory 0"),
         ([*SEED, "--gpu-memory", "24", "--gpu", "t4"], "--gpu-memory and --gpu: the card is said twice"),
         ([*SEED, "--gpu-memory", "24", "--threshold", "1.5"], "threshold: a share above 0 and up to 1"),

@@ -7,6 +7,7 @@ on the disk, or None. The journal is a file, so that forked processes agree.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -193,7 +194,8 @@ class Tree:
         if place == "/" or _exists(upper):
             return
         self.make_folders(os.path.dirname(place))
-        real.mkdir(upper)
+        with contextlib.suppress(FileExistsError):  # another process of the run needs it at the same moment
+            real.mkdir(upper)
         lower = self.lower(place)
         if lower is not None and _exists(lower):
             real.chmod(upper, stat.S_IMODE(real.stat(lower).st_mode))

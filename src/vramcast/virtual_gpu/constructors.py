@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.virtual_gpu.functions import CPU, CUDA0, FunctionMode, device_of, handles, placement
+from vramcast.virtual_gpu.functions import CUDA0, FunctionMode, device_of, handles, placement
 from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ def install(put: Patches) -> None:
 def _storage_device(original: Any) -> Callable[[Any], torch.device]:
     def device(storage: Any) -> torch.device:
         block: Block | None = storage.__dict__.get(ATTRIBUTE)
-        if block is None:
-            return original.__get__(storage)  # type: ignore[no-any-return]
-        return CUDA0 if block.device == GPU else CPU
+        if block is not None and block.device == GPU:
+            return CUDA0
+        return original.__get__(storage)  # type: ignore[no-any-return]
 
     return device
 
