@@ -104,7 +104,7 @@ def test_a_script_is_predicted(repository: Repository, monkeypatch: pytest.Monke
     (workplace(example).script.parents[2] / "data" / "a.txt").write_text("word " * 100)
     monkeypatch.setattr("lab.zoo.execution.subprocess.run", lambda *_, **__: None)  # it is prepared
     record = predict(example, "h200")
-    assert record["outcome"] == "answered"
+    assert record["outcome"] == "answered", record["message"]
     assert record["steps_made"] == 3
     weights, workspace = 4 * (1024 * 1024 + 1024), 32 << 20  # cuBLAS has one for each of the two threads
     assert 2 * weights < record["peak_allocated_bytes"] - 2 * workspace < 4 * weights
