@@ -49,7 +49,7 @@ class Outlook:
 def outlook(trace: StepTrace, conf: str | None, capacity_bytes: int, peak_reserved_bytes: int) -> Outlook | None:
     """None for a run that does not grow. `peak_reserved_bytes`: in the steps that were looked at."""
     growth = trace.growth
-    if growth is None:
+    if growth is None or growth.bytes_per_step <= 0:
         return None
     if capacity_bytes < peak_reserved_bytes:
         return Outlook(growth, None, False)

@@ -13,7 +13,6 @@ import torch.utils.data
 
 from vramcast.virtual_gpu.context import VirtualGpu
 from vramcast.virtual_gpu.growing import Growing
-from vramcast.virtual_gpu.histories import fill_history
 from vramcast.virtual_gpu.patches import Patches
 from vramcast.virtual_gpu.script_ending import Enough
 
@@ -166,19 +165,11 @@ class Stopping:
         if self._lagging:
             waiting = f"an optimizer that made {counted(self.fewest)} while another made {most}"
             self._stop("steps", f"the script was stopped; {waiting} is not waited for any longer")
-        if self._fill_histories() or self._growing.is_to_be_watched():
+        if self._growing.is_to_be_watched():
             return
         if self._growing.steps < CAPTURE_PATIENCE and self._capture_is_ahead():
             return
         self._stop()
-
-    def _fill_histories(self) -> bool:
-        """Whether an optimizer has more state now, as after many steps; one more step then shows its peak."""
-        filled = sum(map(fill_history, self._card.optimizers))
-        if filled:
-            self._card.note("steps", "the history of LBFGS is taken to be full, as it is after some steps")
-            self._growing = Growing(self._card.builder, lambda: self._card.live_bytes)
-        return filled > 0
 
     def _stop(self, topic: str = "", text: str = "") -> None:
         if self.stopped:  # and the script has caught it
