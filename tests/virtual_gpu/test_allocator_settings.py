@@ -11,8 +11,10 @@ import torch
 
 import vramcast
 from vramcast.allocator import BackendNotModelled
+from vramcast.torch_versions import PYTORCH_ALLOC_CONF
 from vramcast.units import MIB
 from vramcast.virtual_gpu.context import VirtualGpu
+from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.runner import run_script
 
 EXPANDABLE = "expandable_segments:True"
@@ -46,7 +48,7 @@ def is_expandable() -> bool:
         lambda: torch.cuda.Stream(),
     ],
 )
-@pytest.mark.parametrize("name", [VARIABLE, NEW_VARIABLE])
+@pytest.mark.parametrize("name", [VARIABLE, NEW_VARIABLE] if INSTALLED >= PYTORCH_ALLOC_CONF else [VARIABLE])
 def test_read_at_the_first_use(first: Callable[[], object], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with vramcast.virtual_gpu("h200") as card:
         first()

@@ -16,6 +16,7 @@ import vramcast
 from vramcast.errors import CannotPredict
 from vramcast.units import MIB
 from vramcast.virtual_gpu.context import VirtualGpu
+from vramcast.virtual_gpu.installed_torch import INSTALLED
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +226,7 @@ MEASURED: dict[str, tuple[Callable[[], Any], int, int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.skipif(INSTALLED < (2, 11), reason="measured with torch 2.11")
 @pytest.mark.parametrize("name", MEASURED)
 def test_as_measured(card: VirtualGpu, name: str) -> None:
     run, left, peak = MEASURED[name]
@@ -254,6 +256,7 @@ NONE_LEFT = "No viable backend for scaled_dot_product_attention was found."
         (lambda: attention([]), NONE_LEFT),
     ],
 )
+@pytest.mark.skipif(INSTALLED < (2, 8), reason="another order of checks before torch 2.8")
 @pytest.mark.usefixtures("card")
 def test_attention_that_no_allowed_kernel_can_do(run: Callable[[], Any], message: str) -> None:
     with pytest.raises(RuntimeError, match=message):

@@ -16,6 +16,7 @@ from tests.virtual_gpu.reading import allocations, growth
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.virtual_gpu import rules
 from vramcast.virtual_gpu.context import VirtualGpu
+from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.unknown import UnknownKernel, is_machinery, short_path
 
 HERE = "test_unknown.py:"
@@ -170,8 +171,8 @@ def test_a_triton_kernel_allocates_nothing_unless_a_rule_says_so(triton: Any) ->
 
 
 def test_triton_measures_configurations_with_a_buffer_of_its_own(triton: Any) -> None:
-    if not hasattr(triton, "autotune"):
-        pytest.skip("the real Triton is needed")
+    if not hasattr(triton, "autotune") or INSTALLED < (2, 8):
+        pytest.skip("a Triton is needed whose autotuner can be made without a card")
 
     @triton.autotune(configs=[triton.Config({"B": 16}), triton.Config({"B": 32})], key=["n"])
     @triton.jit

@@ -27,6 +27,7 @@ from vramcast.torch_versions import (
     CUDNN_SINGLE_QUERIES,
     CUDNN_WIDE_HEADS,
     ONE_HEAD_FOR_ALL,
+    OVERRIDEABLE_CAN_BE_SWITCHED_OFF,
     Version,
 )
 from vramcast.virtual_gpu.installed_torch import INSTALLED, cudnn_version
@@ -134,7 +135,7 @@ def card_order(capability: tuple[int, int], version: Version = INSTALLED, cudnn:
     order = ["flash", "efficient", "math", "cudnn"]
     if prefers_cudnn(capability, version, cudnn):
         order = ["cudnn", "flash", "efficient", "math"]
-    return [*order, "overrideable"] if hasattr(torch._C, "_get_overrideable_sdp_enabled") else order
+    return order
 
 
 def prefers_cudnn(cc: tuple[int, int], version: Version, cudnn: int) -> bool:
@@ -154,7 +155,10 @@ def _order_in_force() -> list[str] | None:
     """None before torch could be told one."""
     if not hasattr(torch._C, "_get_sdp_priority_order"):
         return None
-    return [_BACKENDS[number] for number in torch._C._get_sdp_priority_order()]
+    order = [_BACKENDS[number] for number in torch._C._get_sdp_priority_order()]
+    return (
+        order if OVERRIDEABLE_CAN_BE_SWITCHED_OFF <= INSTALLED else [name for name in order if name != "overrideable"]
+    )
 
 
 @contextmanager
@@ -164,7 +168,8 @@ def card_order_in_force(capability: tuple[int, int]) -> Iterator[None]:
         yield
         return
     before = torch._C._get_sdp_priority_order()
-    torch._C._set_sdp_priority_order([_BACKENDS.index(name) for name in card_order(capability)])
+    order = [*card_order(capability), "overrideable"]
+    torch._C._set_sdp_priority_order([_BACKENDS.index(name) for name in order])
     try:
         yield
     finally:

@@ -33,6 +33,8 @@ def _storage_device(original: Any) -> Callable[[Any], torch.device]:
 def _parse_to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What `Module.to` was told: it only reads its arguments, and names the device for what follows."""
     tensor = kwargs.get("tensor", args[0] if args else None)
+    if type(tensor) is int:  # the machine itself may have no accelerator to count
+        return func(torch.device("cuda", tensor), *args[1:], **kwargs)
     if not isinstance(tensor, torch.Tensor):
         return func(*args, **kwargs)
     _, _, non_blocking, memory_format = func(*args, **kwargs)

@@ -41,7 +41,7 @@ from vramcast.virtual_gpu.cached_tensors import forget_cached_tensors
 from vramcast.virtual_gpu.composites import Composites
 from vramcast.virtual_gpu.device_memory import context_bytes
 from vramcast.virtual_gpu.functions import device_context_function
-from vramcast.virtual_gpu.installed_torch import INSTALLED
+from vramcast.virtual_gpu.installed_torch import INSTALLED, cudnn_version
 from vramcast.virtual_gpu.ledger import AUTOCAST_COPIES, Ledger
 from vramcast.virtual_gpu.machine import Machine
 from vramcast.virtual_gpu.position import Position
@@ -165,6 +165,7 @@ class VirtualGpu:
         with without_collections():
             importlib.import_module("torch._dynamo")
             importlib.import_module("torch.utils.flop_counter")  # nested tensors look for it among the modes
+        cudnn_version()  # torch looks at the cards to tell, and these are not the program's
         for through_indices in (False, True):
             accumulation.sole_counts(through_indices)  # runs a backward pass to learn something: not the program's
         with ExitStack() as exits:

@@ -93,9 +93,8 @@ def _config(folder: Path, raw: dict[str, Any], component: Component) -> Any:
             f"{folder / CONFIG}: model_type: transformers {transformers.__version__} has no {model_type!r}"
             f"{_only_guess(nearest(model_type, CONFIG_MAPPING))}; {cure}"
         )
-    data = (
-        raw if component.trust_remote_code else plain_config(raw, transformers.PreTrainedConfig, str(folder / CONFIG))
-    )
+    base = getattr(transformers, "PreTrainedConfig", None) or transformers.PretrainedConfig  # its name before 5
+    data = raw if component.trust_remote_code else plain_config(raw, base, str(folder / CONFIG))
     try:
         return CONFIG_MAPPING[model_type].from_dict(data)
     except Exception as error:  # whatever transformers raises for a value it cannot use

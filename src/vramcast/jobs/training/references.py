@@ -46,7 +46,7 @@ def look_up(reference: str, values: Mapping[str, Any], key: str) -> Any:
     for part in path:
         try:
             value = _converted(value, part) if part.endswith("()") else _field(value, part)
-        except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+        except (KeyError, IndexError, TypeError, ValueError, OverflowError, RuntimeError):  # of torch: a huge index
             raise UsageError(f"{key}: {reference!r}: {_kind(value)} has no {part!r}{_what_it_has(value)}") from None
     return value
 
