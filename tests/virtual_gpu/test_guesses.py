@@ -117,3 +117,9 @@ def test_every_step_is_alike(gpu: VirtualGpu) -> None:
         optimizer.step()
         optimizer.zero_grad()
     assert len(set(counts)) == 1
+
+
+def test_a_choice_by_made_up_numbers_that_are_no_probabilities(gpu: VirtualGpu) -> None:
+    weights = torch.nn.Linear(8, 8).cuda()(torch.randn(4, 8, device="cuda"))
+    chosen = torch.multinomial(weights - 10, 1)  # negative: no probabilities on any card, but unknown here
+    assert chosen.shape == (4, 1) and 0 <= int(chosen[0].item()) < 8

@@ -22,9 +22,14 @@ def real_result(call: Call) -> Any:
     if real is None:
         return None
     try:
-        out = wrap(call, call.func(*real[0], **real[1]))
+        content = call.func(*real[0], **real[1])
     except NotImplementedError:  # a dtype the CPU's kernel does not take
         return None
+    except RuntimeError:  # what was made up is not what the op takes
+        if guessed:
+            return None
+        raise
+    out = wrap(call, content)
     if guessed and call.mode.machine.guesses.made_up:
         call.unknown_read(call.func._schema.name.rpartition("::")[2], GUESSED)
     return out
@@ -213,7 +218,10 @@ def _chosen_plausibly(call: Call, index: torch.Tensor) -> bool:
     real = call.mode.machine.guesses.arguments(call.args, call.kwargs)
     if real is None:
         return False
-    out = call.func(*real[0], **real[1])
+    try:
+        out = call.func(*real[0], **real[1])
+    except RuntimeError:  # what was made up is not what the op takes: probabilities that are none
+        return False
     content = out[1] if isinstance(out, (list, tuple)) else out
     values.learn(index, torch.empty_strided(index.size(), index.stride(), dtype=index.dtype).copy_(content))
     if call.mode.machine.guesses.made_up:
