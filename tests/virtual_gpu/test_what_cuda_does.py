@@ -492,3 +492,22 @@ def test_a_number_written_into_a_tensor_stays_on_the_host(gpu: VirtualGpu) -> No
     assert allocations(gpu, through_a_mask) == []
     assert allocations(gpu, through_indices) == [4]
     assert "aten.scalar_tensor" not in ops(gpu.trace())
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten.addmm, "dtype"), reason="out_dtype came with torch 2.8")
+def test_a_product_of_halves_may_be_kept_in_fp32(gpu: VirtualGpu) -> None:
+    a = torch.randn(256, 512, device="cuda", dtype=torch.bfloat16)
+    bias = torch.randn(256, 256, device="cuda")
+    torch.mm(a, a.t(), out_dtype=torch.float32)  # cuBLAS takes its workspace
+    for product in (
+        lambda: torch.mm(a, a.t(), out_dtype=torch.float32),
+        lambda: torch.addmm(bias, a, a.t(), out_dtype=torch.float32),
+    ):
+        before = torch.cuda.memory_allocated()
+        out = product()
+        assert out.dtype == torch.float32 and out.shape == (256, 256)
+        assert torch.cuda.memory_allocated() - before == 256 * 256 * 4
+        del out
+    before = torch.cuda.memory_allocated()
+    torch.addmm(bias, a, a.t(), out_dtype=torch.float32, out=bias)
+    assert torch.cuda.memory_allocated() == before

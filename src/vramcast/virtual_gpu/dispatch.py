@@ -252,7 +252,7 @@ class DispatchMode(TorchDispatchMode):
             sized = True
             try:
                 func(*args, **kwargs)
-            except NotImplementedError:
+            except (NotImplementedError, TypeError):  # no meta kernel, or one for another overload
                 if kernel is None or device == HOST:
                     raise self.machine.report_unknown(no_rule(func, args)) from None
                 sized = False

@@ -27,6 +27,27 @@ def matmul(call: Call) -> Any:
     return out
 
 
+@kernel(
+    "aten::mm.dtype",
+    "aten::mm.dtype_out",
+    "aten::bmm.dtype",
+    "aten::bmm.dtype_out",
+    "aten::addmm.dtype",
+    "aten::addmm.dtype_out",
+    "aten::baddbmm.dtype",
+    "aten::baddbmm.dtype_out",
+)
+def matmul_into_dtype(call: Call) -> Any:
+    """`out_dtype=`: half-precision operands, a result in fp32. The meta kernels of torch do not take it."""
+    first = 1 if "add" in call.func._schema.name else 0
+    left, right = call.args[first : first + 2]
+    out = call.empty((*left.shape[:-1], right.shape[-1]), call.argument("out_dtype"))
+    held = [call.empty(t.size(), t.dtype) for t in (right, left) if _needs_copy(t)]
+    call.mode.machine.use_cublas()
+    del held
+    return out
+
+
 def _needs_copy(operand: Any) -> bool:
     """cuBLAS wants one of the last two dimensions dense (prepare_batch_matrix_for_cublas in Blas.cpp)."""
     if not isinstance(operand, torch.Tensor) or operand.dim() < 2 or not operand.is_meta:
