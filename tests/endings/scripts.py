@@ -134,6 +134,10 @@ ENDINGS = (
     Ending("fork after CUDA was used", "x = torch.ones(3).cuda()\n"
            "p = multiprocessing.get_context('fork').Process(target=train); p.start(); p.join(); assert p.exitcode == 0",
            CANNOT, "AssertionError"),
+    Ending("stopped among the workers of a DataLoader", "from torch.utils.data import DataLoader\n"
+           "model = torch.nn.Linear(512, 512).cuda()\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+           "for batch in DataLoader(torch.randn(6400, 512), batch_size=4, num_workers=3, persistent_workers=True):\n"
+           "    model(batch.cuda()).sum().backward()\n    optimizer.step()"),
     Ending("workers of a DataLoader", "from torch.utils.data import DataLoader\n"
            "loader = DataLoader(torch.randn(64, 512), batch_size=4, num_workers=2)\n"
            "for batch in loader: batch.cuda()\ntrain()"),

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.utils.data
 
 from vramcast.errors import CannotPredict
 from vramcast.virtual_gpu.child_processes import Children
@@ -110,8 +111,16 @@ class ScriptEnding:
                 self.children.end_child(failure)
             if failure is None:
                 failure = self._elsewhere
+            self._forget_loaders()
             self.children.end()
         return failure
+
+    def _forget_loaders(self) -> None:
+        """A DataLoader has a handler that raises, wherever the program is, when one of its workers is killed."""
+        handling = torch.utils.data._utils.signal_handling
+        if self._is_main and handling._SIGCHLD_handler_set:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            handling._SIGCHLD_handler_set = False
 
     @contextlib.contextmanager
     def _in_charge(self) -> Iterator[None]:
