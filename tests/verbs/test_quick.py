@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -137,20 +136,15 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["question"]["hidden_dim"] == 256
 
 
-def test_nothing_heavy_is_loaded_and_it_is_quick() -> None:
+def test_nothing_heavy_is_loaded() -> None:
     code = (
         "import sys; from vramcast.cli.main import main; "
         f"code = main(['check', *{[*SEED, '--gpu-memory', '24']!r}]); "
         "assert not {'torch', 'pydantic', 'rich', 'yaml', 'numpy'} & set(sys.modules), sorted(sys.modules); "
         "sys.exit(code)"
     )
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
-        seconds.append(time.perf_counter() - start)
-        assert done.returncode == 0, done.stderr
-    assert min(seconds) < 0.3
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 _words = st.one_of(
