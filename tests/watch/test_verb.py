@@ -216,7 +216,8 @@ def test_the_predicted_peak_of_a_job(cards_here: Machine, capfd: pytest.CaptureF
         "components:\n  model:\n    factory: model.py:build\n    inputs: [x]\n"
         "inputs:\n  x: {shape: [batch, 64]}\nloss: mean\n"
     )
-    code, out, _ = run(capfd, "--once", "--json", "--allow-code", "--job", str(job))
+    code, out, err = run(capfd, "--once", "--json", "--allow-code", "--job", str(job))
+    assert code == 0, err
     predicted = json.loads(out.splitlines()[0])["predicted_bytes"]
     assert main(["predict", str(job), "--allow-code", "--gpu", "rtx-4090", "--json"]) == code == 0
     assert predicted == json.loads(capfd.readouterr().out)["device_bytes"]
