@@ -51,6 +51,9 @@ def operators() -> list[Any]:
         sys.modules["expecttest"] = stand_in
     from torch.testing._internal.common_methods_invocations import op_db
 
+    # Importing torch's samples forbids programs to set torch.backends' flags, as training scripts do.
+    torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
+
     return list(op_db)
 
 
