@@ -7,6 +7,8 @@ os._exit(0) and closed streams took the verdict with them, threads that never en
 from __future__ import annotations
 
 import json
+import multiprocessing
+import multiprocessing.context
 import os
 import subprocess
 import sys
@@ -26,6 +28,7 @@ def test_ending(
     ending: Ending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(multiprocessing.context._default_context, "_actual_context", None)  # as in a process of its own
     Path("train.py").write_text(ending.text)
     processes = set(children_of(os.getpid()))
     # What a script does to its own process and others is looked at here; the overlay has tests of its own.
