@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.errors import CannotPredict
+from vramcast.errors import CannotPredict, VramcastError
+from vramcast.launchers import read_command
 from vramcast.processes import children_of, end_with_parent, ending_with_this, seconds_of_work
 from vramcast.trace import StepTrace
 from vramcast.units import format_gib
@@ -449,7 +450,10 @@ def _may_train(words: Sequence[str]) -> bool:
 
 
 def _command_for(words: Sequence[str]) -> str:
-    script = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
-    if script is None:
+    try:
+        started = read_command(words)
+    except VramcastError:
         return "vramcast run SCRIPT"
-    return f"vramcast run {shlex.join(words[script:])}"
+    if started.launcher == "python":
+        return f"vramcast run {shlex.join(['-m'] * started.is_module + [started.target, *started.arguments])}"
+    return f"vramcast run {shlex.join(['python' if word == sys.executable else word for word in words])}"
