@@ -16,6 +16,7 @@ BASE = {
     "errors",
     "units",
     "access",
+    "assumptions",
     "factories",
     "input_files",
     "outputs",

@@ -34,7 +34,8 @@ from vramcast.launchers import read_command
 from vramcast.processes import children_of, end_with_parent, ending_with_this, seconds_of_work
 from vramcast.trace import StepTrace
 from vramcast.units import format_gib
-from vramcast.virtual_gpu.unknown import own_line, where_raised
+from vramcast.virtual_gpu.failures import assumptions, failure_of
+from vramcast.virtual_gpu.unknown import own_line
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.context import VirtualGpu
@@ -228,8 +229,9 @@ class Children:
         elif isinstance(failure, CannotPredict) or card.unknown_kernels:
             outcome, message = CANNOT, str(failure or card.unknown_kernels[0])
         elif failure is not None:
-            said = str(failure).strip().partition("\n")[0]
-            outcome, message = FAILED, f"{where_raised(failure)}: {type(failure).__name__}: {said}"
+            told = failure_of(failure)
+            outcome = FAILED
+            message = f"{told.sentence('the process')}{told.remedy}{assumptions(card.assumed_values)}"
         self._before_answer(refused)
         trace = card.trace_since_fork()
         ended = time.monotonic()
@@ -303,7 +305,8 @@ class Children:
             self._card.note("processes", text, process.where or None)
         for answer in answers:
             if answer.outcome == FAILED:
-                self._card.note("processes", f"a process that is started here failed: {answer.message}", answer.where)
+                text = answer.message.partition("\n")[0]
+                self._card.note("processes", f"in a process that is started here: {text}", answer.where)
         return bool(refused)
 
     def _check(self, answers: Sequence[_Answer]) -> None:
@@ -316,7 +319,7 @@ class Children:
                     "known"
                 )
             if answer.outcome == FAILED and not answer.steps:
-                raise CannotPredict(f"the process that {answer.where} starts failed: {answer.message}")
+                raise CannotPredict(f"in the process that {answer.where} starts: {answer.message}")
 
     def _check_that_something_was_seen(self, failure: BaseException | None) -> None:
         if self._programs and not self._card.n_blocks and not isinstance(failure, CannotPredict):

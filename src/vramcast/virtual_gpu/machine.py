@@ -11,6 +11,7 @@ import torch
 from vramcast.allocator.driver_events import CUBLAS_HANDLE, CUDNN_HANDLE
 from vramcast.torch_versions import KEPT_LT_WORKSPACE
 from vramcast.virtual_gpu.cuda_graphs import CudaGraphs
+from vramcast.virtual_gpu.given_values import GivenValues
 from vramcast.virtual_gpu.guesses import Guesses
 from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.ledger import INPUTS, Ledger
@@ -72,6 +73,9 @@ class Machine:
         self.graphs = CudaGraphs(ledger, position, self.note)
         self._assumed: dict[tuple[str, str], str] = {}
         """What was said of each line that reads an unknown value."""
+        self.assumed_values: dict[str, str] = {}
+        """By line, in the order of the latest reads: what it was told last."""
+        self.given_values = GivenValues()
         self.unknown_kernels: list[UnknownKernel] = []
         """Errors raised so far: the program may have swallowed one."""
         self.initialize: Callable[[], None] = lambda: None
@@ -177,6 +181,8 @@ class Machine:
     def note_unknown_read(self, what: str, assumed: str) -> None:
         """A line that reads many values is told of once, with the first of them."""
         where = caller()
+        self.assumed_values.pop(where, None)
+        self.assumed_values[where] = assumed
         text = self._assumed.setdefault((what, where), f"{what}: assumed {assumed}")
         self.ledger.builder.note("unknown value", text, where)
 
