@@ -45,7 +45,7 @@ from vramcast.virtual_gpu.functions import device_context_function
 from vramcast.virtual_gpu.given_values import GivenValues
 from vramcast.virtual_gpu.installed_torch import INSTALLED, cudnn_version
 from vramcast.virtual_gpu.ledger import AUTOCAST_COPIES, Ledger
-from vramcast.virtual_gpu.machine import Machine
+from vramcast.virtual_gpu.machine import FailedOp, Machine
 from vramcast.virtual_gpu.position import Position
 from vramcast.virtual_gpu.storages import block_of, stand_ins
 from vramcast.virtual_gpu.threads import Modes, thread_with_modes
@@ -358,6 +358,11 @@ class VirtualGpu:
             self.note("--assume", text)
         if given.refused:
             raise given.refused[0]
+
+    @property
+    def failed_op(self) -> FailedOp | None:
+        """The op that failed last; the program may have caught the error."""
+        return self._machine.failed_op
 
     def count_step(self) -> None:
         """A step has ended that no optimizer of PyTorch's made."""

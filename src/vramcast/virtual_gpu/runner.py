@@ -120,6 +120,11 @@ def run_program_on(card: VirtualGpu, program: Program, *, steps: int | None = 3,
     if not ending.children.used_the_card:
         if failure is None and not stopping.saw_a_step:
             swallowed.check()
+            if card.had_optimizer and not stopping.saw_a_pass:
+                raise CannotPredict(
+                    "no training step was seen: the script made an optimizer, and ended by itself before it used a "
+                    "model. Is its data set empty, or does an option leave the training out?"
+                )
         note_what_is_missing(failure is not None)
     return failure is not None
 

@@ -192,6 +192,11 @@ class Stopping:
         """Or it was stopped for another reason, which was told."""
         return bool(self.stopped or self.fewest or self._growing.steps)
 
+    @property
+    def saw_a_pass(self) -> bool:
+        """A model was called, or a backward pass was made."""
+        return bool(self.saw_a_step or self._forward_passes or self._backward_passes)
+
     def note_what_is_missing(self) -> None:
         """After a script that ended by itself."""
         if self.stopped:

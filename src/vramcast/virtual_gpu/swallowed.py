@@ -45,7 +45,7 @@ class Swallowed:
         It was where there is an optimizer to make steps; otherwise where the error came out of torch, and nothing was
         done on the card after it.
         """
-        latest = self._latest
+        latest = self._latest or self._failed_op()
         if latest is None:
             return
         is_last = latest.through_torch and latest.n_blocks == self._card.n_blocks
@@ -54,6 +54,13 @@ class Swallowed:
                 "no training step was seen: the script caught an error and ended without one. "
                 f"{latest.failure.sentence()}{latest.failure.remedy}{assumptions(self._card.assumed_values)}"
             )
+
+    def _failed_op(self) -> _Caught | None:
+        """An op whose error was caught elsewhere, in a module that the script imports."""
+        failed = self._card.failed_op
+        if failed is None:
+            return None
+        return _Caught(Failure(failed.reason, failed.where, failed.is_ours, ""), True, failed.n_blocks)
 
 
 def _through_torch(error: BaseException) -> bool:
