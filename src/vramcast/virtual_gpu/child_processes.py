@@ -16,6 +16,7 @@ import multiprocessing.popen_fork
 import multiprocessing.process
 import os
 import pickle
+import re
 import shlex
 import signal
 import subprocess
@@ -45,6 +46,8 @@ _SECONDS_TO_ANSWER = 10.0
 """A process that is ended with the script may take that long to write down what it has taken."""
 
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "srun", "ray")
+
+_REDIRECTION = re.compile(r"\d?[<>].|&$")
 
 _BAD_FORK = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start "
@@ -437,7 +440,7 @@ def _words(args: Any) -> list[str]:
     words = [os.fsdecode(word) for word in args]
     if len(words) == 1 or (words[1:2] == ["-c"] and os.path.basename(words[0]) in ("sh", "bash")):
         with contextlib.suppress(ValueError):
-            return shlex.split(words[-1])
+            return [word for word in shlex.split(words[-1]) if not _REDIRECTION.match(word)]
     return words
 
 
