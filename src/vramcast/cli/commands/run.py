@@ -56,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
     add_force_option(parser)
     add_write_through_option(parser)
-    parser.add_argument("--traceback", action="store_true", help="when the script itself fails, show where and why")
+    parser.add_argument(
+        "--traceback", action="store_true", help="when the script or vramcast fails, show where and why"
+    )
     parser.add_argument(
         "--assume", action="append", default=[], metavar="FILE:LINE=VALUE",
         help="what a read of the card gives in that line, where only a real run would know; may be repeated",
@@ -88,7 +90,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.launchers import read_command
     from vramcast.trace import Note
 
-    launch = read_command(args.command)
+    launch = read_command(args.command[1:] if args.command[0] == "--" else args.command)
     if not launch.is_module and not os.path.isfile(launch.target):
         raise UsageError(f"no such script: {launch.target}")
     if launch.world_size > 1:
