@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 
 
 class FailedOp:
-    """The op that failed last: why, in which line, and after how many allocations. No frame is kept."""
+    """The op that failed last: why, in which line, and how far the program was. No frame is kept."""
 
-    def __init__(self, error: RuntimeError, where: str, n_blocks: int) -> None:
-        self.reason, self.is_ours, self.where, self.n_blocks = reason_of(error), is_our_failure(error), where, n_blocks
+    def __init__(self, error: RuntimeError, where: str, after_optimizer: bool, n_blocks: int) -> None:
+        self.reason, self.is_ours = reason_of(error), is_our_failure(error)
+        self.where, self.after_optimizer, self.n_blocks = where, after_optimizer, n_blocks
 
 
 class Libraries(set[str]):
@@ -190,7 +191,7 @@ class Machine:
     def note_failed_op(self, error: RuntimeError) -> None:
         """The program may catch it and go on."""
         if not isinstance(error, torch.OutOfMemoryError):
-            self.failed_op = FailedOp(error, caller(), self.ledger.builder.n_blocks)
+            self.failed_op = FailedOp(error, caller(), self.position.had_optimizer, self.ledger.builder.n_blocks)
 
     def note_unknown_read(self, what: str, assumed: str) -> None:
         """A line that reads many values is told of once, with the first of them."""
