@@ -28,6 +28,7 @@ from vramcast.trace.calls import (
     MODULE,
     OPTIMIZER,
     RECOMPUTED,
+    parameter_count,
 )
 
 LISTS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach_")
@@ -45,7 +46,7 @@ def features(op: str, arguments: str, flags: int, kernels: float) -> Features:
     """Kinds of host work in one call, each with how often."""
     if op in MARKS:
         if op == OPTIMIZER:
-            return ("optimizer", 1.0), ("parameter", float(arguments.partition(" ")[0] or 0))
+            return ("optimizer", 1.0), ("parameter", parameter_count(arguments))
         name = _MARK_FEATURES.get(op)
         return ((name, 1.0),) if name is not None else ()
     namespace, _, name = op.partition(".")

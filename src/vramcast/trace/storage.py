@@ -14,7 +14,7 @@ from typing import Any
 from vramcast.errors import UsageError
 from vramcast.input_files import LARGEST_RESULT_BYTES, read_json
 from vramcast.outputs import write_file
-from vramcast.trace.calls import OpCalls
+from vramcast.trace.calls import OPTIMIZER, OpCalls, parameter_count
 from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse
 from vramcast.trace.schema import ALLOC, EVENT_KINDS, FREE, KINDS, Note, StepTrace, TraceError
@@ -124,6 +124,9 @@ def _calls(document: dict[str, Any]) -> OpCalls:
     arguments = tuple(str(item) for item in document["arguments"])
     if any(_IMPOSSIBLE_NUMBER.search(text) for text in arguments):
         raise ValueError("an argument of an op is a number that no op takes")
+    for op, said in zip(document["ops"], arguments, strict=True):
+        if op == OPTIMIZER:
+            parameter_count(said)
     return OpCalls(
         ops=_names(document["ops"]),
         arguments=arguments,
