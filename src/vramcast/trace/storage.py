@@ -14,6 +14,7 @@ from typing import Any
 from vramcast.errors import UsageError
 from vramcast.input_files import LARGEST_RESULT_BYTES, read_json
 from vramcast.outputs import write_file
+from vramcast.torch_versions import version_of
 from vramcast.trace.calls import OPTIMIZER, OpCalls, parameter_count
 from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse
@@ -163,6 +164,7 @@ def _check_ranges(trace: StepTrace) -> None:
     for name, most in (("capacity_bytes", _LARGEST_TOTAL), ("context_bytes", _LARGEST_SIZE)):
         if not 0 <= getattr(trace, name) <= most:
             raise ValueError(f"{name!r} is {getattr(trace, name):,}, which no card has")
+    version_of(trace.torch_version)
     if trace.requested_bytes and max(trace.requested_bytes) > _LARGEST_SIZE:
         raise ValueError("a block is larger than any card")
     if sum(trace.requested_bytes) > _LARGEST_TOTAL:
