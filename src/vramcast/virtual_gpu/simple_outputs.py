@@ -66,7 +66,8 @@ class SimpleOutputs:
 
 
 def _alike(number: int, args: tuple[Any, ...]) -> tuple[Any, torch.Size] | None:
-    """Of an elementwise op on dense tensors of the card that have one shape: what its dtype depends on, and the shape."""
+    """What the dtype of an elementwise op depends on, and the shape; None unless all tensors are dense and of one
+    shape."""
     shape: torch.Size | None = None
     key: list[Any] = [number, torch.get_default_dtype()]
     for value in args:
