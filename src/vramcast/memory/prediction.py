@@ -9,6 +9,7 @@ from vramcast.allocator.trials import trials_in
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.gpus import GpuSpec
 from vramcast.memory.account import Account, account
+from vramcast.memory.curve import StepLevels, curve
 from vramcast.memory.growth import Outlook, outlook
 from vramcast.memory.longer import lengthened
 from vramcast.memory.replay import Refusal, Replay, replay
@@ -49,6 +50,8 @@ class Prediction:
     source: str = ""
     host: HostUse | None = None
     """The computer's memory, where the run keeps a part of itself there."""
+    curve: tuple[StepLevels, ...] = ()
+    """After each traced step."""
     outlook: Outlook | None = None
     """Where every step leaves more behind: how long memory lasts."""
     trace: StepTrace | None = field(default=None, repr=False, compare=False)
@@ -139,6 +142,7 @@ def predict(
         steps=trace.steps,
         account=account(shown, context_bytes=context_bytes),
         replayed_steps=run.steps,
+        curve=curve(shown, trace.steps),
         notes=tuple(notes),
         versions={"torch": trace.torch_version, **trace.versions},
         allocator_conf=shown.conf,

@@ -38,6 +38,7 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
         "host": None if prediction.host is None else prediction.host.to_dict(),
         "retries": prediction.retries,
         "growth": _growth(prediction),
+        "curve": [asdict(levels) for levels in prediction.curve],
         "out_of_memory": refusal and {"tried_bytes": refusal.tried_bytes, "at": asdict(refusal.at)},
         "gpu": prediction.gpu.to_dict(),
         "source": prediction.source,

@@ -20,7 +20,7 @@ from vramcast.virtual_gpu.captures import Captures
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
 from vramcast.virtual_gpu.library_stages import stages_ahead
 from vramcast.virtual_gpu.script_ending import ScriptEnding
-from vramcast.virtual_gpu.stopping import USUAL_STEPS, Stopping, counted
+from vramcast.virtual_gpu.stopping import USUAL_STEPS, Stopping, Until, counted
 from vramcast.virtual_gpu.unknown import is_machinery, short_path
 from vramcast.virtual_gpu.unreached import MARK, Unreached
 
@@ -47,12 +47,13 @@ def run_script(
     *,
     gpu: str | GpuSpec,
     steps: int | None = 3,
+    until: Until | None = None,
     allocator_conf: str | None = None,
     limit_bytes: int | None = None,
     progress: Progress = _silent,
 ) -> Prediction:
     """Run `path` as `python path *argv` would, on a virtual `gpu`, until every optimizer has made `steps` steps, or to
-    its end (None).
+    its end (None), or for as long as `until` says.
 
     The prediction's `trace` can be saved. Raises ScriptFailed when the script fails for another reason than memory.
     """
@@ -61,16 +62,24 @@ def run_script(
     card = virtual_gpu(
         gpu, allocator_conf=allocator_conf, limit_bytes=limit_bytes, source=" ".join([os.fspath(path), *argv])
     )
-    run_script_on(card, path, argv, steps=steps, progress=progress)
+    run_script_on(card, path, argv, steps=steps, until=until, progress=progress)
     if card.unknown_kernels:  # the script caught the error and went another way than it would on the card
         raise card.unknown_kernels[0]
     return card.prediction()
 
 
 def run_script_on(
-    card: VirtualGpu, path: str, argv: Sequence[str] = (), *, steps: int | None = 3, progress: Progress = _silent
+    card: VirtualGpu,
+    path: str,
+    argv: Sequence[str] = (),
+    *,
+    steps: int | None = 3,
+    until: Until | None = None,
+    progress: Progress = _silent,
 ) -> bool:
     """The same on a card that was not used yet; true when the script ended because memory was refused."""
+    if until is not None:
+        steps = None
     script = _read(path)
 
     def note_what_is_ahead(frame: FrameType) -> None:
@@ -81,7 +90,12 @@ def run_script_on(
 
     captures = Captures(path)
     stopping = Stopping(
-        card, steps, capture_is_ahead=captures.is_ahead, before_end=note_what_is_ahead, progress=progress
+        card,
+        steps,
+        until=until,
+        capture_is_ahead=captures.is_ahead,
+        before_end=note_what_is_ahead,
+        progress=progress,
     )
     card.log_ops(after_steps=(USUAL_STEPS if steps is None else steps) - 1)
 
@@ -106,10 +120,13 @@ def run_script_on(
                 raise
             failure = None
             stopping.interrupted()
+    if stopping.failure is not None:
+        raise stopping.failure
     if ending.children.account_for(failure):
         return True
     if isinstance(failure, torch.OutOfMemoryError):
         card.end_at_last_refusal()
+        _note_refusal(card, stopping, _where(failure.__traceback__, path))
     elif failure is not None and not card.trace().ends_refused:
         raise _explain(failure, path, stopping.fewest)
     if stopping.reason and not card.trace().n_blocks:
@@ -117,6 +134,11 @@ def run_script_on(
     if not ending.children.used_the_card:
         note_what_is_missing(failure is not None)
     return failure is not None
+
+
+def _note_refusal(card: VirtualGpu, stopping: Stopping, where: str) -> None:
+    text = f"the script ends here in step {stopping.fewest + 1:,}"
+    card.note("out of memory", "; ".join(filter(None, (text, stopping.refused_with))), where)
 
 
 def _read(path: str) -> Unreached:

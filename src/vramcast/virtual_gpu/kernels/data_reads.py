@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from vramcast.virtual_gpu import reads, values
+from vramcast.virtual_gpu.guesses import one_thread
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 from vramcast.virtual_gpu.storages import known_values
 
@@ -219,7 +220,8 @@ def _chosen_plausibly(call: Call, index: torch.Tensor) -> bool:
     if real is None:
         return False
     try:
-        out = call.func(*real[0], **real[1])
+        with one_thread():
+            out = call.func(*real[0], **real[1])
     except RuntimeError:  # what was made up is not what the op takes: probabilities that are none
         return False
     content = out[1] if isinstance(out, (list, tuple)) else out
