@@ -181,16 +181,36 @@ class CudnnLibrary:
         if not refused:
             return [(config, ()) for config in configs]
         # The log does not say where it dropped an engine, but an answer of fewer plans logs only what came before.
-        ranked, before = [], 0
-        for count, config in enumerate(configs, 1):
-            heuristics = self._heuristics(graph, device, mode, make)
-            assert heuristics is not None
-            refused = []
-            with self._refusals(refused):
-                self._results(heuristics, count, make)
-            ranked.append((config, tuple(refused[before:])))
-            before = len(refused)
-        return ranked
+        refused = self._dropped(graph, device, mode, len(configs), make)
+        logged = {0: 0, len(configs): len(refused)}
+
+        def ask_between(first: int, last: int) -> None:
+            """Fill in how many engines are dropped before each plan; where none is in between, nothing is asked."""
+            if last - first < 2:
+                return
+            middle = (first + last) // 2
+            if logged[first] == logged[last]:
+                logged[middle] = logged[first]
+            else:
+                logged[middle] = len(self._dropped(graph, device, mode, middle, make))
+            ask_between(first, middle)
+            ask_between(middle, last)
+
+        ask_between(0, len(configs))
+        return [
+            (config, tuple(refused[logged[place] : logged[place + 1]])) for place, config in enumerate(configs)
+        ]
+
+    def _dropped(
+        self, graph: ctypes.c_void_p, device: ctypes.c_void_p, mode: int, count: int, make: _Maker
+    ) -> list[Refusal]:
+        """The engines that are dropped from an answer of `count` plans."""
+        heuristics = self._heuristics(graph, device, mode, make)
+        assert heuristics is not None
+        refused: list[Refusal] = []
+        with self._refusals(refused):
+            self._results(heuristics, count, make)
+        return refused
 
     def forced_workspace(
         self, problem: ConvolutionProblem, device: CudnnDevice, engine: int, knobs: Mapping[int, int], sm_count: int
