@@ -399,6 +399,8 @@ def install(put: Patches, api: dict[str, Any], machine: Machine) -> None:
         if value is not None:
             put.set(torch.accelerator, name, value)
     put.set(torch.accelerator, "device_index", Device)
+    put.set(torch, "Stream", Stream)
+    put.set(torch, "Event", Event)
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         put.set(torch.cuda.nvtx, name, lambda *args, **kwargs: 0)
     put.set(torch.cuda.nvtx, "range", _nvtx_range)

@@ -11,7 +11,7 @@ import torch
 
 from vramcast.allocator import CachingAllocator, OutOfMemory
 from vramcast.allocator.private_pools import emptied, given_up, stream_in_pool
-from vramcast.allocator.trials import trial_label, try_out
+from vramcast.allocator.trials import Trial, try_out
 from vramcast.trace import TraceBuilder
 from vramcast.trace.builder import KIND_ID
 from vramcast.trace.host import PAGEABLE, HostLog
@@ -194,13 +194,13 @@ class Ledger:
             for block_id, address in reversed(held):
                 self.release(block_id, address)
 
-    def try_out(self, sizes: tuple[int, ...]) -> None:
-        """Memory that a library takes if there is room, the largest first, and gives back at once."""
+    def try_out(self, trial: Trial) -> None:
+        """Memory that a library takes if there is room, and gives back at once."""
         with self._lock:
             self._busy = True
             try:
-                try_out(self.allocator, sizes, self.stream)
-                self.builder.mark("mark", trial_label(sizes))
+                try_out(self.allocator, trial, self.stream)
+                self.builder.mark("mark", trial.label)
             finally:
                 self._busy = False
             self._release_waiting()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vramcast.allocator.driver_events import CUBLAS_HANDLE, CUDNN_HANDLE
+from vramcast.allocator.trials import Trial
 from vramcast.torch_versions import KEPT_LT_WORKSPACE
 from vramcast.virtual_gpu.cuda_graphs import CudaGraphs
 from vramcast.virtual_gpu.guesses import Guesses
@@ -127,10 +128,13 @@ class Machine:
         kept = self._plans.get(key)
         if kept is not None and self._has_memory(kept):
             return
-        if kept is None and benchmark:
-            self.ledger.try_out(self.workspaces.benchmarked(problem))
+        plans: Iterable[int] = self.workspaces.convolution(problem)
+        if benchmark:
+            found = self.workspaces.benchmark(problem)
+            self.ledger.try_out(Trial(found.tried_bytes, found.by_speed_bytes[0], found.largest_timed_bytes))
             self.empty_cache()
-        for workspace_bytes in self.workspaces.convolution(problem):
+            plans = found.by_speed_bytes
+        for workspace_bytes in plans:
             if self._has_memory(workspace_bytes):
                 self._plans[key] = workspace_bytes
                 return
