@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,8 @@ class Compiler:
         from torch._dynamo import convert_frame, guards, trace_rules
 
         put = self._own
-        trace_rules.add(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
+        for name in ("vramcast.virtual_gpu", "vramcast.trace", "vramcast.allocator"):
+            trace_rules.add(name)
         wrapper = convert_frame.CatchErrorsWrapper
         put.set(wrapper, "__call__", self._hidden(wrapper.__call__))
         manager = guards.CheckFunctionManager
@@ -45,6 +45,7 @@ class Compiler:
         self._own.undo()
         if self._ready:
             torch._dynamo.reset()
+            fake_cuda.remove()
             _forget_functions()
 
     def prepare(self) -> None:

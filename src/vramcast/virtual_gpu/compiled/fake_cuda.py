@@ -18,7 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental import proxy_tensor
 
+from vramcast.virtual_gpu.kernels.convolution import output_format
 from vramcast.virtual_gpu.storages import is_virtual_gpu
+from vramcast.virtual_gpu.workspaces.convolution import convolution_backend
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.patches import Patches
@@ -44,8 +46,42 @@ def install(put: Patches, on_first_tensor: Callable[[], None]) -> None:
         put.set(kind, "is_meta", property(lambda tensor: tensor.device.type == "meta"))
         put.set(kind, "is_cpu", property(lambda tensor: tensor.device.type == "cpu"))
         put.set(kind, "get_device", lambda tensor: 0 if tensor.device.type == "cuda" else -1)
+    put.set(torch._ops, "resolve_key", _as_for_cuda(torch._ops.resolve_key))
+    _forget_resolved()
+    for name, function in (
+        ("_select_conv_backend", _convolution_backend(torch._C._select_conv_backend)),
+        ("_conv_determine_backend_memory_format", _memory_format(torch._C._conv_determine_backend_memory_format)),
+    ):
+        put.set(torch._C, name, function)
     describer = meta_utils.MetaTensorDescriber
     put.set(describer, "describe_tensor", _described_on_card(describer.describe_tensor))
+
+
+def remove() -> None:
+    """After the patches are undone."""
+    _forget_resolved()
+
+
+def _forget_resolved() -> None:
+    for op in torch._ops.get_cached_ops():
+        op._dispatch_cache.clear()
+
+
+def _as_for_cuda(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Python's dispatcher takes an op apart unless it has a kernel for the device. Some have one for meta tensors
+    which cannot be differentiated, and none for CUDA; a few are taken apart in Python only while they are traced, and
+    then not by the functions of `composites`."""
+    of_meta, of_cuda = torch._C.DispatchKey.AutogradMeta, torch._C.DispatchKey.AutogradCUDA
+
+    def resolve_key(op: Any, key: Any) -> Any:
+        if key != of_meta:
+            return original(op, key)
+        resolved = original(op, of_cuda)
+        if resolved in op.py_kernels:
+            return resolved
+        return key if resolved == of_cuda or op.has_kernel_for_dispatch_key(key) else resolved
+
+    return resolve_key
 
 
 def _made_as_meta(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,3 +142,43 @@ def _described_on_card(original: Callable[..., Any]) -> Callable[..., Any]:
     return describe_tensor
 
 
+
+
+# -- convolutions: which library runs one, and so the strides of its result -------------------------------------------
+
+
+def _hint(number: Any) -> int:
+    return int(number.node.hint) if isinstance(number, torch.SymInt) else int(number)
+
+
+def _convolution_backend(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _select_conv_backend(
+        input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+        output_padding: Any, groups: int, bias_sizes: Any = None,
+    ) -> Any:  # fmt: skip
+        if input.device.type != "cuda":
+            return original(
+                input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, bias_sizes
+            )
+        spatial = input.dim() - 2
+        return convolution_backend(
+            [_hint(n) for n in input.shape], [_hint(n) for n in weight.shape], _each(stride, spatial),
+            _each(dilation, spatial), _hint(groups), bool(transposed), str(input.dtype).removeprefix("torch."),
+            output_format(input, weight) is not torch.contiguous_format,
+        )  # fmt: skip
+
+    return _select_conv_backend
+
+
+def _each(values: Any, spatial: int) -> list[int]:
+    numbers = [_hint(n) for n in values]
+    return numbers * spatial if len(numbers) == 1 else numbers
+
+
+def _memory_format(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _conv_determine_backend_memory_format(input: Any, weight: Any, backend: Any) -> torch.memory_format:
+        if not isinstance(backend, str):
+            return original(input, weight, backend)  # type: ignore[no-any-return]
+        return output_format(input, weight) if backend == "cudnn" else torch.contiguous_format
+
+    return _conv_determine_backend_memory_format

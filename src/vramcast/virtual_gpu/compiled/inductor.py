@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.virtual_gpu.compiled import constants
 from vramcast.virtual_gpu.compiled.kernels import Kernel
 from vramcast.virtual_gpu.compiled.triton_driver import Driver, shared_memory_per_block
 
@@ -26,6 +27,7 @@ def install(put: Patches, machine: Machine, visibility: Visibility) -> None:
     _properties(put, machine)
     _generated_code(put, machine, visibility)
     _hidden_entry_points(put, visibility)
+    constants.install(put)
     _benchmarks(put, machine, visibility)
 
 
