@@ -397,7 +397,7 @@ def install(put: Patches, api: dict[str, Any], machine: Machine) -> None:
     for name in dir(torch.accelerator):
         value = accelerator.get(name, api.get(name))
         if value is not None:
-            put.set(torch.accelerator, name, value)
+            put.set(torch.accelerator, name, _copy(value, name) if isinstance(value, FunctionType) else value)
     put.set(torch.accelerator, "device_index", Device)
     put.set(torch, "Stream", Stream)
     put.set(torch, "Event", Event)
@@ -419,10 +419,14 @@ def _distinct(api: dict[str, Any]) -> dict[str, Any]:
     distinct = {}
     for name, value in api.items():
         if isinstance(value, FunctionType) and id(value) in seen:
-            value = FunctionType(value.__code__, value.__globals__, name, value.__defaults__, value.__closure__)
+            value = _copy(value, name)
         seen.add(id(value))
         distinct[name] = value
     return distinct
+
+
+def _copy(function: FunctionType, name: str) -> FunctionType:
+    return FunctionType(function.__code__, function.__globals__, name, function.__defaults__, function.__closure__)
 
 
 @contextmanager
