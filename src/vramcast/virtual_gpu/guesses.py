@@ -16,13 +16,14 @@ There are two ways to ask, and what one of them has worked out the other keeps t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vramcast.virtual_gpu import samples
+from vramcast.virtual_gpu.origins import Origins
 from vramcast.virtual_gpu.storages import ATTRIBUTE, UNKNOWN_CONTENT, Block, block_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 LIMIT = 1 << 23
 """Most elements of a tensor whose contents are ever worked out for a size."""
-READ_LIMIT = 1 << 20
+READ_LIMIT = 1 << 22
 """Most elements, all that go into it together, for which a value that is read is worked out in full."""
 DEPTH = 150
 """Longest chain of recipes; beyond it a tensor counts as made by a layer."""
@@ -341,8 +342,7 @@ def _begin_again(recipe: _Recipe) -> None:
     """A chain has become long: its contents are worked out now, and what follows starts from them."""
     with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes(), _one_thread():
         _prepare(recipe)
-    if recipe.cached is not None:
-        recipe.depth = 0
+    recipe.depth = 0
 
 
 def _cost(recipe: _Recipe, counted: set[_Recipe]) -> int:
@@ -429,8 +429,12 @@ def _sampled(value: Any) -> Any:
 class Guesses:
     """Notes recipes while a forward pass runs, and works contents out when they are needed."""
 
-    def __init__(self, position: Position) -> None:
+    def __init__(self, position: Position, engine_is_running: Callable[[], bool]) -> None:
         self._position = position
+        self._engine_is_running = engine_is_running
+        self._origins = Origins(position.ledger)
+        self._seeds: dict[tuple[Any, ...], int] = {}
+        """Of this step's layers, by what they were made of."""
         self._names: dict[int, tuple[str, bool] | None] = {}
         """By the op's address, for the dispatcher keeps every op that it met: its name if it has a recipe, and whether
         that serves reads alone."""
@@ -444,7 +448,8 @@ class Guesses:
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """After an op that makes new tensors."""
-        if self._position.backward_depth:
+        self._origins.note(func, args, kwargs, out)
+        if self._position.backward_depth and self._engine_is_running():
             return
         named = self._name(func)
         if named is None:
@@ -484,6 +489,8 @@ class Guesses:
         block = block_of(target) if isinstance(target, torch.Tensor) and target.is_meta else None
         if block is None or target is None:
             return
+        if not self._position.in_optimizer:
+            self._origins.note(func, args, kwargs, target)
         if block.values is not None:
             block.recipe = None
             return
@@ -559,23 +566,42 @@ class Guesses:
             if recipe.stand_in is None and _can_be_worked_out(tensor, block):
                 recipe.stand_in = self._layer(tensor, block, counted)
         elif counted and isinstance(recipe, _Layer) and not recipe.counted:
-            recipe.seed, recipe.counted = self._seed(counted), True
+            recipe.seed, recipe.counted = self._seed_of(block, counted), True
         if recipe.for_reads and recipe.stand_in is None:
             self._for_reads = True
-        if recipe.depth >= DEPTH and recipe.count <= _SMALL:
-            _begin_again(recipe)
+        if recipe.depth >= DEPTH:
+            if self._for_reads or recipe.count <= _SMALL or not recipe.dtype.is_floating_point:
+                _begin_again(recipe)
+            else:
+                recipe = block.recipe = self._layer(tensor, block, counted)
         return recipe
 
     def _layer(self, tensor: torch.Tensor, block: Block, counted: bool) -> _Layer:
         counted = counted and _can_be_worked_out(tensor, block)
-        layer = _Layer(tensor.dtype, block.nbytes, self._seed(counted), counted=counted)
+        layer = _Layer(tensor.dtype, block.nbytes, self._seed_of(block, counted), counted=counted)
         layer.for_reads = not _can_be_worked_out(tensor, block)
         return layer
 
-    def _seed(self, counted: bool) -> int:
+    def _seed_of(self, block: Block, counted: bool) -> int:
+        """The same for a layer that is evaluated again on the same data."""
+        self._begin_step()
+        if block.origin is None:
+            return self._seed(counted)
+        key = (counted, block.nbytes, block.origin)
+        seed = self._seeds.get(key)
+        if seed is None:
+            seed = self._seeds[key] = self._seed(counted)
+        return seed
+
+    def _begin_step(self) -> None:
         # Each step's layers compute the same: what is asked of them then does not change from step to step.
         if self._of_step != self._position.steps_done:
             self._counted, self._uncounted, self._of_step = 0, 0, self._position.steps_done
+            self._seeds.clear()
+            self._origins.begin_step()
+
+    def _seed(self, counted: bool) -> int:
+        self._begin_step()
         if counted:
             self._counted += 1
             return self._counted

@@ -68,7 +68,7 @@ class Machine:
         self._told_of_fit = False
         self._dropout_state: torch.Tensor | None = None
         self.libraries = Libraries()
-        self.guesses = Guesses(position)
+        self.guesses = Guesses(position, self.engine_is_running)
         self.graphs = CudaGraphs(ledger, position, self.note)
         self._assumed: dict[tuple[str, str], str] = {}
         """What was said of each line that reads an unknown value."""
