@@ -16,13 +16,13 @@ There are two ways to ask, and what one of them has worked out the other keeps t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.virtual_gpu import samples
+from vramcast.virtual_gpu import samples, small_algebra
 from vramcast.virtual_gpu.origins import Origins
 from vramcast.virtual_gpu.storages import ATTRIBUTE, UNKNOWN_CONTENT, Block, block_of
 
@@ -68,14 +68,19 @@ class _Recipe:
     `made_up`: whether random numbers go into it.
     `for_reads`: it serves reads alone. Where a size depends on it, `stand_in` takes its place, if there is one.
     `seed`: of the random numbers that it draws.
+    `draws`: the op itself draws random numbers.
+    `work`: what it costs to work out, in elements of an elementwise op.
     `cached`, `sample`: its contents once they were worked out, in full or as a sample.
     """
 
-    __slots__ = ("cached", "count", "depth", "dtype", "for_reads", "made_up", "sample", "seed", "stand_in")
+    __slots__ = (
+        "cached", "count", "depth", "draws", "dtype", "for_reads", "made_up", "sample", "seed", "stand_in", "work",
+    )  # fmt: skip
 
     def __init__(self, depth: int, dtype: torch.dtype, nbytes: int) -> None:
         self.depth, self.dtype, self.count = depth, dtype, nbytes // dtype.itemsize
-        self.made_up = self.for_reads = False
+        self.work = self.count
+        self.made_up = self.for_reads = self.draws = False
         self.seed = 0
         self.cached: torch.UntypedStorage | None = None
         self.sample: torch.Tensor | None = None
@@ -312,11 +317,16 @@ def _whole(recipe: _Recipe, done: dict[_Recipe, torch.UntypedStorage]) -> torch.
     if recipe.sample is not None:  # read before
         repeats = -(-recipe.count // recipe.sample.numel())
         return recipe.sample.repeat(repeats)[: recipe.count].clone().untyped_storage()
-    if recipe.for_reads:
-        if recipe.stand_in is None:
-            raise LookupError
-        return recipe.stand_in.work_out(done)
-    return recipe.work_out(done)
+    if not recipe.for_reads:
+        return recipe.work_out(done)
+    if recipe.draws:  # a size may depend on what was drawn as on any other number
+        try:
+            return recipe.work_out(done)
+        except _FAILURES:
+            pass
+    if recipe.stand_in is None:
+        raise LookupError
+    return recipe.stand_in.work_out(done)
 
 
 def _real(value: Any, done: dict[_Recipe, torch.UntypedStorage]) -> Any:
@@ -350,7 +360,7 @@ def _cost(recipe: _Recipe, counted: set[_Recipe]) -> int:
     if recipe in counted or recipe.cached is not None:
         return 0
     counted.add(recipe)
-    cost = recipe.count
+    cost = recipe.work
     if recipe.sample is None:
         for view in recipe.views():
             cost += _cost(view.recipe, counted)
@@ -460,6 +470,10 @@ class Guesses:
         outs = out if isinstance(out, (list, tuple)) else (out,)
         if not outs or not isinstance(outs[0], torch.Tensor):
             return
+        work = small_algebra.work(named[0], args, out) if named[0] in small_algebra.OPS else 0
+        if work is None and named[0] not in samples.RULES:
+            self._note_success(func, outs)
+            return
         fresh = []
         for index, tensor in enumerate(outs):
             block = _block_without_recipe(tensor, whole=not named[1])
@@ -467,12 +481,24 @@ class Guesses:
                 fresh.append((index, tensor, block))
         if not fresh:
             return
-        given = self._described(args, kwargs, for_reads=named[1] or outs[0].numel() > LIMIT)
+        for_reads = named[1] or outs[0].numel() > LIMIT or work is None
+        given = self._described(args, kwargs, for_reads=for_reads)
         if given is not None:
             seed = self._seed(counted=False)
             for index, tensor, block in fresh:
                 block.recipe = _Result(func, given, index, tensor)
                 block.recipe.seed = seed
+                block.recipe.work += work or 0
+                if torch.Tag.nondeterministic_seeded in func.tags:
+                    block.recipe.draws = block.recipe.made_up = True
+
+    def _note_success(self, func: Any, outs: Sequence[Any]) -> None:
+        """A factorisation that is not worked out is taken to succeed: its `info` is 0."""
+        for returned, tensor in zip(func._schema.returns, outs, strict=True):
+            block = _block_without_recipe(tensor) if returned.name == "info" else None
+            if block is not None:
+                block.recipe = _Known(torch.zeros(block.nbytes, dtype=torch.uint8).untyped_storage())
+                block.recipe.made_up = True
 
     def _note_norms(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         norm = torch.ops.aten.linalg_vector_norm.default
@@ -515,7 +541,8 @@ class Guesses:
         if isinstance(start, _Recipe) and start.for_reads:
             given.for_reads = given.for_reads or start.stand_in is None
         written = _Written(start, func, target, given, block)
-        written.made_up = written.made_up or name in _RANDOM_WRITES
+        written.draws = name in _RANDOM_WRITES
+        written.made_up = written.made_up or written.draws
         written.seed = self._seed(counted=False)
         if written.depth <= DEPTH:
             block.recipe = written
@@ -648,7 +675,7 @@ def _name(func: Any) -> tuple[str, bool] | None:
     plain = name.removeprefix("aten::")
     if not name.startswith("aten::"):
         return None
-    if plain in _SIMPLE or plain.removesuffix("_") in _SIMPLE:
+    if plain in _SIMPLE or plain.removesuffix("_") in _SIMPLE or plain in small_algebra.OPS:
         return plain, False
     if plain == "_foreach_norm" or plain in _RANDOM_WRITES or samples.has_rule(func, plain):
         return plain, True

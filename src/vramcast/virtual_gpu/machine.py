@@ -31,6 +31,9 @@ OLD_CUDNN = (
     "export VRAMCAST_CUDNN=FOLDER"
 )
 
+_MOST_PASSED_CHECKS = 2000
+"""In one step."""
+
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
 
@@ -72,6 +75,8 @@ class Machine:
         self.graphs = CudaGraphs(ledger, position, self.note)
         self._assumed: dict[tuple[str, str], str] = {}
         """What was said of each line that reads an unknown value."""
+        self._passed_checks = [0, 0]
+        """The step, and the checks that were taken as passed in it."""
         self.unknown_kernels: list[UnknownKernel] = []
         """Errors raised so far: the program may have swallowed one."""
         self.initialize: Callable[[], None] = lambda: None
@@ -179,6 +184,14 @@ class Machine:
         where = caller()
         text = self._assumed.setdefault((what, where), f"{what}: assumed {assumed}")
         self.ledger.builder.note("unknown value", text, where)
+
+    def may_pass_check(self) -> bool:
+        """Whether a check may still be taken as passed: a loop that only a failing check ends must end."""
+        step = self.position.steps_done
+        if self._passed_checks[0] != step:
+            self._passed_checks = [step, 0]
+        self._passed_checks[1] += 1
+        return self._passed_checks[1] <= _MOST_PASSED_CHECKS
 
     def note(self, topic: str, text: str, where: Any = None) -> None:
         self.ledger.builder.note(topic, text, where)

@@ -78,7 +78,8 @@ def comparison(call: Call) -> bool:
     )
     answer = bool(call.func(left, right, *call.args[2:], **call.kwargs))
     if left_made_up or right_made_up:
-        call.unknown_read(f"torch.{call.func._schema.name.removeprefix('aten::')}", str(answer))
+        answer, assumed = reads.truth(machine, answer)
+        call.unknown_read(f"torch.{call.func._schema.name.removeprefix('aten::')}", assumed)
     return answer
 
 
