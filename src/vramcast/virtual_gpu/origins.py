@@ -54,7 +54,8 @@ class Origins:
                 block.origin = origin
 
     def _of_arguments(self, args: tuple[Any, ...] | list[Any]) -> tuple[int, tuple[int, ...]]:
-        data, weights = 0, ()
+        data = 0
+        weights: tuple[int, ...] = ()
         for arg in args:
             if isinstance(arg, torch.Tensor):
                 if not arg.is_meta:

@@ -1,7 +1,7 @@
 """Which products, factorisations and norms of made-up numbers are worked out for real: those that cost little.
 
-What follows from them then holds as it does on a card: A @ A.T has a Cholesky factor, Q.T @ Q is the identity, a network
-evaluated at a nearby point gives a nearby result. Larger ones count as made by a layer.
+What follows from them then holds as it does on a card: A @ A.T has a Cholesky factor, Q.T @ Q is the identity, a
+network evaluated at a nearby point gives a nearby result. Larger ones count as made by a layer.
 """
 
 from __future__ import annotations
