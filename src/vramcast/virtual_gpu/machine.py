@@ -16,6 +16,7 @@ from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.ledger import INPUTS, Ledger
 from vramcast.virtual_gpu.op_log import OpLog
 from vramcast.virtual_gpu.position import Position
+from vramcast.virtual_gpu.random_numbers import CardDraws, HostDraws
 from vramcast.virtual_gpu.storages import block_of
 from vramcast.virtual_gpu.unknown import UnknownKernel, caller
 from vramcast.virtual_gpu.workspace_rules import WorkspaceRules
@@ -75,6 +76,8 @@ class Machine:
         self.graphs = CudaGraphs(ledger, position, self.note)
         self._assumed: dict[tuple[str, str], str] = {}
         """What was said of each line that reads an unknown value."""
+        self.host_draws = HostDraws()
+        self.card_draws = CardDraws()
         self._passed_checks = [0, 0]
         """The step, and the checks that were taken as passed in it."""
         self.unknown_kernels: list[UnknownKernel] = []

@@ -220,7 +220,8 @@ def _chosen_plausibly(call: Call, index: torch.Tensor) -> bool:
     if real is None:
         return False
     try:
-        out = call.func(*real[0], **real[1])
+        with call.mode.machine.card_draws.drawing():
+            out = call.func(*real[0], **real[1])
     except RuntimeError:  # what was made up is not what the op takes: probabilities that are none
         return False
     content = out[1] if isinstance(out, (list, tuple)) else out
@@ -233,15 +234,18 @@ def _chosen_plausibly(call: Call, index: torch.Tensor) -> bool:
 def _draw(call: Call, index: torch.Tensor, length: int, dim: int | None) -> None:
     if index.numel() == 0:
         return
-    if dim is None or index.dim() == 0:
-        content = torch.randint(0, max(length, 1), index.shape)
-    else:
-        moved = index.movedim(dim, -1)
-        rows, k = moved.numel() // max(moved.size(-1), 1), moved.size(-1)
-        if rows * length <= 4 * values.LIMIT_EXACT:
-            content = torch.rand(rows, length).argsort(-1)[:, :k].reshape(moved.shape).movedim(-1, dim)
-        else:
-            content = torch.randint(0, max(length, 1), index.shape)
+    with call.mode.machine.card_draws.drawing():
+        content = _drawn(index, length, dim)
     strided = torch.empty_strided(index.size(), index.stride(), dtype=index.dtype)
     values.learn(index, strided.copy_(content))
     call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices drawn at random")
+
+
+def _drawn(index: torch.Tensor, length: int, dim: int | None) -> torch.Tensor:
+    if dim is None or index.dim() == 0:
+        return torch.randint(0, max(length, 1), index.shape)
+    moved = index.movedim(dim, -1)
+    rows, k = moved.numel() // max(moved.size(-1), 1), moved.size(-1)
+    if rows * length > 4 * values.LIMIT_EXACT:
+        return torch.randint(0, max(length, 1), index.shape)
+    return torch.rand(rows, length).argsort(-1)[:, :k].reshape(moved.shape).movedim(-1, dim)
