@@ -19,6 +19,7 @@ from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.ledger import INPUTS, Ledger
 from vramcast.virtual_gpu.op_log import OpLog
 from vramcast.virtual_gpu.position import Position
+from vramcast.virtual_gpu.random_numbers import CardDraws, HostDraws
 from vramcast.virtual_gpu.storages import block_of
 from vramcast.virtual_gpu.unknown import UnknownKernel, caller
 from vramcast.virtual_gpu.workspace_rules import WorkspaceRules
@@ -33,6 +34,9 @@ OLD_CUDNN = (
     "folder of its own and name it: pip install --target FOLDER nvidia-cudnn-cu12 nvidia-cublas-cu12; "
     "export VRAMCAST_CUDNN=FOLDER"
 )
+
+_MOST_PASSED_CHECKS = 2000
+"""In one step."""
 
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
@@ -78,7 +82,7 @@ class Machine:
         self._told_of_fit = False
         self._dropout_state: torch.Tensor | None = None
         self.libraries = Libraries()
-        self.guesses = Guesses(position)
+        self.guesses = Guesses(position, self.engine_is_running)
         self.graphs = CudaGraphs(ledger, position, self.note)
         self._assumed: dict[tuple[str, str], str] = {}
         """What was said of each line that reads an unknown value."""
@@ -86,6 +90,10 @@ class Machine:
         """By line, in the order of the latest reads: what it was told last."""
         self.given_values = GivenValues()
         self.failed_op: FailedOp | None = None
+        self.host_draws = HostDraws()
+        self.card_draws = CardDraws()
+        self._passed_checks = [0, 0]
+        """The step, and the checks that were taken as passed in it."""
         self.unknown_kernels: list[UnknownKernel] = []
         """Errors raised so far: the program may have swallowed one."""
         self.initialize: Callable[[], None] = lambda: None
@@ -203,6 +211,14 @@ class Machine:
         self.assumed_values[where] = assumed
         text = self._assumed.setdefault((what, where), f"{what}: assumed {assumed}")
         self.ledger.builder.note("unknown value", text, where)
+
+    def may_pass_check(self) -> bool:
+        """Whether a check may still be taken as passed: a loop that only a failing check ends must end."""
+        step = self.position.steps_done
+        if self._passed_checks[0] != step:
+            self._passed_checks = [step, 0]
+        self._passed_checks[1] += 1
+        return self._passed_checks[1] <= _MOST_PASSED_CHECKS
 
     def note(self, topic: str, text: str, where: Any = None) -> None:
         self.ledger.builder.note(topic, text, where)
