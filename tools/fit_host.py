@@ -47,9 +47,6 @@ LATENCIES = {"launch_seconds": 4.0, "gap_seconds": 1.2, "wait_seconds": 12.0}
 PULL = 0.012
 """How much the error must fall for a figure to move to e times its start."""
 SWEEPS = 6
-TYPICAL = 1.33
-"""What a host is taken to need over an undisturbed one where nothing is known of it: the geometric middle between none
-and a neighbour on every core, where the loop takes 1.8 times as long, so that neither is far off."""
 
 
 @dataclass
@@ -228,7 +225,6 @@ def main() -> None:
             "source": f"host of the H200 machine (Xeon, Python 3.12, torch 2.11), fitted to {len(cases)} recorded steps",
             "latencies": {name: round(value * 1e-6, 9) for name, value in latencies.items()},
             "seconds": {name: round(calm * value * 1e-6, 9) for name, value in seconds.items()},
-            "typical": TYPICAL,
             "calls": undisturbed_calls(),
         }
         options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vramcast.gpus import find_gpu
-from vramcast.timing.host import factor_between, features, is_on_host, packaged_host
+from vramcast.timing.host import factor_between, features, is_on_host, undisturbed_host
 from vramcast.timing.interval import interval
 from vramcast.timing.iteration import last_iteration, stretches
 from vramcast.timing.parallel import Sync, all_reduce_seconds, exposed_seconds
@@ -75,7 +75,7 @@ def test_kinds_of_host_work() -> None:
 
 
 def test_every_kind_has_a_figure_and_a_slower_host_is_slower() -> None:
-    host = packaged_host()
+    host = undisturbed_host()
     kinds = {
         name for flags in (0, GRAD, ENGINE) for k in (0, 2) for name, _ in features("aten.x.y", "f32(1)", flags, k)
     }

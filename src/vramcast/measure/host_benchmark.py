@@ -14,7 +14,16 @@ from time import perf_counter
 import torch
 from torch import nn
 
+from vramcast.timing.host import factor_between, reference_dispatch
+
 _ROUNDS = 9
+
+
+def slowdown_here() -> float:
+    """How many times as long this computer takes for the benchmark as the undisturbed reference."""
+    factor = factor_between(dispatch_seconds(), reference_dispatch())
+    assert factor is not None
+    return factor
 
 
 def dispatch_seconds(rounds: int = _ROUNDS) -> dict[str, float]:

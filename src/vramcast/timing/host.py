@@ -8,6 +8,8 @@ it does not. `features` takes an op apart into such kinds; a calibration says wh
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,6 +17,7 @@ from importlib.resources import files
 from statistics import geometric_mean
 from typing import Any
 
+from vramcast.errors import UsageError
 from vramcast.timing.costs.calibration import Calibration
 from vramcast.timing.queues import Latencies
 from vramcast.trace.calls import (
@@ -29,6 +32,11 @@ from vramcast.trace.calls import (
     OPTIMIZER,
     RECOMPUTED,
 )
+
+HOST_VARIABLE = "VRAMCAST_HOST"
+"""The host that everything in this process and its children is predicted for."""
+UNDISTURBED, HERE = "undisturbed", "here"
+_FASTEST, _SLOWEST = 0.05, 100.0
 
 LISTS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach_")
 """Ops on lists of tensors: the host works for each of them."""
@@ -88,15 +96,18 @@ class HostModel:
     latencies: Latencies
     source: str
     factor: float = 1.0
-    """Of this host's times over those that were measured."""
+    """Of this host's times over those of the undisturbed one."""
+    label: str = UNDISTURBED
+    """Which host it is, in words."""
 
     def issue_seconds(self, op: str, arguments: str, flags: int, kernels: float) -> float:
         seconds = self.seconds
         return self.factor * sum(seconds.get(name, 0.0) * n for name, n in features(op, arguments, flags, kernels))
 
-    def scaled(self, factor: float) -> HostModel:
+    def scaled(self, factor: float, label: str = "") -> HostModel:
         """The same program on a host that takes `factor` times as long."""
-        return replace(self, factor=self.factor * factor)
+        factor *= self.factor
+        return replace(self, factor=factor, label=label or f"one that {takes(factor)}")
 
 
 @cache
@@ -112,22 +123,51 @@ def undisturbed_host() -> HostModel:
     return HostModel(data["seconds"], Latencies(**data["latencies"]), str(data["source"]))
 
 
-@cache
-def packaged_host() -> HostModel:
-    """The same host as it is on average: other guests of its computer take their part."""
-    return undisturbed_host().scaled(float(_packaged()["typical"]))
-
-
 def packaged_calls() -> dict[str, float]:
-    """What the undisturbed host took for single calls, by kind."""
+    """What the undisturbed host took for single calls to a card, by kind."""
     return dict(_packaged()["calls"])
 
 
+def reference_dispatch() -> dict[str, float]:
+    """What the undisturbed host took for the small benchmark without a card (measure/host_benchmark.py)."""
+    return dict(_packaged()["dispatch"])
+
+
 def host_of(calibration: Calibration | None) -> HostModel:
-    """The host that a calibration was made on: the packaged one, as much slower or faster as it took for the same
-    single calls."""
-    factor = None if calibration is None else factor_between(calibration.host, packaged_calls())
-    return packaged_host() if factor is None else undisturbed_host().scaled(factor)
+    """The host to predict for: the one that was chosen, else the one that a calibration was made on, else the
+    undisturbed one. It differs from that only by how many times as long it takes."""
+    wanted = os.environ.get(HOST_VARIABLE)
+    if wanted:
+        factor, is_here = parse_host(wanted)
+        if not is_here and factor == 1.0:
+            return undisturbed_host()
+        return undisturbed_host().scaled(factor, f"this computer, which {takes(factor)}" if is_here else "")
+    factor_there = None if calibration is None else factor_between(calibration.host, packaged_calls())
+    if factor_there is None:
+        return undisturbed_host()
+    return undisturbed_host().scaled(factor_there, f"the one of the calibration, which {takes(factor_there)}")
+
+
+def takes(factor: float) -> str:
+    return f"takes {factor:.2f} times as long as an undisturbed one"
+
+
+def parse_host(text: str) -> tuple[float, bool]:
+    """How many times as long a host takes as the undisturbed one, and whether that was measured here:
+    `undisturbed`, `1.3`, or `1.3:here` as `--host here` leaves it for the processes it starts."""
+    number, _, place = text.partition(":")
+    if number == UNDISTURBED:
+        return 1.0, False
+    try:
+        factor = float(number)
+    except ValueError:
+        factor = math.nan
+    if not _FASTEST <= factor <= _SLOWEST or place not in ("", HERE):
+        raise UsageError(
+            f"the host is {UNDISTURBED!r}, {HERE!r}, or how many times as long it takes as an undisturbed one "
+            f"({_FASTEST:g} to {_SLOWEST:g}, as in 1.3), not {text[:40]!r}"
+        )
+    return factor, place == HERE
 
 
 def factor_between(theirs: Mapping[str, float], ours: Mapping[str, float]) -> float | None:
