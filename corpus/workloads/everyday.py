@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -191,7 +192,8 @@ class _Gpt(nn.Module):
 
 def gpt(
     *, batch: int = 8, length: int = 256, width: int = 384, layers: int = 6, heads: int = 6, words: int = 8192,
-    precision: str = "bf16", optimizer: str = "adamw", in_backward: bool = False, clip: bool = True, accumulate: int = 1,
+    precision: str = "bf16", optimizer: str = "adamw", in_backward: bool = False, clip: bool = True,
+    accumulate: int = 1,
 ) -> Step:  # fmt: skip
     """A plain GPT; `in_backward` steps an optimizer of its own for each parameter as soon as its gradient is there."""
     model = _Gpt(words, width, layers, heads, length).cuda()
@@ -349,7 +351,9 @@ def transformers_model(
             transformers.RobertaConfig(**common, intermediate_size=4 * width, num_labels=3)
         ),
         "distilbert": lambda: transformers.DistilBertForMaskedLM(
-            transformers.DistilBertConfig(vocab_size=words, dim=width, n_layers=layers, n_heads=heads, hidden_dim=4 * width)
+            transformers.DistilBertConfig(
+                vocab_size=words, dim=width, n_layers=layers, n_heads=heads, hidden_dim=4 * width
+            )
         ),
         "gpt2": lambda: transformers.GPT2LMHeadModel(
             transformers.GPT2Config(vocab_size=words, n_embd=width, n_layer=layers, n_head=heads)
@@ -508,7 +512,7 @@ def radiance(*, rays: int = 1024, samples: int = 64, width: int = 256, depth: in
 def graph(*, nodes: int = 2708, edges: int = 10556, width: int = 64, layers: int = 2) -> Step:
     """A graph convolution written with index_add."""
     widths = [1433, *[width] * (layers - 1), 7]
-    linears = nn.ModuleList([nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False)]).cuda()
+    linears = nn.ModuleList([nn.Linear(a, b) for a, b in pairwise(widths)]).cuda()
     chosen = torch.optim.Adam(linears.parameters(), lr=0.01, weight_decay=5e-4)
     x = torch.rand(nodes, 1433, device="cuda")
     source, target = (torch.randint(0, nodes, (edges,), device="cuda") for _ in range(2))
@@ -560,12 +564,11 @@ def recommender(
 def experts(*, batch: int = 8, length: int = 128, width: int = 256, count: int = 8, layers: int = 4) -> Step:
     """A mixture of experts as a Python loop with a mask for each expert."""
     gates = nn.ModuleList([nn.Linear(width, count) for _ in range(layers)]).cuda()
-    each = nn.ModuleList(
-        [
-            nn.ModuleList([nn.Sequential(nn.Linear(width, 2 * width), nn.SiLU(), nn.Linear(2 * width, width)) for _ in range(count)])
-            for _ in range(layers)
-        ]
-    ).cuda()  # fmt: skip
+
+    def expert() -> nn.Module:
+        return nn.Sequential(nn.Linear(width, 2 * width), nn.SiLU(), nn.Linear(2 * width, width))
+
+    each = nn.ModuleList([nn.ModuleList([expert() for _ in range(count)]) for _ in range(layers)]).cuda()
     parameters = [*gates.parameters(), *each.parameters()]
     chosen = torch.optim.AdamW(parameters, lr=1e-4)
     data = torch.randn(batch * length, width)
@@ -575,9 +578,9 @@ def experts(*, batch: int = 8, length: int = 128, width: int = 256, count: int =
         for gate, group in zip(gates, each, strict=True):
             weights, picked = gate(x).softmax(-1).topk(2, dim=-1)
             y = torch.zeros_like(x)
-            for number, expert in enumerate(group):  # type: ignore[arg-type]
+            for number, chosen_expert in enumerate(group):  # type: ignore[arg-type]
                 rows, place = torch.where(picked == number)
-                y = y.index_add(0, rows, expert(x[rows]) * weights[rows, place, None])
+                y = y.index_add(0, rows, chosen_expert(x[rows]) * weights[rows, place, None])
             x = x + y
         loss = x.pow(2).mean()
         chosen.zero_grad()
@@ -729,8 +732,9 @@ def per_sample(*, batch: int = 64, width: int = 16) -> Step:
     from torch.func import functional_call, grad, vmap
 
     model = nn.Sequential(
-        nn.Conv2d(1, width, 8, 2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Conv2d(width, 2 * width, 4, 2), nn.ReLU(),
-        nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(2 * width * 16, 32), nn.ReLU(), nn.Linear(32, 10),
+        nn.Conv2d(1, width, 8, 2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1),
+        nn.Conv2d(width, 2 * width, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(),
+        nn.Linear(2 * width * 16, 32), nn.ReLU(), nn.Linear(32, 10),
     ).cuda()  # fmt: skip
     chosen = torch.optim.SGD(model.parameters(), lr=0.1)
     images, labels = torch.randn(batch, 1, 28, 28), torch.randint(0, 10, (batch,))
@@ -768,7 +772,7 @@ def segmentation(
 
     widths = [width * 2**i for i in range(5)]
     downs = nn.ModuleList([double(a, b) for a, b in zip([3, *widths], widths, strict=False)]).cuda()
-    ups = nn.ModuleList([double(a + b, a) for a, b in zip(widths, widths[1:], strict=False)][::-1]).cuda()
+    ups = nn.ModuleList([double(a + b, a) for a, b in pairwise(widths)][::-1]).cuda()
     head = nn.Conv2d(width, 4, 1).cuda()
     parameters = [*downs.parameters(), *ups.parameters(), *head.parameters()]
     chosen = make_optimizer(optimizer, parameters)

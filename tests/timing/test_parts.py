@@ -106,6 +106,15 @@ def test_phases_are_cut_as_a_measurement_cuts_them() -> None:
     assert found == [("forward", 2), ("backward", 3), ("optimizer", 1), ("optimizer", 3), ("optimizer", 2)]
 
 
+def test_an_optimizer_inside_the_backward_pass_leaves_the_rest_of_it_backward() -> None:
+    calls = noted(
+        ITERATION, "aten.f.x", BACKWARD, "aten.b.x", OPTIMIZER, "aten.o.x", OPTIMIZER_END, "aten.b.x", BACKWARD_END,
+        ITERATION_END,
+    )  # fmt: skip
+    found = [(part.phase, part.end - part.first) for part in stretches(calls, last_iteration(calls))]
+    assert found == [("forward", 2), ("backward", 2), ("optimizer", 3), ("backward", 2), ("optimizer", 1)]
+
+
 def test_gradient_sync_hides_behind_the_backward_pass() -> None:
     gpu = find_gpu("h200")
     size = 400 << 20

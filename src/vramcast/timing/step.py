@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from vramcast.gpus import GpuSpec
 from vramcast.timing.costs import CostModel
 from vramcast.timing.costs.model import OpCost
-from vramcast.timing.host import HOST_VARIABLE, HostModel, host_of
+from vramcast.timing.host import HOST_VARIABLE, HostModel, host_of, next_optimizers
 from vramcast.timing.interval import interval
 from vramcast.timing.iteration import Stretch, last_iteration, stretches
 from vramcast.timing.modules import module_times
@@ -112,14 +112,14 @@ def costs_of(calls: OpCalls, model: CostModel) -> list[OpCost]:
 
 def works_of(calls: OpCalls, rows: range, costs: Sequence[OpCost], host: HostModel) -> list[Work]:
     """Each row as work for the two queues."""
-    known: dict[tuple[int, int], Work] = {}
+    known: dict[tuple[int, int, bool], Work] = {}
     works = []
-    for row in rows:
-        key = number, flags = calls.call[row], calls.flags[row]
+    for row, is_next in zip(rows, next_optimizers(calls, rows), strict=True):
+        key = number, flags, _ = calls.call[row], calls.flags[row], is_next
         work = known.get(key)
         if work is None:
             op, arguments, cost = calls.ops[number], calls.arguments[number], costs[number]
-            host_seconds = host.issue_seconds(op, arguments, flags, cost.launches)
+            host_seconds = host.issue_seconds(op, arguments, flags, cost.launches, is_next)
             work = Work(host_seconds, cost.device_seconds, cost.kernels, waits(op, arguments))
             known[key] = work
         works.append(work)
