@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vramcast.gpus import find_gpu
-from vramcast.timing.host import factor_between, features, is_on_host, undisturbed_host
+from vramcast.timing.host import factor_between, features, is_on_host, next_optimizers, undisturbed_host
 from vramcast.timing.interval import interval
 from vramcast.timing.iteration import last_iteration, stretches
 from vramcast.timing.parallel import Sync, all_reduce_seconds, exposed_seconds
@@ -72,6 +72,17 @@ def test_kinds_of_host_work() -> None:
     assert features("optimizer", "148 0", 0, 0) == (("optimizer", 1.0), ("parameter", 148.0))
     assert is_on_host("cpu:f32(), 1") and not is_on_host("cpu:f32(4), device=cuda:0")
     assert is_on_host("[3], device=cpu") and not is_on_host("[3], device=cuda:0")
+
+
+def test_optimizers_that_follow_one_another_take_less() -> None:
+    one = (f"{OPTIMIZER}|1 0", "aten._foreach_add_.List|[f32(2)], [f32(2)]", OPTIMIZER_END)
+    far = ["aten.mm.default|f32(8,8)"] * 200
+    calls = noted(*one, "aten.mm.default|f32(8,8)", *one, *far, *one)
+    is_next = next_optimizers(calls, range(len(calls)))
+    assert [row for row, found in enumerate(is_next) if found] == [4, 5, 6]
+    assert features("optimizer", "1 0", 0, 0, True)[0] == ("next optimizer", 1.0)
+    seconds = undisturbed_host().seconds
+    assert seconds["next optimizer"] < seconds["optimizer"] and seconds["next list op"] < seconds["list op"]
 
 
 def test_every_kind_has_a_figure_and_a_slower_host_is_slower() -> None:

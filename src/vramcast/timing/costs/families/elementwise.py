@@ -60,7 +60,7 @@ def streamed(args: Arguments, card: Card) -> list[Part]:
     if not sizes:
         return []
     moved = float(sum(sizes) + max(sizes))
-    return [Part("unknown", max(moved / card.bandwidth, 1e-10), 0.0, moved)]
+    return [Part("elementwise-vector", max(moved / card.bandwidth, 1e-10), 0.0, moved)]
 
 
 def _steps(tensor: Tensor) -> tuple[int, ...]:

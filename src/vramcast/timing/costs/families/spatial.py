@@ -127,9 +127,10 @@ class _Network:
     def of(args: Arguments, *, backward: bool) -> _Network | None:
         x, settings = args.tensor(0), args.args[10:19] if backward else args.args[6:15]
         weights = [weight for weight in args.tensor_list(1) if len(weight.shape) == 2]
-        if x is None or not weights or len(x.shape) not in (2, 3) or len(settings) < 9:
+        if x is None or not weights or len(x.shape) not in (2, 3) or len(settings) < 8:
             return None
-        mode, hidden, projected, _, batch_first, _, _, two_way, sizes = settings
+        mode, hidden, projected, _, batch_first, _, _, two_way = settings[:8]
+        sizes = settings[8] if len(settings) > 8 else []
         if not isinstance(mode, int) or not isinstance(hidden, int) or mode not in _GATES:
             return None
         if isinstance(sizes, list) and sizes:  # packed: how many sequences are left at each step
