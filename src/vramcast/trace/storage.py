@@ -48,6 +48,7 @@ _SCALARS: tuple[tuple[str, type], ...] = (
 _LARGEST_SIZE = 2**50
 """Of a block and of a card, in bytes: a thousand times what there is."""
 _LARGEST_TOTAL = 2**62
+_PRIVATE_POOLS = -(1 << 20)  # from here down: streams in private pools, numbered by allocator/private_pools.py
 _MOST_COUNTED = 10**9
 _LONGEST_NAME = 4_000
 _IMPOSSIBLE_NUMBER = re.compile(r"\d{40}")
@@ -169,7 +170,7 @@ def _check_ranges(trace: StepTrace) -> None:
         raise ValueError("a block is larger than any card")
     if sum(trace.requested_bytes) > _LARGEST_TOTAL:
         raise ValueError("its blocks are larger together than any run's")
-    if trace.stream and min(trace.stream) < 0:
+    if any(_PRIVATE_POOLS < stream < 0 for stream in trace.stream):
         raise ValueError("a block is of a negative stream")
     labels = len(trace.labels)
     for kind, argument in zip(trace.event_kind, trace.event_arg, strict=True):

@@ -165,21 +165,26 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         ledger.builder.mark("reset_peak")
 
     def current_stream(device: Any = None) -> Stream:
+        machine.position.follow_stream()
         return streams.setdefault(ledger.stream, Stream(stream_id=ledger.stream))
 
     def set_stream(chosen: Any) -> None:
         if chosen is not None:
-            ledger.stream = chosen.stream_id
             streams[chosen.stream_id] = chosen
+            change_stream(chosen.stream_id)
+
+    def change_stream(number: int) -> None:
+        ledger.stream = number
+        machine.position.node_streams.changed(number)
 
     @contextmanager
     def use_stream(stream: Any) -> Iterator[None]:
-        before = ledger.stream
+        before = current_stream().stream_id
         set_stream(stream)
         try:
             yield
         finally:
-            ledger.stream = before
+            change_stream(before)
 
     def set_fraction(fraction: float, device: Any = None) -> None:
         if not 0 <= fraction <= 1:
@@ -408,7 +413,7 @@ def install(put: Patches, api: dict[str, Any], machine: Machine) -> None:
     put.set(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)  # libraries take it from there directly
     if hasattr(torch._C, "_accelerator_setAllocatorSettings"):
         put.set(torch._C, "_accelerator_setAllocatorSettings", api["_set_allocator_settings"])
-    put.set(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    put.set(torch.Tensor, "record_stream", lambda tensor, stream: machine.record_stream(tensor, stream.stream_id))
     legacy_types.install(put)
     cuda_graphs.install(put, machine.graphs)
 

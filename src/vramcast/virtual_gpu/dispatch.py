@@ -76,6 +76,8 @@ class DispatchMode(TorchDispatchMode):
         log = self._log
         with torch._C.DisableTorchFunction():
             try:
+                if self.machine.position.node_streams.several:
+                    self.machine.note_gradients_of_other_streams(args)
                 if not log.on:
                     out = handler(func, args, kwargs, None)
                 else:

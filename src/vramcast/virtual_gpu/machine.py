@@ -190,6 +190,23 @@ class Machine:
         self.graphs.refuse_synchronizing()
         self.ledger.builder.mark("synchronize")
 
+    def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
+        """When the memory can be had again depends on the time of what runs from here on."""
+        self.op_log.start()
+        self.ledger.record_stream(tensor, stream)
+
+    def note_gradients_of_other_streams(self, args: tuple[Any, ...]) -> None:
+        """Autograd itself calls record_stream where a node hands a gradient to a node of another stream
+        (InputBuffer::add)."""
+        if not self.position.backward_depth:
+            return
+        self.position.follow_stream()
+        for value in args:
+            if isinstance(value, torch.Tensor) and value.is_meta:
+                block = block_of(value)
+                if block is not None and self.position.made_in_backward(block.block_id):
+                    self.record_stream(value, self.ledger.stream)
+
     def note_input(self, tensor: torch.Tensor) -> None:
         block = block_of(tensor)
         if block is not None and block.block_id >= 0:
