@@ -47,9 +47,10 @@ class Block:
 
     `recipe`: how the content came about (see guesses.py), where it is not known but can be made up.
     `host`: what it takes of the computer's memory, where it lies there and is counted.
+    `data`, `origin`: which data went into it, and what made it (see origins.py).
     """
 
-    __slots__ = ("address", "block_id", "device", "host", "ledger", "nbytes", "recipe", "values")
+    __slots__ = ("address", "block_id", "data", "device", "host", "ledger", "nbytes", "origin", "recipe", "values")
 
     def __init__(self, ledger: Ledger | None, device: int, nbytes: int, block_id: int, address: int) -> None:
         self.ledger = ledger
@@ -60,6 +61,8 @@ class Block:
         self.values: torch.UntypedStorage | None = None
         self.recipe: Any = None
         self.host: HostBlock | None = None
+        self.data = 0
+        self.origin: Any = None
 
     def __del__(self) -> None:
         if self.ledger is not None and self.block_id >= 0:

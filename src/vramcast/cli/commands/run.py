@@ -51,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length.add_argument(
         "--whole", action="store_true", help="run on to the script's end: evaluation, later stages; Ctrl-C ends it"
     )
+    length.add_argument(
+        "--epoch", action="store_true", help="run one epoch of the training loader, and the evaluation after it"
+    )
+    length.add_argument(
+        "--longest", action="store_true", help="find the loader's longest batches on the CPU, and run those"
+    )
     add_json_option(parser)
     add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
@@ -103,8 +109,9 @@ def execute(args: argparse.Namespace) -> int:
     spec, remark = card_for(args.gpu)
 
     from vramcast.virtual_gpu.runner import run_script
+    from vramcast.virtual_gpu.stopping import Until
 
-    if args.whole:
+    if args.whole or args.epoch:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # gives the verdict of what was seen
     try:
         # With --json, standard output holds the document and nothing else, whatever the script prints.
@@ -118,6 +125,7 @@ def execute(args: argparse.Namespace) -> int:
                 removed=launch.removed,
                 assume=assume,
                 steps=None if args.whole else args.steps,
+                until=Until.EPOCH if args.epoch else Until.LONGEST if args.longest else None,
                 allocator_conf=args.allocator_conf,
                 limit_bytes=limit,
                 progress=progress,
