@@ -44,6 +44,10 @@ _UNCOUNTED = 1 << 32
 _CPU = torch.device("cpu")
 _OVERWRITES = frozenset({"copy_", "fill_", "zero_"})
 _RANDOM_WRITES = frozenset({"bernoulli_", "exponential_", "log_normal_", "normal_", "random_", "uniform_"})
+_RESHAPES = frozenset(
+    {"as_strided_", "detach_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
+)
+"""They change the shape of the tensor they are given, and nothing that it holds."""
 _FAILURES = (LookupError, RuntimeError, NotImplementedError, TypeError, ValueError)
 
 # Elementwise arithmetic, comparisons, reductions, selections: cheap on the CPU, and what sizes are made of. Layers
@@ -514,6 +518,8 @@ class Guesses:
         target = args[0] if args else None
         block = block_of(target) if isinstance(target, torch.Tensor) and target.is_meta else None
         if block is None or target is None:
+            return
+        if func._schema.name.removeprefix("aten::") in _RESHAPES:
             return
         if not self._position.in_optimizer:
             self._origins.note(func, args, kwargs, target)

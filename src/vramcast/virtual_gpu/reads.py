@@ -46,7 +46,8 @@ def truth(machine: Machine, made_up: bool) -> tuple[bool, str]:
     """A made-up truth value as the program is told, and in words: where the program checks it, it passes the check."""
     wanted = checks.wanted()
     if wanted is None or wanted == made_up or not machine.may_pass_check():
-        return made_up, repr(made_up)
+        rounds = "; how often the loop runs depends on it" if checks.decides_rounds() else ""
+        return made_up, repr(made_up) + rounds
     return wanted, f"{wanted!r}, with which the check passes"
 
 
