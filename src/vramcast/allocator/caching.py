@@ -28,8 +28,8 @@ class CachingAllocator:
 
     A private pool (of a CUDA graph, MemPool) is a part of the stream's number, see private_pools.
 
-    Known limitations: one device; memory used on a second stream is free as soon as it is freed (record_stream is left
-    to the caller, who can delay the free).
+    Known limitations: one device; when another stream is done with a block (record_stream) is for the caller to say:
+    `free_later`, then `free_awaited`.
     """
 
     def __init__(
@@ -58,6 +58,8 @@ class CachingAllocator:
         self._large = Pool(is_small=False, tie_break=tie_break)
         self._expandable = ExpandableSegments(self._device, self._ranks, device_total_bytes)
         self._live: dict[int, Block] = {}
+        self._awaited: dict[int, Block] = {}
+        self._awaited_bytes = 0
         self._given_up: set[int] = set()
         """Private pools whose owners are gone."""
         self._device_total_bytes = device_total_bytes
@@ -229,6 +231,23 @@ class CachingAllocator:
         key = block.key = block.size << free_list.key_shift | block.rank | address
         free_list.blocks[key] = block
         insort(keys, key)
+
+    def free_later(self, address: int) -> None:
+        """The program frees a block that another stream may still use: it counts no longer, and waits for that."""
+        block = self._live.pop(address)
+        self.allocated_bytes -= block.size
+        self.requested_bytes -= block.requested
+        block.requested = 0
+        self._awaited[address] = block
+        self._awaited_bytes += block.size
+
+    def free_awaited(self, address: int) -> None:
+        """The other stream is done with a block of `free_later`."""
+        block = self._awaited.pop(address)
+        self._awaited_bytes -= block.size
+        self._live[address] = block
+        self.allocated_bytes += block.size
+        self.free(address)
 
     def driver_event(self, name: str) -> None:
         """One of DRIVER_EVENTS has happened: where later segments lie depends on it."""
@@ -426,8 +445,8 @@ class CachingAllocator:
 
     @property
     def active_bytes(self) -> int:
-        """Allocated, or freed but still in use by another stream; without record_stream the same as allocated."""
-        return self.allocated_bytes
+        """Allocated, or freed but still in use by another stream."""
+        return self.allocated_bytes + self._awaited_bytes
 
     def reset_peaks(self) -> None:
         """torch.cuda.reset_peak_memory_stats."""
@@ -454,4 +473,4 @@ class CachingAllocator:
         return memory_stats(self, self._device, self._blocks())
 
     def _blocks(self) -> list[Block]:
-        return [*self._live.values(), *self._small.free_blocks(), *self._large.free_blocks()]
+        return [*self._live.values(), *self._awaited.values(), *self._small.free_blocks(), *self._large.free_blocks()]

@@ -10,7 +10,9 @@ from itertools import pairwise
 from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
 from vramcast.allocator.driver_events import DRIVER_EVENTS
 from vramcast.allocator.private_pools import read_mark
+from vramcast.allocator.stream_uses import USED_ELSEWHERE
 from vramcast.allocator.trials import trials_in, try_out
+from vramcast.memory.awaited_frees import awaited_frees
 from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, KINDS, MARK, OOM, StepTrace
 
 _WORKSPACES = KINDS.index("workspaces")
@@ -108,11 +110,20 @@ def replay(
     refusals: list[Refusal] = []
     refused: set[int] = set()
     trials = trials_in(trace.labels) if with_trials else {}
+    awaited = awaited_frees(trace, allocator)
+    next_free_waits = False
 
     for code, arg in zip(trace.event_kind, trace.event_arg, strict=True):
         if code == ALLOC:
+            if awaited is not None:
+                awaited.before_allocation(len(allocated))
             try:
-                addresses[arg] = malloc(sizes[arg], streams[arg])
+                try:
+                    addresses[arg] = malloc(sizes[arg], streams[arg])
+                except OutOfMemory:
+                    if awaited is None or not awaited.wait_for_all():
+                        raise
+                    addresses[arg] = malloc(sizes[arg], streams[arg])
             except OutOfMemory as error:
                 refused.add(arg)
                 refusals.append(_refusal(trace, len(allocated), error))
@@ -120,13 +131,21 @@ def replay(
                     break
         elif code == FREE:
             if arg not in refused:
-                free(addresses[arg])
+                if next_free_waits and awaited is not None:
+                    awaited.add(len(allocated), addresses[arg])
+                else:
+                    free(addresses[arg])
+            next_free_waits = False
         elif code == EMPTY_CACHE:
+            if awaited is not None:
+                awaited.wait_for_all()
             allocator.empty_cache()
         elif code == MARK:
             label = trace.labels[arg]
             if label in DRIVER_EVENTS:
                 allocator.driver_event(label)
+            elif label == USED_ELSEWHERE:
+                next_free_waits = True
             elif (pool := read_mark(label)) is not None:
                 allocator.give_up_pool(pool[0], at_once=pool[1])
             elif arg in trials:

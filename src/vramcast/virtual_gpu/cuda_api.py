@@ -165,21 +165,26 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         ledger.builder.mark("reset_peak")
 
     def current_stream(device: Any = None) -> Stream:
+        machine.position.follow_stream()
         return streams.setdefault(ledger.stream, Stream(stream_id=ledger.stream))
 
     def set_stream(chosen: Any) -> None:
         if chosen is not None:
-            ledger.stream = chosen.stream_id
             streams[chosen.stream_id] = chosen
+            change_stream(chosen.stream_id)
+
+    def change_stream(number: int) -> None:
+        ledger.stream = number
+        machine.position.node_streams.changed(number)
 
     @contextmanager
     def use_stream(stream: Any) -> Iterator[None]:
-        before = ledger.stream
+        before = current_stream().stream_id
         set_stream(stream)
         try:
             yield
         finally:
-            ledger.stream = before
+            change_stream(before)
 
     def set_fraction(fraction: float, device: Any = None) -> None:
         if not 0 <= fraction <= 1:
@@ -397,8 +402,10 @@ def install(put: Patches, api: dict[str, Any], machine: Machine) -> None:
     for name in dir(torch.accelerator):
         value = accelerator.get(name, api.get(name))
         if value is not None:
-            put.set(torch.accelerator, name, value)
+            put.set(torch.accelerator, name, _copy(value, name) if isinstance(value, FunctionType) else value)
     put.set(torch.accelerator, "device_index", Device)
+    put.set(torch, "Stream", Stream)
+    put.set(torch, "Event", Event)
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         put.set(torch.cuda.nvtx, name, lambda *args, **kwargs: 0)
     put.set(torch.cuda.nvtx, "range", _nvtx_range)
@@ -406,7 +413,7 @@ def install(put: Patches, api: dict[str, Any], machine: Machine) -> None:
     put.set(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)  # libraries take it from there directly
     if hasattr(torch._C, "_accelerator_setAllocatorSettings"):
         put.set(torch._C, "_accelerator_setAllocatorSettings", api["_set_allocator_settings"])
-    put.set(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    put.set(torch.Tensor, "record_stream", lambda tensor, stream: machine.record_stream(tensor, stream.stream_id))
     legacy_types.install(put)
     cuda_graphs.install(put, machine.graphs)
 
@@ -417,10 +424,14 @@ def _distinct(api: dict[str, Any]) -> dict[str, Any]:
     distinct = {}
     for name, value in api.items():
         if isinstance(value, FunctionType) and id(value) in seen:
-            value = FunctionType(value.__code__, value.__globals__, name, value.__defaults__, value.__closure__)
+            value = _copy(value, name)
         seen.add(id(value))
         distinct[name] = value
     return distinct
+
+
+def _copy(function: FunctionType, name: str) -> FunctionType:
+    return FunctionType(function.__code__, function.__globals__, name, function.__defaults__, function.__closure__)
 
 
 @contextmanager

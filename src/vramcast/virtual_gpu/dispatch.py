@@ -40,6 +40,10 @@ class DispatchMode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # the wrapper that would add costs more than the handler itself
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # else nothing is compiled while this mode is on
+
     def __init__(self, ledger: Ledger, machine: Any) -> None:
         super().__init__()
         self.ledger = ledger
@@ -72,6 +76,8 @@ class DispatchMode(TorchDispatchMode):
         log = self._log
         with torch._C.DisableTorchFunction():
             try:
+                if self.machine.position.node_streams.several:
+                    self.machine.note_gradients_of_other_streams(args)
                 if not log.on:
                     out = handler(func, args, kwargs, None)
                 else:
@@ -89,7 +95,9 @@ class DispatchMode(TorchDispatchMode):
             except RuntimeError as error:
                 if "nested" in func._schema.name:  # torch mixes devices there itself
                     raise self.machine.report_unknown(no_rule(func, args)) from error
-                raise in_words_of_cuda(error) from error.__cause__
+                told = in_words_of_cuda(error)
+                self.machine.note_failed_op(told)
+                raise told from error.__cause__
 
     def _prepare(self, func: Any) -> Handler:
         self._ops.append(func)

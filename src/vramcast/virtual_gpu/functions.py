@@ -128,6 +128,7 @@ class FunctionMode(TorchFunctionMode):
                 return self._to_host(tensor, dtype, **options)
         elif device.type == "meta" and not (here == REAL and tensor.is_meta):
             return self._copy(tensor, META, dtype, REAL, **options)
+        options.pop("non_blocking", None)
         return tensor.to(dtype or tensor.dtype, **options)
 
     def read(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
@@ -161,6 +162,7 @@ class FunctionMode(TorchFunctionMode):
                 dtype=dtype or tensor.dtype,
                 device=device,
                 **({"memory_format": memory_format} if memory_format is not None else {}),
+                **({"non_blocking": True} if options.get("non_blocking") else {}),
             )
         finally:
             self.dispatch.target = before
@@ -223,7 +225,8 @@ def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
         return func(tensor, dtype or tensor.dtype, copy=True, **options)
     if placement(tensor) == REAL and device.type == "cpu" and not tensor.is_meta:
         return func(tensor, device, dtype or tensor.dtype, copy=copy, **options)
-    return mode.move(tensor, device, dtype, **options)
+    non_blocking = bool(kwargs.get("non_blocking", flags[0] if flags else False))
+    return mode.move(tensor, device, dtype, non_blocking=non_blocking, **options)
 
 
 @handles(torch.Tensor.cuda)
@@ -232,7 +235,8 @@ def _cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     chosen = CUDA0 if device is None else to_device(device)
     options = {"memory_format": kwargs["memory_format"]} if kwargs.get("memory_format") is not None else {}
     tensor = args[0].data if isinstance(args[0], UninitializedTensorMixin) else args[0]
-    return mode.move(tensor, chosen or CUDA0, None, **options)
+    non_blocking = bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
+    return mode.move(tensor, chosen or CUDA0, None, non_blocking=non_blocking, **options)
 
 
 @handles(torch.Tensor.cpu)

@@ -42,6 +42,7 @@ _SMALL = 1 << 12
 """A tensor with no more elements is laid out in full, also where it came of samples."""
 _UNCOUNTED = 1 << 32
 _CPU = torch.device("cpu")
+_HOLDS_TENSORS = (torch.Tensor, list, tuple)
 _OVERWRITES = frozenset({"copy_", "fill_", "zero_"})
 _RANDOM_WRITES = frozenset({"bernoulli_", "exponential_", "log_normal_", "normal_", "random_", "uniform_"})
 _RESHAPES = frozenset(
@@ -188,9 +189,14 @@ class _Ingredients:
 
     def __init__(self, args: list[Any], kwargs: dict[str, Any], for_reads: bool) -> None:
         self.args, self.kwargs, self.for_reads = args, kwargs, for_reads
-        recipes = [view.recipe for view in _views([args, kwargs])]
-        self.depth = 1 + max((recipe.depth for recipe in recipes), default=0)
-        self.made_up = any(recipe.made_up for recipe in recipes)
+        depth, made_up = 0, False
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            for view in (value,) if isinstance(value, _View) else _views(value) if isinstance(value, list) else ():
+                recipe = view.recipe
+                made_up = made_up or recipe.made_up
+                if recipe.depth > depth:
+                    depth = recipe.depth
+        self.depth, self.made_up = 1 + depth, made_up
 
 
 class _Result(_Recipe):
@@ -278,7 +284,7 @@ def _shared(tensor: torch.Tensor) -> bool:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """For tensors so small that threads would wait for each other longer than they work."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -354,7 +360,7 @@ def _prepare(recipe: _Recipe) -> None:
 
 def _begin_again(recipe: _Recipe) -> None:
     """A chain has become long: its contents are worked out now, and what follows starts from them."""
-    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes(), _one_thread():
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes(), one_thread():
         _prepare(recipe)
     recipe.depth = 0
 
@@ -438,6 +444,17 @@ def _sampled(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _CPU if name == "device" else _sampled(item) for name, item in value.items()}
     return value
+
+
+def given(tensor: torch.Tensor, content: torch.Tensor) -> None:
+    """Later reads of a tensor see what was given for it, where it is all of its storage."""
+    block = block_of(tensor)
+    if block is not None and tensor.is_contiguous() and content.nbytes == block.nbytes:
+        storage = content.clone().untyped_storage()
+        if block.values is not None:
+            block.values = storage
+        else:
+            block.recipe = _Known(storage)
 
 
 class Guesses:
@@ -566,8 +583,9 @@ class Guesses:
     def _described(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, for_reads: bool) -> _Ingredients | None:
         self._for_reads = for_reads
         try:
-            described = [self._describe(arg) for arg in args]
-            named = {name: self._describe(value) for name, value in kwargs.items()}
+            describe = self._describe
+            described = [describe(arg) if isinstance(arg, _HOLDS_TENSORS) else arg for arg in args]
+            named = {name: describe(value) for name, value in kwargs.items()} if kwargs else {}
         except LookupError:
             return None
         given = _Ingredients(described, named, self._for_reads)
@@ -656,7 +674,8 @@ class Guesses:
         self.made_up = given.made_up
         done: dict[_Recipe, torch.UntypedStorage] = {}
         try:
-            return _real(given.args, done), _real(given.kwargs, done)
+            with one_thread():
+                return _real(given.args, done), _real(given.kwargs, done)
         except _FAILURES:
             return None
 
@@ -669,7 +688,7 @@ class Guesses:
         with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
             if not isinstance(view, _View):
                 return tensor
-            with _one_thread():
+            with one_thread():
                 _prepare(view.recipe)
             self.made_up = view.recipe.made_up
             return view.read()

@@ -11,11 +11,12 @@ import torch
 
 from vramcast.allocator import CachingAllocator, OutOfMemory
 from vramcast.allocator.private_pools import emptied, given_up, stream_in_pool
-from vramcast.allocator.trials import trial_label, try_out
+from vramcast.allocator.stream_uses import USED_ELSEWHERE
+from vramcast.allocator.trials import Trial, try_out
 from vramcast.trace import TraceBuilder
 from vramcast.trace.builder import KIND_ID
 from vramcast.trace.host import PAGEABLE, HostLog
-from vramcast.virtual_gpu.storages import GPU, HOST, HOST_ATTRIBUTE, Block, HostBlock, attach
+from vramcast.virtual_gpu.storages import GPU, HOST, HOST_ATTRIBUTE, Block, HostBlock, attach, block_of
 
 WEIGHTS = KIND_ID["weights"]
 GRADIENTS = KIND_ID["gradients"]
@@ -57,6 +58,14 @@ class Ledger:
         self._lock = threading.RLock()
         self._busy = False
         self._waiting: list[tuple[int, int]] = []
+        self._used_elsewhere: set[int] = set()
+        """Blocks that a second stream uses."""
+
+    def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
+        """`tensor.record_stream`: its memory is only free again when that stream is done with it, too."""
+        block = block_of(tensor)
+        if block is not None and block.block_id >= 0 and self.builder.stream_of(block.block_id) != stream:
+            self._used_elsewhere.add(block.block_id)
 
     def allocate(self, nbytes: int, shape: int = 0) -> tuple[int, int]:
         """Book `nbytes` on the card: (block id, address). Zero bytes take nothing, as on CUDA."""
@@ -119,6 +128,9 @@ class Ledger:
     def _free(self, block_id: int, address: int) -> None:
         self._busy = True
         self.allocator.free(address)
+        if block_id in self._used_elsewhere:
+            self._used_elsewhere.discard(block_id)
+            self.builder.mark("mark", USED_ELSEWHERE)
         self.builder.free(block_id)
         self._busy = False
 
@@ -194,13 +206,13 @@ class Ledger:
             for block_id, address in reversed(held):
                 self.release(block_id, address)
 
-    def try_out(self, sizes: tuple[int, ...]) -> None:
-        """Memory that a library takes if there is room, the largest first, and gives back at once."""
+    def try_out(self, trial: Trial) -> None:
+        """Memory that a library takes if there is room, and gives back at once."""
         with self._lock:
             self._busy = True
             try:
-                try_out(self.allocator, sizes, self.stream)
-                self.builder.mark("mark", trial_label(sizes))
+                try_out(self.allocator, trial, self.stream)
+                self.builder.mark("mark", trial.label)
             finally:
                 self._busy = False
             self._release_waiting()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vramcast.allocator.driver_events import CUBLAS_HANDLE, CUDNN_HANDLE
+from vramcast.allocator.trials import Trial
 from vramcast.torch_versions import KEPT_LT_WORKSPACE
 from vramcast.virtual_gpu.cuda_graphs import CudaGraphs
+from vramcast.virtual_gpu.failures import is_our_failure, reason_of
+from vramcast.virtual_gpu.given_values import GivenValues
 from vramcast.virtual_gpu.guesses import Guesses
 from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.ledger import INPUTS, Ledger
@@ -37,6 +40,13 @@ _MOST_PASSED_CHECKS = 2000
 
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
+
+
+class FailedOp:
+    """The op that failed last: why, in which line, and after how many allocations. No frame is kept."""
+
+    def __init__(self, error: RuntimeError, where: str, n_blocks: int) -> None:
+        self.reason, self.is_ours, self.where, self.n_blocks = reason_of(error), is_our_failure(error), where, n_blocks
 
 
 class Libraries(set[str]):
@@ -76,6 +86,10 @@ class Machine:
         self.graphs = CudaGraphs(ledger, position, self.note)
         self._assumed: dict[tuple[str, str], str] = {}
         """What was said of each line that reads an unknown value."""
+        self.assumed_values: dict[str, str] = {}
+        """By line, in the order of the latest reads: what it was told last."""
+        self.given_values = GivenValues()
+        self.failed_op: FailedOp | None = None
         self.host_draws = HostDraws()
         self.card_draws = CardDraws()
         self._passed_checks = [0, 0]
@@ -135,10 +149,13 @@ class Machine:
         kept = self._plans.get(key)
         if kept is not None and self._has_memory(kept):
             return
-        if kept is None and benchmark:
-            self.ledger.try_out(self.workspaces.benchmarked(problem))
+        plans: Iterable[int] = self.workspaces.convolution(problem)
+        if benchmark:
+            found = self.workspaces.benchmark(problem)
+            self.ledger.try_out(Trial(found.tried_bytes, found.by_speed_bytes[0], found.largest_timed_bytes))
             self.empty_cache()
-        for workspace_bytes in self.workspaces.convolution(problem):
+            plans = found.by_speed_bytes
+        for workspace_bytes in plans:
             if self._has_memory(workspace_bytes):
                 self._plans[key] = workspace_bytes
                 return
@@ -173,6 +190,23 @@ class Machine:
         self.graphs.refuse_synchronizing()
         self.ledger.builder.mark("synchronize")
 
+    def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
+        """When the memory can be had again depends on the time of what runs from here on."""
+        self.op_log.start()
+        self.ledger.record_stream(tensor, stream)
+
+    def note_gradients_of_other_streams(self, args: tuple[Any, ...]) -> None:
+        """Autograd itself calls record_stream where a node hands a gradient to a node of another stream
+        (InputBuffer::add)."""
+        if not self.position.backward_depth:
+            return
+        self.position.follow_stream()
+        for value in args:
+            if isinstance(value, torch.Tensor) and value.is_meta:
+                block = block_of(value)
+                if block is not None and self.position.made_in_backward(block.block_id):
+                    self.record_stream(value, self.ledger.stream)
+
     def note_input(self, tensor: torch.Tensor) -> None:
         block = block_of(tensor)
         if block is not None and block.block_id >= 0:
@@ -182,9 +216,16 @@ class Machine:
         self.unknown_kernels.append(error)
         return error
 
+    def note_failed_op(self, error: RuntimeError) -> None:
+        """The program may catch it and go on."""
+        if not isinstance(error, torch.OutOfMemoryError):
+            self.failed_op = FailedOp(error, caller(), self.ledger.builder.n_blocks)
+
     def note_unknown_read(self, what: str, assumed: str) -> None:
         """A line that reads many values is told of once, with the first of them."""
         where = caller()
+        self.assumed_values.pop(where, None)
+        self.assumed_values[where] = assumed
         text = self._assumed.setdefault((what, where), f"{what}: assumed {assumed}")
         self.ledger.builder.note("unknown value", text, where)
 

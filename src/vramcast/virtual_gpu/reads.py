@@ -17,8 +17,17 @@ if TYPE_CHECKING:
     from vramcast.virtual_gpu.machine import Machine
 
 
+def known(machine: Machine, tensor: torch.Tensor) -> torch.Tensor | None:
+    """Contents that need not be made up: those that the user has given for this line, or those of the data."""
+    given = machine.given_values.read(tensor)
+    return known_values(tensor) if given is None else given
+
+
 def look(machine: Machine, tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
     """A CPU tensor with the contents, not to be written to, and whether they are made up."""
+    content = machine.given_values.read(tensor)
+    if content is not None:
+        return content, True
     content = known_values(tensor)
     if content is not None:
         return content, False

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from vramcast.virtual_gpu import reads, values
+from vramcast.virtual_gpu.guesses import one_thread
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 from vramcast.virtual_gpu.storages import known_values
 
@@ -220,7 +221,7 @@ def _chosen_plausibly(call: Call, index: torch.Tensor) -> bool:
     if real is None:
         return False
     try:
-        with call.mode.machine.card_draws.drawing():
+        with one_thread(), call.mode.machine.card_draws.drawing():
             out = call.func(*real[0], **real[1])
     except RuntimeError:  # what was made up is not what the op takes: probabilities that are none
         return False
