@@ -621,7 +621,7 @@ class Guesses:
         if recipe.for_reads and recipe.stand_in is None:
             self._for_reads = True
         if recipe.depth >= DEPTH:
-            if self._for_reads or recipe.count <= _SMALL or not recipe.dtype.is_floating_point:
+            if self._for_reads or not recipe.dtype.is_floating_point or _cost(recipe, set()) <= READ_LIMIT:
                 _begin_again(recipe)
             else:
                 recipe = block.recipe = self._layer(tensor, block, counted)

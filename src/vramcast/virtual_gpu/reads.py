@@ -40,11 +40,12 @@ def look(machine: Machine, tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
 
 def read(machine: Machine, tensor: torch.Tensor, what: str) -> torch.Tensor:
     """The same, with a note of `what` is done where the contents are made up."""
-    content, made_up = look(machine, tensor)
+    given = machine.given_values.read(tensor)
+    content, made_up = (given, True) if given is not None else look(machine, tensor)
     if not made_up:
         return content
     assumed = _in_words(content)
-    if content.dtype == torch.bool and content.numel() == 1:
+    if given is None and content.dtype == torch.bool and content.numel() == 1:
         answer, assumed = truth(machine, bool(content.item()))
         content = torch.full(content.shape, answer)
     machine.note_unknown_read(what, assumed)
