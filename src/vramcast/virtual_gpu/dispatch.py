@@ -18,7 +18,7 @@ from vramcast.virtual_gpu.known_calls import KnownCall, KnownCalls
 from vramcast.virtual_gpu.ledger import Ledger
 from vramcast.virtual_gpu.op_log import OpLog
 from vramcast.virtual_gpu.random_numbers import draws
-from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, sparse_parts
+from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, known_values, sparse_parts
 from vramcast.virtual_gpu.unknown import in_words_of_cuda, no_rule
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any], KnownCall | None], Any]
@@ -183,7 +183,7 @@ class DispatchMode(TorchDispatchMode):
             known = None
         self.enter(func)
         out = self.run_in_place(func, args, kwargs, device, known)
-        if device == HOST and draws(func) and values.known_values(args[0]) is None:
+        if device == HOST and draws(func) and known_values(args[0]) is None:
             self.machine.host_draws.skip(func, args, kwargs)
         self._note_written(func, args, kwargs)
         return out

@@ -13,6 +13,7 @@ from vramcast.assumptions import Assumption
 from vramcast.errors import CannotPredict
 from vramcast.gpus import GpuSpec
 from vramcast.memory import Prediction
+from vramcast.virtual_gpu import uneven_batches
 from vramcast.virtual_gpu.captures import Captures
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
 from vramcast.virtual_gpu.failures import explain, where_in
@@ -150,6 +151,9 @@ def run_program_on(
                     "model. Is its data set empty, or does an option leave the training out?"
                 )
         note_what_is_missing(failure is not None)
+        uneven = uneven_batches.summary(card.trace()) if steps is not None and failure is None else ""
+        if uneven:
+            card.note("batches", uneven)
     return failure is not None
 
 
