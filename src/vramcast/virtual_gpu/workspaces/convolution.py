@@ -6,6 +6,7 @@ booked by the kernel rule, which knows the strides), and cuDNN takes a workspace
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,8 +30,9 @@ STREAM_K_ARCHITECTURE = 9
 
 TIMED_PLANS = 10
 """torch.backends.cudnn.benchmark_limit, which hardly anyone changes."""
-TENSOR_CORE_CHANNELS = 16
-"""From so many channels on, tensor cores beat the plans without that cuDNN ranks first for some gradients."""
+TENSOR_CORE_CHANNELS, TENSOR_CORE_POSITIONS = 16, 256
+"""From so many channels, and places that a weight's gradient is summed over, fp32 plans on tensor cores beat those
+without, which cuDNN ranks first for some gradients (measured on an H200)."""
 
 _Answer = TypeVar("_Answer")
 
@@ -103,17 +105,24 @@ def benchmark(problem: ConvolutionProblem, card: Card) -> Benchmark:
     """What cudnn.benchmark does on first sight of a shape: it times the first plans that cuDNN ranks.
 
     Which of them wins is only known on the card. Of 203 convolutions on an H200 the first that suits the problem
-    took within 2 MiB of the workspace of the fastest in 183.
+    took within 2 MiB of the workspace of the fastest in 184.
     """
     plans = _ranked_plans(problem, card)
     if not plans:
         only = cudnn_workspace_bytes(problem, card)
         return Benchmark((only,), (only, 0))
     timed, others = plans[:TIMED_PLANS], plans[TIMED_PLANS:]
-    wants_tensor_cores = problem.dtype == "float32" and problem.tf32 and min(problem.w[:2]) >= TENSOR_CORE_CHANNELS
-    suited = sorted(timed, key=lambda plan: plan.is_transform or (wants_tensor_cores and not plan.tensor_cores))
+    on_tensor_cores = _suits_tensor_cores(problem)
+    suited = sorted(timed, key=lambda plan: plan.is_transform or (on_tensor_cores and not plan.tensor_cores))
     by_speed = [plan.workspace_bytes for plan in (*suited, *others)]
     return Benchmark(tuple(sorted(set(by_speed), reverse=True)), tuple(by_speed))
+
+
+def _suits_tensor_cores(problem: ConvolutionProblem) -> bool:
+    if problem.dtype != "float32" or not problem.tf32 or min(problem.w[:2]) < TENSOR_CORE_CHANNELS:
+        return False
+    positions = problem.y[0] * math.prod(problem.y[2:])
+    return problem.operation != "backward_weight" or positions >= TENSOR_CORE_POSITIONS
 
 
 def _asked(

@@ -189,6 +189,8 @@ def _fourier_forward(problem: ConvolutionProblem) -> int | None:
 
 
 def _fourier_weight(problem: ConvolutionProblem) -> int | None:
+    if any(pad >= extent for pad, extent in zip(problem.padding, problem.x[2:], strict=True)):
+        return None
     batch, channels, filters = problem.x[0], problem.x[1], problem.w[0]
     return _fourier(problem, max(batch * (channels + filters), channels * filters), problem.y)
 
