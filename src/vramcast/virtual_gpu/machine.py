@@ -153,7 +153,8 @@ class Machine:
         plans: Iterable[int] = self.workspaces.convolution(problem)
         if benchmark:
             found = self.workspaces.benchmark(problem)
-            self.ledger.try_out(Trial(found.tried_bytes, found.by_speed_bytes[0], found.largest_timed_bytes))
+            timed = found.timed_bytes
+            self.ledger.try_out(Trial(found.tried_bytes, timed[0], min(timed), max(timed)))
             self.empty_cache()
             plans = found.by_speed_bytes
         for workspace_bytes in plans:

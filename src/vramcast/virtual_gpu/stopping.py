@@ -123,6 +123,8 @@ class Stopping:
             self._stop_unless_more_is_to_see(max(stepping))
 
     def _count_forward(self) -> None:
+        if torch.utils.data.get_worker_info() is not None:
+            return  # a loader's worker that uses modules to prepare its samples
         self._batches = 0
         self._forward_passes += 1
         if self._wanted is None or self._forward_passes < INFERENCE_PASSES:
