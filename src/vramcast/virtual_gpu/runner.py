@@ -47,13 +47,13 @@ def run_script(
     *,
     gpu: str | GpuSpec,
     steps: int | None = 3,
-    until: Until | None = None,
+    until: str | None = None,
     allocator_conf: str | None = None,
     limit_bytes: int | None = None,
     progress: Progress = _silent,
 ) -> Prediction:
     """Run `path` as `python path *argv` would, on a virtual `gpu`, until every optimizer has made `steps` steps, or to
-    its end (None), or for as long as `until` says.
+    its end (None), or until it has shown an "epoch" or the "longest" batches.
 
     The prediction's `trace` can be saved. Raises ScriptFailed when the script fails for another reason than memory.
     """
@@ -62,7 +62,7 @@ def run_script(
     card = virtual_gpu(
         gpu, allocator_conf=allocator_conf, limit_bytes=limit_bytes, source=" ".join([os.fspath(path), *argv])
     )
-    run_script_on(card, path, argv, steps=steps, until=until, progress=progress)
+    run_script_on(card, path, argv, steps=steps, until=until and Until(until), progress=progress)
     if card.unknown_kernels:  # the script caught the error and went another way than it would on the card
         raise card.unknown_kernels[0]
     return card.prediction()
@@ -83,7 +83,7 @@ def run_script_on(
     script = _read(path)
 
     def note_what_is_ahead(frame: FrameType) -> None:
-        ahead = [script.summary(frame), *stages_ahead(frame)]
+        ahead = [script.summary(frame), *(() if stopping.has_evaluated else stages_ahead(frame))]
         if any(ahead):
             parts = ", ".join(filter(None, ahead))
             card.note("not run", f"{parts}; it may take more memory than the steps seen: --whole runs it")

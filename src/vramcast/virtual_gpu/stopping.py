@@ -53,9 +53,9 @@ OWN_STEPS = 2
 class Until(Enum):
     """What a run is to show, where that is not a number of steps."""
 
-    EPOCH = "--epoch"
+    EPOCH = "epoch"
     """One epoch of the training loader, and what follows it up to the first backward pass of the next."""
-    LONGEST = "--longest"
+    LONGEST = "longest"
     """The longest batches of that epoch."""
 
 
@@ -168,7 +168,7 @@ class Stopping:
             if self.fewest >= USUAL_STEPS:
                 name = self._until.value if self._until is not None else ""
                 self._give_up(
-                    f"{name}: after {counted(self.fewest)} the script has taken no batch from a DataLoader of "
+                    f"--{name}: after {counted(self.fewest)} the script has taken no batch from a DataLoader of "
                     "PyTorch's, so there is no epoch to follow. --steps N or --whole runs it"
                 )
         elif self._until is Until.EPOCH:
@@ -198,6 +198,11 @@ class Stopping:
     def watched(self) -> AbstractContextManager[None]:
         """While the script runs."""
         return self._loader.followed()
+
+    @property
+    def has_evaluated(self) -> bool:
+        """In a run that goes by the loader: evaluation was among what was run."""
+        return self._until is not None and self._loader.has_evaluated
 
     @property
     def refused_with(self) -> str:
