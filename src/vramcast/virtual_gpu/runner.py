@@ -62,7 +62,7 @@ def run_script(
     card = virtual_gpu(
         gpu, allocator_conf=allocator_conf, limit_bytes=limit_bytes, source=" ".join([os.fspath(path), *argv])
     )
-    run_script_on(card, path, argv, steps=steps, until=until and Until(until), progress=progress)
+    run_script_on(card, path, argv, steps=steps, until=None if until is None else Until(until), progress=progress)
     if card.unknown_kernels:  # the script caught the error and went another way than it would on the card
         raise card.unknown_kernels[0]
     return card.prediction()
