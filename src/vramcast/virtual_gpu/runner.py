@@ -15,12 +15,15 @@ import torch
 from vramcast import overlay
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.gpus import GpuSpec
-from vramcast.memory import Prediction
+from vramcast.memory import Prediction, predict
+from vramcast.memory.orders import worst_order
+from vramcast.trace import Note, StepTrace
+from vramcast.units import format_size
 from vramcast.virtual_gpu.captures import Captures
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
 from vramcast.virtual_gpu.library_stages import stages_ahead
 from vramcast.virtual_gpu.script_ending import ScriptEnding
-from vramcast.virtual_gpu.stopping import USUAL_STEPS, Stopping, Until, counted
+from vramcast.virtual_gpu.stopping import LONGEST_AT_END, OWN_STEPS, USUAL_STEPS, Stopping, Until, counted
 from vramcast.virtual_gpu.unknown import is_machinery, short_path
 from vramcast.virtual_gpu.unreached import MARK, Unreached
 
@@ -65,7 +68,21 @@ def run_script(
     run_script_on(card, path, argv, steps=steps, until=None if until is None else Until(until), progress=progress)
     if card.unknown_kernels:  # the script caught the error and went another way than it would on the card
         raise card.unknown_kernels[0]
-    return card.prediction()
+    return predict(_in_worst_order(card.trace())) if until == Until.LONGEST.value else card.prediction()
+
+
+def _in_worst_order(trace: StepTrace) -> StepTrace:
+    """The longest batches were run in rising order; the last of them is repeated at the end, and stays there."""
+    worst = worst_order(trace, OWN_STEPS + 1, trace.steps - LONGEST_AT_END) if not trace.ends_refused else None
+    if worst is None:
+        return trace
+    text = f"{worst.tried} orders of these steps were replayed"
+    if worst.reserved_bytes > worst.as_run_bytes:
+        more = format_size(worst.reserved_bytes - worst.as_run_bytes)
+        text += f"; the worst, which the figures are of, reserves {more} more than the order from short to long"
+    else:
+        text += ", and none reserves more than the one from short to long"
+    return worst.trace.changed(notes=(*worst.trace.notes, Note("longest batches", text)))
 
 
 def run_script_on(

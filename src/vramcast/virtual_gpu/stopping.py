@@ -49,6 +49,9 @@ MOST_EVENTS = 10_000_000
 OWN_STEPS = 2
 """Steps that a script makes with its own batches before it is given the longest: its optimizer has state by then."""
 
+LONGEST_AT_END = 3
+"""Steps at the end of such a run that were made with the longest batch, at least."""
+
 
 class Until(Enum):
     """What a run is to show, where that is not a number of steps."""
