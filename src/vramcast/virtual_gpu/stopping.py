@@ -49,13 +49,16 @@ MOST_EVENTS = 10_000_000
 OWN_STEPS = 2
 """Steps that a script makes with its own batches before it is given the longest: its optimizer has state by then."""
 
+LONGEST_AT_END = 3
+"""Steps at the end of such a run that were made with the longest batch, at least."""
+
 
 class Until(Enum):
     """What a run is to show, where that is not a number of steps."""
 
-    EPOCH = "--epoch"
+    EPOCH = "epoch"
     """One epoch of the training loader, and what follows it up to the first backward pass of the next."""
-    LONGEST = "--longest"
+    LONGEST = "longest"
     """The longest batches of that epoch."""
 
 
@@ -170,7 +173,7 @@ class Stopping:
             if self.fewest >= USUAL_STEPS:
                 name = self._until.value if self._until is not None else ""
                 self._give_up(
-                    f"{name}: after {counted(self.fewest)} the script has taken no batch from a DataLoader of "
+                    f"--{name}: after {counted(self.fewest)} the script has taken no batch from a DataLoader of "
                     "PyTorch's, so there is no epoch to follow. --steps N or --whole runs it"
                 )
         elif self._until is Until.EPOCH:
@@ -200,6 +203,11 @@ class Stopping:
     def watched(self) -> AbstractContextManager[None]:
         """While the script runs."""
         return self._loader.followed()
+
+    @property
+    def has_evaluated(self) -> bool:
+        """In a run that goes by the loader: evaluation was among what was run."""
+        return self._until is not None and self._loader.has_evaluated
 
     @property
     def refused_with(self) -> str:
