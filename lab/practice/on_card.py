@@ -48,7 +48,7 @@ def _record(failed: str | None) -> dict[str, Any]:
 
 def _events() -> dict[str, Any]:
     """The events, and the streams of those allocations that were made on another than the first one's."""
-    from vramcast.measure.event_record import compact_events  # noqa: PLC0415  (the script runs without vramcast)
+    from vramcast.measure.event_record import compact_events
 
     entries = [entry for trace in torch.cuda.memory._snapshot()["device_traces"] for entry in trace]
     events, segments = compact_events(entries)
