@@ -16,8 +16,7 @@ import torch
 
 
 def main(script: str, history: str | None = None) -> int:
-    torch.cuda.init()
-    if history is not None:
+    if history is not None:  # else the script itself initializes CUDA, and may set the allocator's options before
         torch.cuda.memory._record_memory_history(context=None, max_entries=10_000_000)
     sys.argv = [script]
     failed = None

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 from vramcast.torch_versions import FUSED_RMS_NORM
-from vramcast.virtual_gpu import attention_choice, batch_norm_choice, fused_norm, recurrent
+from vramcast.virtual_gpu import attention_choice, batch_norm_choice, encoder_layer, fused_norm, recurrent
 from vramcast.virtual_gpu.installed_torch import INSTALLED
 
 _KEYS = ("AutogradMeta", "Meta")
@@ -25,6 +26,7 @@ class Composites:
         self._machine = machine
         self._libraries: list[Any] = []
         self._fastpath = True
+        self._layer_forward = nn.TransformerEncoderLayer.forward
 
     def install(self) -> None:
         functions: dict[str, Callable[..., Any]] = {
@@ -48,13 +50,17 @@ class Composites:
             for name, function in functions.items():
                 library.impl(name, key, function, False)
             self._libraries.append(library)
-        # Evaluation through nn.TransformerEncoder would take a fused inference kernel that has no rule here.
+        # PyTorch's fused kernels for evaluation have no rule: encoder_layer.py does what they do, in ordinary ops.
         self._fastpath = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
+        self._layer_forward = nn.TransformerEncoderLayer.forward
+        fused = encoder_layer.forward_of(self._layer_forward, lambda: self._fastpath)
+        nn.TransformerEncoderLayer.forward = fused  # type: ignore[method-assign]
 
     def remove(self) -> None:
         if self._libraries:
             torch.backends.mha.set_fastpath_enabled(self._fastpath)
+            nn.TransformerEncoderLayer.forward = self._layer_forward  # type: ignore[method-assign]
         for library in self._libraries:
             library.reset()
         self._libraries = []
