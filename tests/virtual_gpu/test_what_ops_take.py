@@ -160,3 +160,31 @@ def test_a_subclass_of_tensor_without_a_constructor() -> None:
         q, k = (on_card(1, 2, n, 64, dtype=torch.bfloat16, requires_grad=True) for n in (256, 1024))
         F.scaled_dot_product_attention(q, k, k, attn_mask=causal_lower_right(256, 1024)).sum().backward()
         assert q.grad is not None
+
+
+def test_evaluation_of_an_encoder_takes_what_the_fused_path_does() -> None:
+    """A layer of a 6-layer encoder of width 512 on 64 sequences of 384 tokens, in evaluation."""
+
+    def prepare() -> tuple[Any, ...]:
+        layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True).cuda().eval()
+        return layer, on_card(64, 384, 512)
+
+    with torch.no_grad():
+        events = events_of(prepare, lambda layer, x: layer(x))
+    rows, wide, hidden, statistics = 50331648, 150994944, 201326592, 98304
+    norm = [rows, statistics, statistics, -statistics, -statistics, -rows]
+    large = [event for event in events if abs(event) not in (1 * MIB, CUBLAS)]
+    assert large == [wide, rows, rows, -rows, -wide, *norm, hidden, rows, -hidden, *norm, -rows]
+
+
+def test_an_encoder_drops_the_padding_it_is_told_of() -> None:
+    def prepare() -> tuple[Any, ...]:
+        encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True), 1).cuda().eval()
+        padding = torch.zeros(64, 384, dtype=torch.bool, device="cuda")
+        padding[:, 300:] = True
+        return encoder, on_card(64, 384, 512), padding
+
+    with torch.no_grad():
+        events = events_of(prepare, lambda encoder, x, padding: encoder(x, src_key_padding_mask=padding))
+    assert max(events) == 64 * 300 * 2048 * 4
+    assert 64 * 300 * 512 * 4 in events

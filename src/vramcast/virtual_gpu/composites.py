@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
 from vramcast.torch_versions import FUSED_RMS_NORM
 from vramcast.virtual_gpu import attention_choice, batch_norm_choice, encoder_layer, fused_norm, recurrent
@@ -26,7 +25,7 @@ class Composites:
         self._machine = machine
         self._libraries: list[Any] = []
         self._fastpath = True
-        self._layer_forward = nn.TransformerEncoderLayer.forward
+        self._forwards: dict[Any, Any] = {}
 
     def install(self) -> None:
         functions: dict[str, Callable[..., Any]] = {
@@ -53,14 +52,15 @@ class Composites:
         # PyTorch's fused kernels for evaluation have no rule: encoder_layer.py does what they do, in ordinary ops.
         self._fastpath = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
-        self._layer_forward = nn.TransformerEncoderLayer.forward
-        fused = encoder_layer.forward_of(self._layer_forward, lambda: self._fastpath)
-        nn.TransformerEncoderLayer.forward = fused  # type: ignore[method-assign]
+        for kind, forward_of in encoder_layer.FORWARDS.items():
+            self._forwards[kind] = kind.forward
+            kind.forward = forward_of(kind.forward, lambda: self._fastpath)
 
     def remove(self) -> None:
         if self._libraries:
             torch.backends.mha.set_fastpath_enabled(self._fastpath)
-            nn.TransformerEncoderLayer.forward = self._layer_forward  # type: ignore[method-assign]
+            for kind, forward in self._forwards.items():
+                kind.forward = forward
         for library in self._libraries:
             library.reset()
         self._libraries = []

@@ -1,7 +1,8 @@
-"""nn.TransformerEncoderLayer in evaluation: PyTorch's fused path, in the order in which it takes memory.
+"""nn.TransformerEncoder in evaluation: PyTorch's fused path, in the order in which it takes memory.
 
-at::native::transformer_encoder_layer_forward and native_multi_head_attention_cuda. Where a mask is given PyTorch may
-drop the padding (nested tensors); here such a layer takes the ordinary path.
+at::native::transformer_encoder_layer_forward and native_multi_head_attention_cuda. Where an encoder is told which
+positions are padding, it drops them (nested tensors), and the layers work on what is left. A layer that is given a mask
+itself takes the ordinary path here.
 """
 
 from __future__ import annotations
@@ -31,6 +32,38 @@ def forward_of(original: Forward, is_wanted: Callable[[], bool]) -> Forward:
         return original(self, src, src_mask, src_key_padding_mask, is_causal)
 
     return forward
+
+
+def encoder_forward_of(original: Forward, is_wanted: Callable[[], bool]) -> Forward:
+    """The encoder's `forward`."""
+
+    def forward(
+        self: nn.TransformerEncoder,
+        src: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        src_key_padding_mask: torch.Tensor | None = None,
+        is_causal: bool | None = None,
+    ) -> torch.Tensor:
+        if mask is None and src_key_padding_mask is not None and is_wanted() and _drops_padding(self, src):
+            return _without_padding(self, src, src_key_padding_mask)
+        return original(self, src, mask, src_key_padding_mask, is_causal)
+
+    return forward
+
+
+def _drops_padding(encoder: Any, src: torch.Tensor) -> bool:
+    return bool(getattr(encoder, "use_nested_tensor", False)) and _is_fused(encoder.layers[0], src)
+
+
+def _without_padding(encoder: Any, src: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+    """Padding is taken to be at the end of each sequence, as it has to be for this."""
+    is_padding = padding if padding.dtype == torch.bool else padding != 0
+    tokens = int(is_padding.logical_not().sum())
+    x = torch.empty(1, tokens, src.size(-1), dtype=src.dtype, device=src.device)
+    for layer in encoder.layers:
+        x = _fused(layer, x)
+    out = torch.zeros_like(src)
+    return out if encoder.norm is None else encoder.norm(out)  # type: ignore[no-any-return]
 
 
 def _is_fused(layer: Any, src: torch.Tensor) -> bool:
@@ -82,3 +115,9 @@ def _feed_forward(layer: Any, x: torch.Tensor) -> torch.Tensor:
         layer.linear1.bias, x.reshape(-1, x.size(-1)), layer.linear1.weight.t(), use_gelu=use_gelu
     )
     return torch.addmm(layer.linear2.bias, hidden, layer.linear2.weight.t()).view(x.shape)
+
+
+FORWARDS: dict[Any, Callable[[Forward, Callable[[], bool]], Forward]] = {
+    nn.TransformerEncoderLayer: forward_of,
+    nn.TransformerEncoder: encoder_forward_of,
+}
