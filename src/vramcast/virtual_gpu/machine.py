@@ -38,6 +38,11 @@ OLD_CUDNN = (
 _MOST_PASSED_CHECKS = 2000
 """In one step."""
 
+TWO_STREAMS = (
+    "memory that two streams use can be had again when both are done with it. When that is follows from predicted "
+    "times, and on a card reserved memory differs a little from run to run"
+)
+
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
 
@@ -81,6 +86,7 @@ class Machine:
         self._plans: dict[tuple[bool, ConvolutionProblem], int] = {}
         """The workspace of the plan that cuDNN keeps for a convolution."""
         self._told_of_fit = False
+        self._told_of_streams = False
         self._dropout_state: torch.Tensor | None = None
         self.libraries = Libraries()
         self.guesses = Guesses(position, self.engine_is_running)
@@ -195,7 +201,9 @@ class Machine:
     def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
         """When the memory can be had again depends on the time of what runs from here on."""
         self.op_log.start()
-        self.ledger.record_stream(tensor, stream)
+        if self.ledger.record_stream(tensor, stream) and not self._told_of_streams:
+            self._told_of_streams = True
+            self.note("streams", TWO_STREAMS)
 
     def note_gradients_of_other_streams(self, args: tuple[Any, ...]) -> None:
         """Autograd itself calls record_stream where a node hands a gradient to a node of another stream
