@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.virtual_gpu.compiled import constants
+from vramcast.virtual_gpu.compiled import benchmarks, constants
 from vramcast.virtual_gpu.compiled.kernels import Kernel
 from vramcast.virtual_gpu.compiled.triton_driver import Driver, shared_memory_per_block
 
 if TYPE_CHECKING:
+    from vramcast.gpus import GpuSpec
     from vramcast.virtual_gpu.compiled.visibility import Visibility
     from vramcast.virtual_gpu.machine import Machine
     from vramcast.virtual_gpu.patches import Patches
@@ -28,7 +29,7 @@ def install(put: Patches, machine: Machine, visibility: Visibility) -> None:
     _generated_code(put, machine, visibility)
     _hidden_entry_points(put, visibility)
     constants.install(put)
-    _benchmarks(put, machine, visibility)
+    benchmarks.install(put, machine, visibility)
 
 
 @contextmanager
@@ -84,11 +85,10 @@ def _device_interface(put: Patches) -> None:
 def _properties(put: Patches, machine: Machine) -> None:
     """Caches that would remember another card, and figures that Triton would ask the driver for."""
     import torch.utils._triton as has_triton
-    from torch._inductor import utils
-    from torch._inductor.runtime.hints import DeviceProperties
-
     import triton
+    from torch._inductor import utils
     from torch._inductor.runtime import triton_helpers
+    from torch._inductor.runtime.hints import DeviceProperties
 
     gpu = machine.gpu
     put.set(triton.runtime.driver, "_active", Driver(gpu))
@@ -101,15 +101,23 @@ def _properties(put: Patches, machine: Machine) -> None:
     put.set(DeviceProperties, "create", classmethod(functools.cache(create)))
     put.set(utils, "get_gpu_shared_memory", lambda: shared_memory_per_block(gpu))
     put.set(utils, "get_gpu_dram_gbps", lambda: (gpu.bandwidth_bytes_per_second or 0) / 1e9)
-    # `is_mm_compute_bound` takes a card that does not say its figures for one that computes
     put.set(utils, "get_device_tflops", _tflops(gpu))
 
 
 _ASK_THE_CARD = ("gpu", "triton", "tma", "device", "sm_count", "num_sms", "cuda")
 
-def _tflops(gpu: Any) -> Callable[[Any], float]:
+
+def _tflops(gpu: GpuSpec) -> Callable[[torch.dtype], float]:
     def get_device_tflops(dtype: torch.dtype) -> float:
-        raise NotImplementedError(f"{gpu.name}: {dtype}")
+        tf32 = torch.backends.cuda.matmul.allow_tf32
+        rates = {
+            torch.float16: gpu.fp16_tflops, torch.bfloat16: gpu.bf16_tflops,
+            torch.float32: gpu.tf32_tflops if tf32 else gpu.fp32_tflops,
+        }  # fmt: skip
+        rate = rates.get(dtype)
+        if rate is None:  # Inductor then takes the product for one that is limited by arithmetic
+            raise NotImplementedError(f"{gpu.name}: no figure for {dtype}")
+        return rate
 
     return get_device_tflops
 
@@ -145,7 +153,3 @@ def _hidden_entry_points(put: Patches, visibility: Visibility) -> None:
             return original(*args, **kwargs)
 
     put.set(compile_fx, "_compile_fx_inner", _compile_fx_inner)
-
-
-def _benchmarks(put: Patches, machine: Machine, visibility: Visibility) -> None:
-    """Choices that a real card makes by timing."""
