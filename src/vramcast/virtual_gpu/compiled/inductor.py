@@ -18,16 +18,18 @@ from vramcast.virtual_gpu.compiled.triton_driver import Driver, shared_memory_pe
 
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
+    from vramcast.virtual_gpu.compiled.compiler import Compiler
     from vramcast.virtual_gpu.compiled.visibility import Visibility
     from vramcast.virtual_gpu.machine import Machine
     from vramcast.virtual_gpu.patches import Patches
 
 
-def install(put: Patches, machine: Machine, visibility: Visibility) -> None:
+def install(put: Patches, machine: Machine, compiler: Compiler) -> None:
+    visibility = compiler.visibility
     _device_interface(put)
     _properties(put, machine)
     _generated_code(put, machine, visibility)
-    _hidden_entry_points(put, visibility)
+    _hidden_entry_points(put, compiler)
     constants.install(put)
     benchmarks.install(put, machine, visibility)
 
@@ -141,7 +143,7 @@ def _generated_code(put: Patches, machine: Machine, visibility: Visibility) -> N
     put.set(torch._C._dynamo.guards, "_empty_strided_cuda", empty_strided_cuda)
 
 
-def _hidden_entry_points(put: Patches, visibility: Visibility) -> None:
+def _hidden_entry_points(put: Patches, compiler: Compiler) -> None:
     """A backward graph is compiled when the first backward pass reaches it, outside Dynamo."""
     from torch._inductor import compile_fx
 
@@ -149,7 +151,7 @@ def _hidden_entry_points(put: Patches, visibility: Visibility) -> None:
 
     @functools.wraps(original)
     def _compile_fx_inner(*args: Any, **kwargs: Any) -> Any:
-        with visibility.hide():
+        with compiler.compiling("a graph"):
             return original(*args, **kwargs)
 
     put.set(compile_fx, "_compile_fx_inner", _compile_fx_inner)
