@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -31,7 +33,9 @@ class Block(nn.Module):
             scores = F.softmax(scores.masked_fill(mask == 0, float("-inf")), dim=-1)
             y = F.dropout(scores, self.dropout, self.training) @ v
         else:
-            y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
+            y = F.scaled_dot_product_attention(
+                q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True
+            )
         x = x + F.dropout(self.proj(y.transpose(1, 2).reshape(batch, length, width)), self.dropout, self.training)
         return x + F.dropout(self.down(F.gelu(self.up(self.ln_2(x)))), self.dropout, self.training)
 
@@ -83,7 +87,7 @@ class UNet(nn.Module):
         super().__init__()
         self.down = nn.ModuleList(ConvBlock(a, b) for a, b in zip((channels, *widths[:-1]), widths, strict=True))
         back = list(reversed(widths))
-        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, stride=2) for a, b in zip(back, back[1:], strict=False))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, stride=2) for a, b in itertools.pairwise(back))
         self.merge = nn.ModuleList(ConvBlock(2 * b, b) for b in back[1:])
         self.out = nn.Conv2d(widths[0], channels, 1)
 

@@ -1,7 +1,7 @@
 """Compiled training, one short loop for each way people write it. The same code runs on a real and a virtual card.
 
-    python workloads.py NAME            (one workload, 6 steps, prints what memory each step took)
-    vramcast run --gpu h200 workloads.py NAME
+python workloads.py NAME            (one workload, 6 steps, prints what memory each step took)
+vramcast run --gpu h200 workloads.py NAME
 """
 
 from __future__ import annotations
@@ -333,9 +333,10 @@ def gpt_compiled_loss() -> None:
 
     @torch.compile
     def loss_of_logits(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()) + 1e-4 * logits.float().logsumexp(
-            -1
-        ).square().mean()
+        return (
+            F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+            + 1e-4 * logits.float().logsumexp(-1).square().mean()
+        )
 
     def loss_of(step: int) -> torch.Tensor:
         x = model.wte(ids(8, 512)) + model.wpe(torch.arange(512, device="cuda"))
@@ -393,8 +394,10 @@ def qwen_bf16() -> None:
 def whisper_amp() -> None:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-    config = WhisperConfig(d_model=512, encoder_layers=4, decoder_layers=4, encoder_attention_heads=8,
-                           decoder_attention_heads=8, encoder_ffn_dim=2048, decoder_ffn_dim=2048, use_cache=False)  # fmt: skip
+    config = WhisperConfig(
+        d_model=512, encoder_layers=4, decoder_layers=4, encoder_attention_heads=8, decoder_attention_heads=8,
+        encoder_ffn_dim=2048, decoder_ffn_dim=2048, use_cache=False,
+    )  # fmt: skip
     model = WhisperForConditionalGeneration(config).cuda()
     compiled = torch.compile(model)
 

@@ -35,7 +35,7 @@ def _padded_products(put: Patches, machine: Machine, visibility: Visibility) -> 
     """Matrix products whose sizes are not multiples of 8 (half precision) or 4 (float32) may be padded."""
     from torch._inductor.fx_passes import pad_mm
 
-    should_pad = pad_mm._should_pad
+    should_pad: Any = pad_mm._should_pad
     asked: list[tuple[Any, Any]] = []
 
     def _should_pad(match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> bool:

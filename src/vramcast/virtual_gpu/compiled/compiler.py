@@ -102,12 +102,10 @@ class Compiler:
     @contextmanager
     def compiling(self, what: str) -> Iterator[None]:
         """Inside, the card is hidden, and what goes wrong with the compiler is not the program's fault."""
-        from torch._dynamo import exc
-
         with self.visibility.hide():
             try:
                 yield
-            except (exc.BackendCompilerFailed, exc.InternalTorchDynamoError, *_inductor_errors()) as error:
+            except _compiler_errors() as error:
                 if isinstance(error.__cause__, torch.OutOfMemoryError):
                     raise
                 raise self._machine.report_unknown(self._failed(what, error)) from error
@@ -116,7 +114,8 @@ class Compiler:
         lines = [line for line in str(error).splitlines() if line.strip()]
         said = " ".join(lines[:2])[:300] if lines else type(error).__name__
         return UnknownKernel(
-            f"{what} could not be compiled for {self._machine.gpu.name} here ({said}): what it allocates is not known.\n"
+            f"{what} could not be compiled for {self._machine.gpu.name} here ({said}): "
+            "what it allocates is not known.\n"
             "TORCHDYNAMO_DISABLE=1 in the environment predicts eager code instead: the figures of a run without "
             f"torch.compile ({OFF_BY})."
         )
@@ -148,10 +147,11 @@ class Compiler:
         return __init__
 
 
-def _inductor_errors() -> tuple[type[Exception], ...]:
+def _compiler_errors() -> tuple[type[Exception], ...]:
+    from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError
     from torch._inductor.exc import InductorError
 
-    return (InductorError,)
+    return (BackendCompilerFailed, InternalTorchDynamoError, InductorError)
 
 
 def _compiled_when_called(original: Callable[..., Any]) -> Callable[..., Any]:

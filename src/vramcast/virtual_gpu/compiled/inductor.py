@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.virtual_gpu.compiled import benchmarks, constants
+from vramcast.virtual_gpu.compiled import benchmarks, constants, cuda_graphs
 from vramcast.virtual_gpu.compiled.kernels import Kernel
 from vramcast.virtual_gpu.compiled.triton_driver import Driver, shared_memory_per_block
 
@@ -32,6 +32,7 @@ def install(put: Patches, machine: Machine, compiler: Compiler) -> None:
     _hidden_entry_points(put, compiler)
     constants.install(put)
     benchmarks.install(put, machine, visibility)
+    cuda_graphs.install(put, machine)
 
 
 @contextmanager
@@ -99,8 +100,9 @@ def _properties(put: Patches, machine: Machine) -> None:
         for name, function in list(vars(module).items()):
             if hasattr(function, "cache_clear") and any(word in name for word in _ASK_THE_CARD):
                 function.cache_clear()
-    create = DeviceProperties.create.__func__.__wrapped__  # type: ignore[attr-defined]
-    put.set(DeviceProperties, "create", classmethod(functools.cache(create)))
+    create: Any = DeviceProperties.create
+    cached: Any = functools.cache(create.__func__.__wrapped__)
+    put.set(DeviceProperties, "create", classmethod(cached))
     put.set(utils, "get_gpu_shared_memory", lambda: shared_memory_per_block(gpu))
     put.set(utils, "get_gpu_dram_gbps", lambda: (gpu.bandwidth_bytes_per_second or 0) / 1e9)
     put.set(utils, "get_device_tflops", _tflops(gpu))
