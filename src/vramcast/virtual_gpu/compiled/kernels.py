@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from vramcast.virtual_gpu.machine import Machine
 
 
+FUSED = "triton.fused.default"
+"""What a launch is called in the log of ops."""
+
+
 class Kernel:
     """Stands for torch._inductor's CachingAutotuner in wrapper code."""
 
@@ -28,11 +32,24 @@ class Kernel:
         self._machine = machine
         self._visibility = visibility
         self._launched = False
+        self._numbers: dict[Any, int] = {}
+        """The numbers in the log of ops of launches with such tensors."""
 
     def run(self, *args: Any, stream: Any = None, **kwargs: Any) -> None:
         if not self._launched:
             self._launched = True
             self._first_launch(args)
+        if self._machine.op_log.on:
+            with torch._C.DisableTorchFunction():
+                self._log([arg for arg in args if isinstance(arg, torch.Tensor)])
+
+    def _log(self, tensors: list[torch.Tensor]) -> None:
+        log = self._machine.op_log
+        key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = log.number(FUSED, tuple(tensors), {}, None)
+        log.note(number, ())
 
     def _first_launch(self, args: tuple[Any, ...]) -> None:
         from torch._inductor.codecache import PyCodeCache
