@@ -28,8 +28,10 @@ class CachingAllocator:
 
     A private pool (of a CUDA graph, MemPool) is a part of the stream's number, see private_pools.
 
-    Known limitations: one device; memory used on a second stream is free as soon as it is freed (record_stream is left
-    to the caller, who can delay the free).
+    Memory that a second stream uses is freed with `free_later`; the caller, who knows what the streams do, says with
+    `reuse` when it can be used again.
+
+    Known limitations: one device.
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class CachingAllocator:
         self._large = Pool(is_small=False, tie_break=tie_break)
         self._expandable = ExpandableSegments(self._device, self._ranks, device_total_bytes)
         self._live: dict[int, Block] = {}
+        self._held_back: dict[int, Block] = {}
+        """Freed, while other streams use them."""
         self._given_up: set[int] = set()
         """Private pools whose owners are gone."""
         self._device_total_bytes = device_total_bytes
@@ -203,6 +207,25 @@ class CachingAllocator:
         self.allocated_bytes -= block.size
         self.requested_bytes -= block.requested
         block.requested = 0
+        self._put_back(block, address)
+
+    def free_later(self, address: int) -> None:
+        """Count a block as freed; other streams use it, so it is held back until `reuse` (insert_events)."""
+        block = self._live.pop(address, None)
+        if block is None:
+            raise ValueError(f"no allocation at address {address:#x}")
+        self.allocated_bytes -= block.size
+        self.requested_bytes -= block.requested
+        block.requested = 0
+        self._held_back[address] = block
+
+    def reuse(self, address: int) -> None:
+        """The streams are done with a block (process_events). It may be back already: an empty cache waits for them."""
+        block = self._held_back.pop(address, None)
+        if block is not None:
+            self._put_back(block, address)
+
+    def _put_back(self, block: Block, address: int) -> None:
         free_list = block.free_list
         keys = free_list.keys
         before = block.prev
@@ -243,6 +266,8 @@ class CachingAllocator:
     def empty_cache(self) -> None:
         """Give back every segment, and every page of an expandable one, that nothing is allocated on."""
         self.num_sync_all_streams += 1
+        for address in list(self._held_back):
+            self.reuse(address)
         self._give_back(lambda stream: not (pool := pool_of(stream)) or pool in self._given_up)
 
     def _give_back(self, wanted: Callable[[int], bool]) -> None:

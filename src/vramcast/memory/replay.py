@@ -5,13 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import compress, pairwise
 
 from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
 from vramcast.allocator.driver_events import DRIVER_EVENTS
 from vramcast.allocator.private_pools import read_mark
 from vramcast.allocator.trials import trials_in, try_out
-from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, KINDS, MARK, OOM, StepTrace
+from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, KINDS, MARK, OOM, REUSABLE, StepTrace
 
 _WORKSPACES = KINDS.index("workspaces")
 
@@ -97,7 +97,8 @@ def replay(
         device_total_bytes=trace.gpu.get("total_memory_bytes"),
         torch_version=trace.torch_version,
     )
-    malloc, free = allocator.malloc, allocator.free
+    malloc, free, free_later = allocator.malloc, allocator.free, allocator.free_later
+    used_elsewhere = set(compress(trace.event_arg, map(REUSABLE.__eq__, trace.event_kind)))
     sizes, streams = trace.requested_bytes, trace.stream
     addresses = [0] * trace.n_blocks
     requested: list[int] = []
@@ -120,7 +121,9 @@ def replay(
                     break
         elif code == FREE:
             if arg not in refused:
-                free(addresses[arg])
+                (free_later if arg in used_elsewhere else free)(addresses[arg])
+        elif code == REUSABLE:
+            allocator.reuse(addresses[arg])
         elif code == EMPTY_CACHE:
             allocator.empty_cache()
         elif code == MARK:

@@ -23,73 +23,12 @@ from vramcast.virtual_gpu.one_card import (
     index_of,
 )
 from vramcast.virtual_gpu.patches import CardGenerator
+from vramcast.virtual_gpu.storages import block_of
+from vramcast.virtual_gpu.streams import Event, Stream
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.machine import Machine
     from vramcast.virtual_gpu.patches import Patches
-
-
-class Stream:
-    """A stream of the virtual card; work on it allocates from its own pool."""
-
-    _next = 1
-
-    def __init__(self, device: Any = None, priority: int = 0, stream_id: int | None = None, **_: Any) -> None:
-        check_ordinal(device)
-        if stream_id is None:
-            stream_id = Stream._next
-            Stream._next += 1
-        self.stream_id = self.cuda_stream = stream_id
-        self.device = torch.device("cuda", 0)
-        self.device_index = 0
-        self.priority = priority
-        self._before: list[Any] = []
-
-    def synchronize(self) -> None: ...
-    def wait_stream(self, stream: Any) -> None: ...
-    def wait_event(self, event: Any) -> None: ...
-
-    def record_event(self, event: Any = None) -> Event:
-        return event or Event()
-
-    def query(self) -> bool:
-        return True
-
-    def is_capturing(self) -> bool:
-        cuda: Any = torch.cuda
-        return bool(cuda.current_stream() == self and cuda.is_current_stream_capturing())
-
-    def __enter__(self) -> Stream:
-        cuda: Any = torch.cuda
-        self._before.append(cuda.current_stream())
-        cuda.set_stream(self)
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        torch.cuda.set_stream(self._before.pop())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.stream_id == self.stream_id
-
-    def __hash__(self) -> int:
-        return hash(self.stream_id)
-
-
-class Event:
-    """An event that has always happened: the virtual card takes no time here."""
-
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, **_: Any):
-        self.enable_timing = enable_timing
-
-    def record(self, stream: Any = None) -> None: ...
-    def wait(self, stream: Any = None) -> None: ...
-    def synchronize(self) -> None: ...
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, end_event: Any) -> float:
-        return 1.0
 
 
 class Device:
@@ -406,9 +345,16 @@ def install(put: Patches, api: dict[str, Any], machine: Machine) -> None:
     put.set(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)  # libraries take it from there directly
     if hasattr(torch._C, "_accelerator_setAllocatorSettings"):
         put.set(torch._C, "_accelerator_setAllocatorSettings", api["_set_allocator_settings"])
-    put.set(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    put.set(torch.Tensor, "record_stream", _record_stream)
     legacy_types.install(put)
     cuda_graphs.install(put, machine.graphs)
+
+
+def _record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    """Memory of the card that another stream uses too is not reused before that stream is done with it."""
+    block = block_of(tensor)
+    if block is not None and block.ledger is not None and block.block_id >= 0:
+        block.ledger.record_stream(block, stream.stream_id)
 
 
 def _distinct(api: dict[str, Any]) -> dict[str, Any]:

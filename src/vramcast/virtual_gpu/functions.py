@@ -128,6 +128,7 @@ class FunctionMode(TorchFunctionMode):
                 return self._to_host(tensor, dtype, **options)
         elif device.type == "meta" and not (here == REAL and tensor.is_meta):
             return self._copy(tensor, META, dtype, REAL, **options)
+        options.pop("non_blocking", None)
         return tensor.to(dtype or tensor.dtype, **options)
 
     def read(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
@@ -153,6 +154,8 @@ class FunctionMode(TorchFunctionMode):
     ) -> torch.Tensor:
         if tensor.layout is not torch.strided:
             self.dispatch.ledger.sparse_seen = True
+        if not options.get("non_blocking"):
+            self.dispatch.ledger.wait_for_stream()
         before, self.dispatch.target = self.dispatch.target, target
         try:
             memory_format = options.get("memory_format")
@@ -217,13 +220,14 @@ def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     dtype = kwargs.get("dtype") or dtype
     copy = kwargs.get("copy", flags[1] if len(flags) > 1 else False)
     options = {"memory_format": kwargs["memory_format"]} if kwargs.get("memory_format") is not None else {}
+    non_blocking = kwargs.get("non_blocking", flags[0] if flags else False)
     if device is None:
         return func(tensor, dtype or tensor.dtype, copy=copy, **options)
     if copy and placement(tensor) == (GPU if device.type == "cuda" else HOST):
         return func(tensor, dtype or tensor.dtype, copy=True, **options)
     if placement(tensor) == REAL and device.type == "cpu" and not tensor.is_meta:
         return func(tensor, device, dtype or tensor.dtype, copy=copy, **options)
-    return mode.move(tensor, device, dtype, **options)
+    return mode.move(tensor, device, dtype, non_blocking=bool(non_blocking), **options)
 
 
 @handles(torch.Tensor.cuda)
@@ -232,7 +236,8 @@ def _cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     chosen = CUDA0 if device is None else to_device(device)
     options = {"memory_format": kwargs["memory_format"]} if kwargs.get("memory_format") is not None else {}
     tensor = args[0].data if isinstance(args[0], UninitializedTensorMixin) else args[0]
-    return mode.move(tensor, chosen or CUDA0, None, **options)
+    non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+    return mode.move(tensor, chosen or CUDA0, None, non_blocking=bool(non_blocking), **options)
 
 
 @handles(torch.Tensor.cpu)

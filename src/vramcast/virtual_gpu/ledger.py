@@ -15,6 +15,7 @@ from vramcast.allocator.trials import trial_label, try_out
 from vramcast.trace import TraceBuilder
 from vramcast.trace.builder import KIND_ID
 from vramcast.trace.host import PAGEABLE, HostLog
+from vramcast.virtual_gpu import streams
 from vramcast.virtual_gpu.storages import GPU, HOST, HOST_ATTRIBUTE, Block, HostBlock, attach
 
 WEIGHTS = KIND_ID["weights"]
@@ -56,7 +57,10 @@ class Ledger:
         # at work; it then waits until that is done.
         self._lock = threading.RLock()
         self._busy = False
-        self._waiting: list[tuple[int, int]] = []
+        self._waiting: list[tuple[int, int, set[int] | None]] = []
+        self.timeline = streams.begin()
+        self._unfinished: list[tuple[list[tuple[int, int]], int, int]] = []
+        """Freed, but used on other streams: the events to wait for, block and address."""
 
     def allocate(self, nbytes: int, shape: int = 0) -> tuple[int, int]:
         """Book `nbytes` on the card: (block id, address). Zero bytes take nothing, as on CUDA."""
@@ -71,6 +75,8 @@ class Ledger:
             stream = stream_in_pool(self.pools[stream], stream)
         with self._lock:
             self._busy = True
+            if self._unfinished:
+                self._process_events()
             try:
                 address = self.allocator.malloc(nbytes, stream)
                 block_id = builder.alloc(nbytes, self.op, self.module, self.phase, stream, shape)
@@ -103,24 +109,52 @@ class Ledger:
             self.allocator.give_up_pool(pool, at_once=at_once)
             self.builder.mark("mark", emptied(pool) if at_once else given_up(pool))
 
-    def release(self, block_id: int, address: int) -> None:
+    def record_stream(self, block: Block, stream: int) -> None:
+        """The block is used on that stream too."""
+        if stream != self.builder.stream_of(block.block_id):
+            block.used_on = {*(block.used_on or ()), stream}
+
+    def wait_for_stream(self) -> None:
+        """The host waits for what the current stream was given: it copies or reads."""
+        if self._unfinished:
+            self.timeline.finish_stream(self.stream)
+
+    def release(self, block_id: int, address: int, used_on: set[int] | None = None) -> None:
         if not self.open or sys.is_finalizing():
             return
         if self._busy or not self._lock.acquire(blocking=False):
-            self._waiting.append((block_id, address))
+            self._waiting.append((block_id, address, used_on))
             return
         try:
-            self._free(block_id, address)
+            self._free(block_id, address, used_on)
             if self._waiting:
                 self._release_waiting()
         finally:
             self._lock.release()
 
-    def _free(self, block_id: int, address: int) -> None:
+    def _free(self, block_id: int, address: int, used_on: set[int] | None) -> None:
         self._busy = True
-        self.allocator.free(address)
+        if used_on:
+            self.allocator.free_later(address)
+            events = [(stream, self.timeline.record(stream)[stream]) for stream in sorted(used_on)]
+            self._unfinished.append((events, block_id, address))
+        else:
+            self.allocator.free(address)
         self.builder.free(block_id)
         self._busy = False
+
+    def _process_events(self) -> None:
+        """Blocks whose streams are done with them can be used again; the allocator looks before it allocates."""
+        has_happened = self.timeline.has_happened
+        left = []
+        for item in self._unfinished:
+            events, block_id, address = item
+            if all(has_happened(*event) for event in events):
+                self.allocator.reuse(address)
+                self.builder.reusable(block_id)
+            else:
+                left.append(item)
+        self._unfinished = left
 
     def _release_waiting(self) -> None:
         while self._waiting:
@@ -175,7 +209,8 @@ class Ledger:
             if kind is not None and block.block_id >= 0:
                 self.builder.set_kind(block.block_id, kind)
             if old[0] >= 0:
-                self.release(*old)
+                self.release(*old, block.used_on)
+                block.used_on = None
         if block.host is not None or (block.device == HOST and not block.nbytes):
             block.host = HostBlock(self.host, nbytes, self.host_where, self.host_kind) if self.open and nbytes else None
         block.nbytes = nbytes

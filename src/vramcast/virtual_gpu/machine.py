@@ -163,6 +163,7 @@ class Machine:
 
     def synchronize(self) -> None:
         self.graphs.refuse_synchronizing()
+        self.ledger.timeline.finish_all()
         self.ledger.builder.mark("synchronize")
 
     def note_input(self, tensor: torch.Tensor) -> None:

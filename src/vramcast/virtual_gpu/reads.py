@@ -30,6 +30,7 @@ def look(machine: Machine, tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
 
 def read(machine: Machine, tensor: torch.Tensor, what: str) -> torch.Tensor:
     """The same, with a note of `what` is done where the contents are made up."""
+    machine.ledger.wait_for_stream()
     content, made_up = look(machine, tensor)
     if made_up:
         machine.note_unknown_read(what, _in_words(content))

@@ -46,10 +46,11 @@ class Block:
     """One storage without data. `values` is a real CPU storage of the same size where the content is known.
 
     `recipe`: how the content came about (see guesses.py), where it is not known but can be made up.
+    `used_on`: other streams that use it, where the program says so.
     `host`: what it takes of the computer's memory, where it lies there and is counted.
     """
 
-    __slots__ = ("address", "block_id", "device", "host", "ledger", "nbytes", "recipe", "values")
+    __slots__ = ("address", "block_id", "device", "host", "ledger", "nbytes", "recipe", "used_on", "values")
 
     def __init__(self, ledger: Ledger | None, device: int, nbytes: int, block_id: int, address: int) -> None:
         self.ledger = ledger
@@ -60,10 +61,11 @@ class Block:
         self.values: torch.UntypedStorage | None = None
         self.recipe: Any = None
         self.host: HostBlock | None = None
+        self.used_on: set[int] | None = None
 
     def __del__(self) -> None:
         if self.ledger is not None and self.block_id >= 0:
-            self.ledger.release(self.block_id, self.address)
+            self.ledger.release(self.block_id, self.address, self.used_on)
 
 
 def block_of(tensor: torch.Tensor) -> Block | None:

@@ -5,6 +5,7 @@ from vramcast.virtual_gpu.kernels import (  # noqa: F401  (importing registers t
     attention,
     batch_norm,
     cells,
+    collectives,
     convolution,
     copies,
     data_reads,
