@@ -88,6 +88,7 @@ class VirtualGpu:
         self._fork = (0, 0)
         self._ledger.describe_out_of_memory = self._describe_out_of_memory
         self._machine.as_program = self._as_program
+        self._machine.with_functions = self._with_functions
         self._machine.initialize = self._ledger.on_first_use = self._initialize
         self._machine.change_allocator_settings = self._change_settings
         self._machine.libraries.on_load = self._set_capacity
@@ -285,6 +286,14 @@ class VirtualGpu:
     @contextmanager
     def _as_program(self) -> Iterator[None]:
         with torch._C._EnableTorchFunction(), self._modes.current():
+            yield
+
+    @contextmanager
+    def _with_functions(self) -> Iterator[None]:
+        if torch._C._len_torch_function_stack():
+            yield
+            return
+        with self._modes.functions:
             yield
 
     @contextmanager

@@ -294,6 +294,10 @@ def _set_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
         mode.dispatch.machine.position.mark_weight(value)
     if target.is_meta and not value.is_meta and value.layout is torch.strided:
         value = host_ops.empty_twin(value)
+    elif value.is_meta and not target.is_meta and placement(value) != REAL:
+        # A tensor with data takes over one without: only the whole tensor behind the name can change.
+        torch._C._swap_tensor_impl(target, value.detach().requires_grad_(target.requires_grad))
+        return None
     return func(target, value)
 
 

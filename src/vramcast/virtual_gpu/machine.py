@@ -79,6 +79,8 @@ class Machine:
         self.change_allocator_settings: Callable[[str], None] = lambda conf: None
         self.as_program: Callable[[], AbstractContextManager[None]] = nullcontext
         """Inside, code sees the card as the program does, also from within an op."""
+        self.with_functions: Callable[[], AbstractContextManager[None]] = nullcontext
+        """The same where ops come to the card already: in a tensor subclass that takes an op apart."""
 
     def forget_libraries(self) -> None:
         """What CUDA's libraries took was another process's."""

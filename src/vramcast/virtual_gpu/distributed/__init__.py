@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vramcast.virtual_gpu.distributed import data_parallel, object_collectives, process_group, processes
+from vramcast.virtual_gpu.distributed import data_parallel, dtensor, object_collectives, process_group, processes
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.machine import Machine
@@ -23,3 +23,4 @@ def install(put: Patches, machine: Machine) -> None:
     if torch.distributed.is_available():
         process_group.install(put, machine)
         object_collectives.install(put)
+        dtensor.install(put, machine)
