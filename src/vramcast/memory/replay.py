@@ -84,11 +84,18 @@ class Replay:
 
 
 def replay(
-    trace: StepTrace, conf: str | None = None, capacity_bytes: int | None = None, *, with_trials: bool = False
+    trace: StepTrace,
+    conf: str | None = None,
+    capacity_bytes: int | None = None,
+    *,
+    with_trials: bool = False,
+    host_is_ahead: bool = False,
 ) -> Replay:
     """Replay under `conf` (the trace's own when None) on a card that gives at most `capacity_bytes` (None: no end).
 
     `with_trials`: also what libraries only try out and can do without.
+    `host_is_ahead`: memory that other streams used is kept until the host has waited for them, as where it runs far
+    ahead of the card; otherwise the card keeps up.
     """
     conf = trace.allocator_conf if conf is None else conf
     allocator = CachingAllocator(
@@ -98,7 +105,7 @@ def replay(
         torch_version=trace.torch_version,
     )
     malloc, free, free_later = allocator.malloc, allocator.free, allocator.free_later
-    used_elsewhere = set(compress(trace.event_arg, map(REUSABLE.__eq__, trace.event_kind)))
+    used_elsewhere = _used_on_other_streams(trace) if host_is_ahead else frozenset()
     sizes, streams = trace.requested_bytes, trace.stream
     addresses = [0] * trace.n_blocks
     requested: list[int] = []
@@ -123,7 +130,8 @@ def replay(
             if arg not in refused:
                 (free_later if arg in used_elsewhere else free)(addresses[arg])
         elif code == REUSABLE:
-            allocator.reuse(addresses[arg])
+            if arg in used_elsewhere:
+                allocator.reuse(addresses[arg])
         elif code == EMPTY_CACHE:
             allocator.empty_cache()
         elif code == MARK:
@@ -154,6 +162,10 @@ def replay(
         peak_reserved=_moment(trace, _highest_reserved(columns[1], held), *columns),
         refused_blocks=frozenset(refused),
     )
+
+
+def _used_on_other_streams(trace: StepTrace) -> frozenset[int]:
+    return frozenset(compress(trace.event_arg, map(REUSABLE.__eq__, trace.event_kind)))
 
 
 class _Level:

@@ -277,10 +277,12 @@ class VirtualGpu:
     @contextmanager
     def _in_backward(self, fills_gradients: bool) -> Iterator[None]:
         phase = self._position.enter_backward(fills_gradients=fills_gradients)
+        stream = self._ledger.stream
         try:
             with self._modes.functions:
                 yield
         finally:
+            self._ledger.stream = stream
             self._position.leave_backward(phase, fills_gradients=fills_gradients)
 
     @contextmanager

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from vramcast.trace.host import PINNED
 from vramcast.trace.schema import KINDS
 from vramcast.virtual_gpu import host_ops, reads
+from vramcast.virtual_gpu.autograd_streams import run_on_side_stream
 from vramcast.virtual_gpu.dispatch import REAL, DispatchMode
 from vramcast.virtual_gpu.kernels import sparse
 from vramcast.virtual_gpu.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS
@@ -50,6 +51,11 @@ class FunctionMode(TorchFunctionMode):
         self.dispatch = dispatch
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.dispatch.ledger.stream and torch.is_grad_enabled():
+            return run_on_side_stream(self.dispatch.ledger, lambda: self._run(func, args, kwargs))
+        return self._run(func, args, kwargs)
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         handler = HANDLERS.get(func)
         if handler is not None:
             return handler(self, func, args, kwargs or {})

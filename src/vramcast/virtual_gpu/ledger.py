@@ -59,8 +59,8 @@ class Ledger:
         self._busy = False
         self._waiting: list[tuple[int, int, set[int] | None]] = []
         self.timeline = streams.begin()
-        self._unfinished: list[tuple[list[tuple[int, int]], int, int]] = []
-        """Freed, but used on other streams: the events to wait for, block and address."""
+        self._unfinished: list[tuple[list[tuple[int, int]], int]] = []
+        """Freed, but used on other streams: the events to wait for, and the block."""
 
     def allocate(self, nbytes: int, shape: int = 0) -> tuple[int, int]:
         """Book `nbytes` on the card: (block id, address). Zero bytes take nothing, as on CUDA."""
@@ -134,13 +134,11 @@ class Ledger:
 
     def _free(self, block_id: int, address: int, used_on: set[int] | None) -> None:
         self._busy = True
-        if used_on:
-            self.allocator.free_later(address)
-            events = [(stream, self.timeline.record(stream)[stream]) for stream in sorted(used_on)]
-            self._unfinished.append((events, block_id, address))
-        else:
-            self.allocator.free(address)
+        self.allocator.free(address)
         self.builder.free(block_id)
+        if used_on:
+            events = [(stream, self.timeline.record(stream)[stream]) for stream in sorted(used_on)]
+            self._unfinished.append((events, block_id))
         self._busy = False
 
     def _process_events(self) -> None:
@@ -148,9 +146,8 @@ class Ledger:
         has_happened = self.timeline.has_happened
         left = []
         for item in self._unfinished:
-            events, block_id, address = item
+            events, block_id = item
             if all(has_happened(*event) for event in events):
-                self.allocator.reuse(address)
                 self.builder.reusable(block_id)
             else:
                 left.append(item)

@@ -17,6 +17,7 @@ from vramcast.virtual_gpu.kernels import (  # noqa: F401  (importing registers t
     losses,
     matmul,
     normalization,
+    powers,
     quantization,
     random_and_dropout,
     recurrent,
