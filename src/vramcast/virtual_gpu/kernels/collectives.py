@@ -69,11 +69,14 @@ def _write(tensor: torch.Tensor, content: torch.Tensor | None) -> None:
             values.learn(tensor, content.reshape(tensor.shape).to(tensor.dtype, copy=True))
 
 
-@kernel(
-    "c10d::broadcast_", "c10d::barrier", "c10d::monitored_barrier_", "c10d::send", "c10d::gather_", "c10d::scatter_"
-)
+@kernel("c10d::broadcast_", "c10d::barrier", "c10d::monitored_barrier_", "c10d::gather_", "c10d::scatter_")
 def unchanged(call: Call) -> Any:
     return _answer(call, call.args[0])
+
+
+@kernel("c10d::send")
+def send(call: Call) -> Any:
+    return _answer(call, [])
 
 
 @kernel("c10d::recv_", "c10d::recv_any_source_", "c10d::alltoall_")
@@ -81,7 +84,7 @@ def received(call: Call) -> Any:
     for tensor in _flat(call.args[0]):
         if tensor.is_meta:
             values.forget(tensor)
-    return _answer(call, call.args[0])
+    return _answer(call, call.args[0] if len(call.func._schema.returns) == 2 else [])
 
 
 @kernel("c10d::allreduce_", "c10d::allreduce_coalesced_", "c10d::reduce_")
@@ -141,7 +144,7 @@ def all_to_all(call: Call) -> Any:
     "_c10d_functional::all_reduce", "_c10d_functional::all_reduce_coalesced", "_c10d_functional::broadcast",
     "_c10d_functional::all_gather_into_tensor", "_c10d_functional::all_gather_into_tensor_coalesced",
     "_c10d_functional::reduce_scatter_tensor", "_c10d_functional::reduce_scatter_tensor_coalesced",
-    "_c10d_functional::all_to_all_single", "_c10d_functional::wait_tensor", "_dtensor::shard_dim_alltoall",
+    "_c10d_functional::all_to_all_single", "_dtensor::shard_dim_alltoall",
 )  # fmt: skip
 def functional(call: Call) -> Any:
     """Collectives that make their result: the op itself would need the group's data."""
@@ -150,3 +153,16 @@ def functional(call: Call) -> Any:
     out = call.mode.calls.run(call.func, call.args, call.kwargs, call.known)
     call.mode.adopt(out, call.device)
     return out
+
+
+@kernel("_c10d_functional::_wrap_tensor_autograd")
+def wrap_tensor(call: Call) -> Any:
+    """The tensor itself, in a subclass that waits for it; torch's rule for tensors without data would copy it."""
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    return AsyncCollectiveTensor(call.args[0])
+
+
+@kernel("_c10d_functional::wait_tensor")
+def wait_tensor(call: Call) -> Any:
+    return call.args[0]
