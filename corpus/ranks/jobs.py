@@ -207,9 +207,9 @@ if TINY:
     WIDTHS = (64, 128)
 
 
-def llama(n_layers: int = N_LLAMA, **ends: bool) -> Llama:
+def llama(**sizes: int) -> Llama:
     with torch.device(DEVICE):
-        return Llama(range(n_layers), **ends, **LLAMA)
+        return Llama(range(N_LLAMA), **{**LLAMA, **sizes})
 
 
 def gpt() -> Gpt:
@@ -351,7 +351,7 @@ def fsdp1(strategy: str, *, batch: int = 2, offload: bool = False, checkpoint: b
     from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
-    model = llama()
+    model = llama(**{name: options.pop(name) for name in list(options) if name in LLAMA})
     mesh = init_device_mesh(DEVICE, (2, 4)) if "HYBRID" in strategy else None
     wrapped = FullyShardedDataParallel(
         model,
@@ -412,7 +412,7 @@ def ddp_unet() -> Iterator[None]:
 # --- tensor parallel --------------------------------------------------------------------------------------------
 
 
-def tensor_parallel(model: Llama, mesh: DeviceMesh, sequence: bool) -> None:
+def tensor_parallel(model: Llama, mesh: DeviceMesh, sequence: bool, loss: bool = False) -> None:
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
@@ -425,7 +425,9 @@ def tensor_parallel(model: Llama, mesh: DeviceMesh, sequence: bool) -> None:
     rows: Any = Shard(1) if sequence else Replicate()
     plan: dict[str, Any] = {
         "embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=rows),
-        "head": ColwiseParallel(input_layouts=rows, output_layouts=Replicate()),
+        "head": ColwiseParallel(
+            input_layouts=rows, output_layouts=Shard(-1) if loss else Replicate(), use_local_output=not loss
+        ),
     }
     if sequence:
         plan["norm"] = SequenceParallel()
@@ -503,6 +505,195 @@ def pipeline(*, schedule: str = "1F1B", microbatches: int = 8, batch: int = 8) -
     return train(step, adamw(model))
 
 
+def interleaved(*, microbatches: int = 8, batch: int = 8) -> Iterator[None]:
+    """Two stages on each rank."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    each, small = N_LLAMA // (2 * world), batch // microbatches
+    stages = []
+    for number in (rank, rank + world):
+        first, last = number == 0, number == 2 * world - 1
+        with torch.device(DEVICE):
+            model = Llama(range(number * each, (number + 1) * each), first=first, last=last, **LLAMA).to(torch.bfloat16)
+        inner = torch.empty(small, LLAMA["length"], LLAMA["width"], dtype=torch.bfloat16, device="meta")
+        ids = torch.empty(small, LLAMA["length"], dtype=torch.long, device="meta")
+        logits = torch.empty(small, LLAMA["length"], LLAMA["vocab"], dtype=torch.bfloat16, device="meta")
+        stages.append(
+            PipelineStage(
+                model, number, 2 * world, torch.device(DEVICE),
+                input_args=(ids if first else inner,), output_args=(logits if last else inner,),
+            )  # fmt: skip
+        )
+    run = ScheduleInterleaved1F1B(stages, microbatches, loss_fn=loss_of)
+    parameters = [p for stage in stages for p in stage.submod.parameters()]
+
+    def step() -> None:
+        inputs, targets = tokens(batch)
+        run.step(*([inputs] if rank == 0 else []), **({"target": targets} if rank == world - 1 else {}))
+
+    return train(step, torch.optim.AdamW(parameters, lr=1e-4))
+
+
+# --- more -------------------------------------------------------------------------------------------------------
+
+
+class LowRank(nn.Module):
+    def __init__(self, base: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.a = nn.Linear(base.in_features, rank, bias=False, device=base.weight.device)
+        self.b = nn.Linear(rank, base.out_features, bias=False, device=base.weight.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + self.b(self.a(x))
+
+
+def lora() -> Iterator[None]:
+    model = llama().requires_grad_(False)
+    for layer in model.layers.values():
+        for name in ("q", "k", "v", "o"):
+            setattr(layer.attention, name, LowRank(getattr(layer.attention, name), 16))
+    checkpoint_layers(model)
+    shard_llama(model)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
+    return train(language_step(model, 2), optimizer)
+
+
+def prefetch() -> Iterator[None]:
+    model = llama()
+    shard_llama(model)
+    layers: list[Any] = list(model.layers.values())
+    for here, then in zip(layers, layers[2:], strict=False):
+        here.set_modules_to_forward_prefetch([then])
+    return train(language_step(model, 2), adamw(model, fused=True), model)
+
+
+def hugging_face(kind: str, *, strategy: str = "fsdp2") -> Iterator[None]:
+    import transformers
+
+    if kind == "llama":
+        config: Any = transformers.LlamaConfig(
+            hidden_size=1536, intermediate_size=4096, num_hidden_layers=8, num_attention_heads=12,
+            num_key_value_heads=4, vocab_size=32000,
+        )  # fmt: skip
+        model: Any = transformers.LlamaForCausalLM(config)
+    else:
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=8))
+    model = model.to(DEVICE)
+    vocab = model.config.vocab_size
+    if strategy == "fsdp2":
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        model.gradient_checkpointing_enable()
+        for layer in model.model.layers if kind == "llama" else model.transformer.h:
+            fully_shard(layer, mp_policy=policy)
+        fully_shard(model, mp_policy=policy)
+        wrapped = model
+    else:
+        wrapped = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+
+    def step() -> None:
+        ids = torch.randint(0, vocab, (4, 1024)).to(DEVICE)
+        wrapped(input_ids=ids, labels=ids).loss.backward()
+
+    return train(step, adamw(wrapped))
+
+
+def accumulate_ddp() -> Iterator[None]:
+    wrapped = nn.parallel.DistributedDataParallel(gpt().to(DEVICE), bucket_cap_mb=100)
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-4, fused=True)
+
+    def step() -> None:
+        for i in range(3):
+            ids, targets = tokens(4, GPT["length"], GPT["vocab"])
+            if i < 2:
+                with wrapped.no_sync():
+                    loss_of(wrapped(ids), targets).backward()
+            else:
+                loss_of(wrapped(ids), targets).backward()
+
+    return train(step, optimizer, wrapped)
+
+
+class Experts(nn.Module):
+    """A layer of experts, one group of them on each rank; tokens go to them and come back."""
+
+    def __init__(self, width: int, hidden: int, here: int) -> None:
+        super().__init__()
+        self.norm, self.router = Norm(width), nn.Linear(width, here * dist.get_world_size(), bias=False)
+        self.up = nn.Parameter(torch.randn(here, width, hidden) * 0.02)
+        self.down = nn.Parameter(torch.randn(here, hidden, width) * 0.02)
+
+    def forward(self, x: Tensor) -> Tensor:
+        from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+        world = dist.get_world_size()
+        rows = self.norm(x).flatten(0, 1)
+        gate, chosen = self.router(rows).softmax(-1).max(-1)
+        order = chosen.argsort()
+        sent = rows[order]
+        each = [len(rows) // world] * world
+        there = all_to_all_single_autograd(sent, each, each, dist.group.WORLD)
+        mine = there.view(len(self.up), -1, there.shape[-1])
+        done = (torch.bmm(F.silu(torch.bmm(mine, self.up)), self.down)).view_as(there)
+        back = all_to_all_single_autograd(done, each, each, dist.group.WORLD)
+        out = torch.zeros_like(rows).index_copy(0, order, back)
+        return x + (out * gate[:, None]).view_as(x)
+
+
+def experts() -> Iterator[None]:
+    with torch.device(DEVICE):
+        model = nn.Sequential(
+            nn.Embedding(32000, 1024), *(Experts(1024, 2816, 2) for _ in range(6)), nn.Linear(1024, 32000, bias=False)
+        )
+    model.to(torch.bfloat16)
+    return train(language_step(model, 4, length=1024, vocab=32000), adamw(model))
+
+
+def context_parallel_llama() -> Iterator[None]:
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
+    model = llama().to(torch.bfloat16)
+
+    def step() -> None:
+        ids, targets = tokens(2)
+        with (
+            context_parallel(
+                mesh, buffers=[ids, targets, model.cos, model.sin], buffer_seq_dims=[1, 1, 0, 0],
+                no_restore_buffers={ids, targets},
+            ),
+            sdpa_kernel(SDPBackend.FLASH_ATTENTION),
+        ):  # fmt: skip
+            loss_of(model(ids), targets).backward()
+
+    return train(step, adamw(model))
+
+
+def loss_parallel_llama() -> Iterator[None]:
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
+    model = llama()
+    tensor_parallel(model, mesh, sequence=True, loss=True)
+    model.to(torch.bfloat16)
+
+    def step() -> None:
+        ids, targets = tokens(2)
+        with loss_parallel():
+            F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()).backward()
+
+    return train(step, adamw(model))
+
+
+def large_fsdp1() -> Iterator[None]:
+    """So much work for the card that the host runs ahead."""
+    return fsdp1("FULL_SHARD", batch=4, width=4096, heads=32, kv_heads=8, hidden=11008)
+
+
 Job = tuple[int, int, Callable[[], Iterator[None]]]
 """The world, the rank, and what it runs."""
 
@@ -544,6 +735,20 @@ JOBS: dict[str, Job] = {
     "fsdp1-hybrid": (8, 0, _f(fsdp1, "HYBRID_SHARD")),
     "fsdp1-full-ckpt": (8, 0, _f(fsdp1, "FULL_SHARD", checkpoint=True)),
     "fsdp1-offload": (8, 0, _f(fsdp1, "FULL_SHARD", offload=True)),
+    "pp2-interleaved": (2, 1, interleaved),
+    "fsdp2-lora": (8, 0, lora),
+    "fsdp2-prefetch": (16, 3, prefetch),
+    "fsdp2-hf-llama": (4, 1, _f(hugging_face, "llama")),
+    "fsdp2-hf-gpt2": (8, 0, _f(hugging_face, "gpt2")),
+    "ddp-hf-gpt2": (2, 1, _f(hugging_face, "gpt2", strategy="ddp")),
+    "ddp-accumulate": (8, 0, accumulate_ddp),
+    "ep4": (4, 0, experts),
+    "cp4": (4, 0, context_parallel_llama),
+    "tp4-loss": (4, 2, loss_parallel_llama),
+    "fsdp1-large": (8, 0, large_fsdp1),
+    "fsdp1-no-shard": (8, 0, _f(fsdp1, "NO_SHARD")),
+    "fsdp1-prefetch": (8, 0, _f(fsdp1, "FULL_SHARD", forward_prefetch=True)),
+    "fsdp1-hybrid-zero2": (8, 0, _f(fsdp1, "_HYBRID_SHARD_ZERO2")),
     "fsdp1-no-limit": (8, 0, _f(fsdp1, "FULL_SHARD", limit_all_gathers=False)),
 }
 
