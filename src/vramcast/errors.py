@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from vramcast.plain_text import printable
 
+DEFECT = "this is a defect of vramcast, not of your code"
+
 
 class VramcastError(Exception):
     """Base of every error that is an answer to the user rather than a defect."""

@@ -147,7 +147,7 @@ ENDINGS = (
     Ending("starts python beside", "subprocess.run([sys.executable, '-m', 'this'], stdout=subprocess.DEVNULL)\ntrain()",
            says="was not looked at"),
     Ending("starts a shell", "os.system('torchrun --nproc-per-node 1 child.py 2>/dev/null')", CANNOT,
-           "vramcast run child.py"),
+           "vramcast run torchrun --nproc-per-node 1 child.py"),
     Ending("replaces itself", "os.execv(sys.executable, [sys.executable, 'train.py'])", CANNOT, "replaces itself"),
     Ending("replaces itself and does not mind", "try: os.execvp('python3', ['python3', 'train.py', '-x'])\n"
            "except Exception: train()", CANNOT, "vramcast run train.py -x"),

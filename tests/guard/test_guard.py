@@ -207,7 +207,7 @@ def test_what_cannot_be_predicted_is_watched_all_the_same() -> None:
     def fails(model: nn.Module) -> None:
         raise ValueError("of its own")
 
-    with pytest.warns(GuardWarning, match="fails failed on the virtual card: ValueError: of its own; it is watched"):
+    with pytest.warns(GuardWarning, match="fails failed: ValueError: of its own; it is watched"):
         found = closed(fails, MODEL)
     assert found.fits is None and found.prediction is None and found.to_document()["fits"] is None
 

@@ -17,7 +17,8 @@ from vramcast.errors import CannotPredict, UsageError
 from vramcast.memory import Prediction
 from vramcast.trace import StepTrace
 from vramcast.units import GIB
-from vramcast.virtual_gpu.runner import ScriptFailed, run_script
+from vramcast.virtual_gpu.failures import ScriptFailed
+from vramcast.virtual_gpu.runner import run_script
 from vramcast.virtual_gpu.unknown import UnknownKernel
 
 Write = Callable[[str], str]

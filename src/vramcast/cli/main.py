@@ -74,7 +74,7 @@ def _end(code: int) -> None:
 def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
     """The only place where errors end: a user's mistake is one line, never a traceback."""
     from vramcast.cli.options import kept_off_files
-    from vramcast.errors import VramcastError
+    from vramcast.errors import DEFECT, VramcastError
 
     own, flags = split_flags(sys.argv[1:] if argv is None else list(argv))
     args = make_parser().parse_args(own)
@@ -99,9 +99,7 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
         import traceback
 
         traceback.print_exc()
-        print(
-            "vramcast: this is a defect of vramcast, not of your code; please report the lines above", file=sys.stderr
-        )
+        print(f"vramcast: {DEFECT}; please report the lines above", file=sys.stderr)
         return 3
 
 

@@ -20,6 +20,7 @@ from vramcast.guard.process_state import kept
 from vramcast.memory.replay import highest_without_workspaces, replay
 from vramcast.trace import StepTrace
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
+from vramcast.virtual_gpu.failures import step_failed
 
 NO_LIMIT = 2**60
 
@@ -105,9 +106,7 @@ def _run(
         except (VramcastError, KeyboardInterrupt):
             raise
         except Exception as error:
-            lines = str(error).strip().splitlines()
-            said = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-            raise CannotPredict(f"{name} failed on the virtual card: {said}") from error
+            raise CannotPredict(step_failed(error, name, card.assumed_values)) from error
     if refused:
         card.end_at_last_refusal()
     if card.unknown_kernels:

@@ -40,6 +40,7 @@ from vramcast.memory.rounds import END_OF_PASS, END_OF_STEP, full_length
 from vramcast.sealing import sealed
 from vramcast.trace import Note, StepTrace
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
+from vramcast.virtual_gpu.failures import is_our_failure, step_failed
 from vramcast.virtual_gpu.quiet import libraries_quiet
 from vramcast.virtual_gpu.runner import run_script_on
 
@@ -183,7 +184,7 @@ def _run(
             raise
         except (RuntimeError, ValueError) as error:  # a GradScaler refuses fp16 gradients with the latter
             kind = StepRefused if isinstance(error, TooManyElements) else CannotPredict
-            raise kind(f"{job.name}: the step failed: {_first_line(error)}") from error
+            raise kind(f"{job.name}: {step_failed(error, 'the step', card.assumed_values)}") from error
     if refused:
         card.end_at_last_refusal()
     return card, session, refused
@@ -309,7 +310,9 @@ def _own_step(job: Job, card: VirtualGpu, session: _Session, steps: int, progres
         raise
     except Exception as error:
         name = job.step.factory
-        raise UsageError(f"step.factory: {name} failed: {type(error).__name__}: {_first_line(error)}") from error
+        if is_our_failure(error):
+            raise CannotPredict(f"step.factory: {step_failed(error, name, card.assumed_values)}") from error
+        raise UsageError(f"step.factory: {step_failed(error, name, card.assumed_values)}") from error
 
 
 def _timed(card: VirtualGpu, step: int, steps: int) -> AbstractContextManager[None]:
@@ -336,8 +339,3 @@ def _settings(job: Job) -> Iterator[None]:
         matmul.allow_tf32, cudnn.benchmark = before[:2]
         torch.set_grad_enabled(before[2])
         torch.set_default_dtype(before[3])
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

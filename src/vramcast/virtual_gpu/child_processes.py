@@ -16,6 +16,7 @@ import multiprocessing.popen_fork
 import multiprocessing.process
 import os
 import pickle
+import re
 import shlex
 import signal
 import subprocess
@@ -29,11 +30,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.errors import CannotPredict
+from vramcast.errors import CannotPredict, VramcastError
+from vramcast.launchers import read_command
 from vramcast.processes import children_of, end_with_parent, ending_with_this, seconds_of_work
 from vramcast.trace import StepTrace
 from vramcast.units import format_gib
-from vramcast.virtual_gpu.unknown import own_line, where_raised
+from vramcast.virtual_gpu.failures import assumptions, failure_of
+from vramcast.virtual_gpu.unknown import own_line
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.context import VirtualGpu
@@ -43,6 +46,8 @@ _SECONDS_TO_ANSWER = 10.0
 """A process that is ended with the script may take that long to write down what it has taken."""
 
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "srun", "ray")
+
+_REDIRECTION = re.compile(r"\d?[<>].|&$")
 
 _BAD_FORK = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start "
@@ -227,8 +232,9 @@ class Children:
         elif isinstance(failure, CannotPredict) or card.unknown_kernels:
             outcome, message = CANNOT, str(failure or card.unknown_kernels[0])
         elif failure is not None:
-            said = str(failure).strip().partition("\n")[0]
-            outcome, message = FAILED, f"{where_raised(failure)}: {type(failure).__name__}: {said}"
+            told = failure_of(failure)
+            outcome = FAILED
+            message = f"{told.sentence('the process')}{told.remedy}{assumptions(card.assumed_values)}"
         self._before_answer(refused)
         trace = card.trace_since_fork()
         ended = time.monotonic()
@@ -302,7 +308,8 @@ class Children:
             self._card.note("processes", text, process.where or None)
         for answer in answers:
             if answer.outcome == FAILED:
-                self._card.note("processes", f"a process that is started here failed: {answer.message}", answer.where)
+                text = answer.message.partition("\n")[0]
+                self._card.note("processes", f"in a process that is started here: {text}", answer.where)
         return bool(refused)
 
     def _check(self, answers: Sequence[_Answer]) -> None:
@@ -315,7 +322,7 @@ class Children:
                     "known"
                 )
             if answer.outcome == FAILED and not answer.steps:
-                raise CannotPredict(f"the process that {answer.where} starts failed: {answer.message}")
+                raise CannotPredict(f"in the process that {answer.where} starts: {answer.message}")
 
     def _check_that_something_was_seen(self, failure: BaseException | None) -> None:
         if self._programs and not self._card.n_blocks and not isinstance(failure, CannotPredict):
@@ -433,7 +440,7 @@ def _words(args: Any) -> list[str]:
     words = [os.fsdecode(word) for word in args]
     if len(words) == 1 or (words[1:2] == ["-c"] and os.path.basename(words[0]) in ("sh", "bash")):
         with contextlib.suppress(ValueError):
-            return shlex.split(words[-1])
+            return [word for word in shlex.split(words[-1]) if not _REDIRECTION.match(word)]
     return words
 
 
@@ -449,7 +456,10 @@ def _may_train(words: Sequence[str]) -> bool:
 
 
 def _command_for(words: Sequence[str]) -> str:
-    script = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
-    if script is None:
+    try:
+        started = read_command(words)
+    except VramcastError:
         return "vramcast run SCRIPT"
-    return f"vramcast run {shlex.join(words[script:])}"
+    if started.launcher == "python":
+        return f"vramcast run {shlex.join(['-m'] * started.is_module + [started.target, *started.arguments])}"
+    return f"vramcast run {shlex.join(['python' if word == sys.executable else word for word in words])}"

@@ -7,13 +7,14 @@ import importlib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vramcast.allocator import CachingAllocator, OutOfMemory
+from vramcast.assumptions import Assumption
 from vramcast.errors import UsageError
 from vramcast.factories import without_collections
 from vramcast.gpus import GpuSpec, find_gpu
@@ -41,9 +42,10 @@ from vramcast.virtual_gpu.cached_tensors import forget_cached_tensors
 from vramcast.virtual_gpu.composites import Composites
 from vramcast.virtual_gpu.device_memory import context_bytes
 from vramcast.virtual_gpu.functions import device_context_function
+from vramcast.virtual_gpu.given_values import GivenValues
 from vramcast.virtual_gpu.installed_torch import INSTALLED, cudnn_version
 from vramcast.virtual_gpu.ledger import AUTOCAST_COPIES, Ledger
-from vramcast.virtual_gpu.machine import Machine
+from vramcast.virtual_gpu.machine import FailedOp, Machine
 from vramcast.virtual_gpu.position import Position
 from vramcast.virtual_gpu.storages import block_of, stand_ins
 from vramcast.virtual_gpu.threads import Modes, thread_with_modes
@@ -345,6 +347,33 @@ class VirtualGpu:
     def optimizers(self) -> list[Any]:
         """Those of PyTorch's that there are."""
         return self._position.optimizers
+
+    @property
+    def had_optimizer(self) -> bool:
+        """Whether there was one at any time."""
+        return self._position.had_optimizer
+
+    @property
+    def assumed_values(self) -> Mapping[str, str]:
+        """file:line → what it was told of a value that only a real run would know; the latest reads last."""
+        return self._machine.assumed_values
+
+    def assume(self, assumptions: Sequence[Assumption]) -> None:
+        """Values for reads in certain lines."""
+        self._machine.given_values = GivenValues(assumptions)
+
+    def check_assumptions(self) -> None:
+        """After the run: a note for each that was of no use; UsageError for a value that does not fit what was read."""
+        given = self._machine.given_values
+        for text in given.unused(self.assumed_values):
+            self.note("--assume", text)
+        if given.refused:
+            raise given.refused[0]
+
+    @property
+    def failed_op(self) -> FailedOp | None:
+        """The op that failed last; the program may have caught the error."""
+        return self._machine.failed_op
 
     def count_step(self) -> None:
         """A step has ended that no optimizer of PyTorch's made."""

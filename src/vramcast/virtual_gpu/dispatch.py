@@ -88,7 +88,9 @@ class DispatchMode(TorchDispatchMode):
             except RuntimeError as error:
                 if "nested" in func._schema.name:  # torch mixes devices there itself
                     raise self.machine.report_unknown(no_rule(func, args)) from error
-                raise in_words_of_cuda(error) from error.__cause__
+                told = in_words_of_cuda(error)
+                self.machine.note_failed_op(told)
+                raise told from error.__cause__
 
     def _prepare(self, func: Any) -> Handler:
         self._ops.append(func)

@@ -11,6 +11,8 @@ import torch
 from vramcast.allocator.driver_events import CUBLAS_HANDLE, CUDNN_HANDLE
 from vramcast.torch_versions import KEPT_LT_WORKSPACE
 from vramcast.virtual_gpu.cuda_graphs import CudaGraphs
+from vramcast.virtual_gpu.failures import is_our_failure, reason_of
+from vramcast.virtual_gpu.given_values import GivenValues
 from vramcast.virtual_gpu.guesses import Guesses
 from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.ledger import INPUTS, Ledger
@@ -33,6 +35,13 @@ OLD_CUDNN = (
 
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
+
+
+class FailedOp:
+    """The op that failed last: why, in which line, and after how many allocations. No frame is kept."""
+
+    def __init__(self, error: RuntimeError, where: str, n_blocks: int) -> None:
+        self.reason, self.is_ours, self.where, self.n_blocks = reason_of(error), is_our_failure(error), where, n_blocks
 
 
 class Libraries(set[str]):
@@ -72,6 +81,10 @@ class Machine:
         self.graphs = CudaGraphs(ledger, position, self.note)
         self._assumed: dict[tuple[str, str], str] = {}
         """What was said of each line that reads an unknown value."""
+        self.assumed_values: dict[str, str] = {}
+        """By line, in the order of the latest reads: what it was told last."""
+        self.given_values = GivenValues()
+        self.failed_op: FailedOp | None = None
         self.unknown_kernels: list[UnknownKernel] = []
         """Errors raised so far: the program may have swallowed one."""
         self.initialize: Callable[[], None] = lambda: None
@@ -177,9 +190,16 @@ class Machine:
         self.unknown_kernels.append(error)
         return error
 
+    def note_failed_op(self, error: RuntimeError) -> None:
+        """The program may catch it and go on."""
+        if not isinstance(error, torch.OutOfMemoryError):
+            self.failed_op = FailedOp(error, caller(), self.ledger.builder.n_blocks)
+
     def note_unknown_read(self, what: str, assumed: str) -> None:
         """A line that reads many values is told of once, with the first of them."""
         where = caller()
+        self.assumed_values.pop(where, None)
+        self.assumed_values[where] = assumed
         text = self._assumed.setdefault((what, where), f"{what}: assumed {assumed}")
         self.ledger.builder.note("unknown value", text, where)
 

@@ -78,6 +78,10 @@ class Position:
         return list(_alive(self._optimizers.values()))
 
     @property
+    def had_optimizer(self) -> bool:
+        return bool(self._optimizers)
+
+    @property
     def in_optimizer(self) -> bool:
         return self._optimizer_depth > 0
 

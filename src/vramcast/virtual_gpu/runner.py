@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import builtins
-import os
-import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FrameType, ModuleType, TracebackType
+from types import FrameType
 
 import torch
 
 from vramcast import overlay
-from vramcast.errors import CannotPredict, UsageError
+from vramcast.assumptions import Assumption
+from vramcast.errors import CannotPredict
 from vramcast.gpus import GpuSpec
 from vramcast.memory import Prediction
 from vramcast.virtual_gpu.captures import Captures
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
+from vramcast.virtual_gpu.failures import explain
 from vramcast.virtual_gpu.library_stages import stages_ahead
+from vramcast.virtual_gpu.program import Program, changed_environment
 from vramcast.virtual_gpu.script_ending import ScriptEnding
 from vramcast.virtual_gpu.stopping import USUAL_STEPS, Stopping, counted
-from vramcast.virtual_gpu.unknown import is_machinery, short_path
-from vramcast.virtual_gpu.unreached import MARK, Unreached
+from vramcast.virtual_gpu.swallowed import Swallowed
 
 Progress = Callable[[str], None]
 
@@ -30,38 +28,39 @@ Progress = Callable[[str], None]
 def _silent(text: str) -> None: ...
 
 
-_NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
-
-
-class ScriptFailed(CannotPredict):
-    """The script ended with an error of its own; `traceback_text` is what Python would have printed."""
-
-    def __init__(self, message: str, traceback_text: str = "") -> None:
-        super().__init__(message)
-        self.traceback_text = traceback_text
-
-
 def run_script(
     path: str,
     argv: Sequence[str] = (),
     *,
     gpu: str | GpuSpec,
+    is_module: bool = False,
+    environment: Mapping[str, str] | None = None,
+    removed: Sequence[str] = (),
     steps: int | None = 3,
     allocator_conf: str | None = None,
     limit_bytes: int | None = None,
+    assume: Sequence[Assumption] = (),
     progress: Progress = _silent,
 ) -> Prediction:
     """Run `path` as `python path *argv` would, on a virtual `gpu`, until every optimizer has made `steps` steps, or to
     its end (None).
 
+    `is_module`: `path` is the name of a module, to be run as by `python -m`.
+    `environment`, `removed`: variables that a launcher sets, and those that it takes away.
+    `assume`: values for reads of the card in certain lines.
+
     The prediction's `trace` can be saved. Raises ScriptFailed when the script fails for another reason than memory.
     """
-    if not os.path.isfile(path):
-        raise UsageError(f"no such script: {path}")
-    card = virtual_gpu(
-        gpu, allocator_conf=allocator_conf, limit_bytes=limit_bytes, source=" ".join([os.fspath(path), *argv])
-    )
-    run_script_on(card, path, argv, steps=steps, progress=progress)
+    with changed_environment(environment or {}, removed):
+        program = Program(path, argv, is_module=is_module)
+        card = virtual_gpu(
+            gpu, allocator_conf=allocator_conf, limit_bytes=limit_bytes, source=" ".join([program.name, *argv])
+        )
+        card.assume(assume)
+        try:
+            run_program_on(card, program, steps=steps, progress=progress)
+        finally:
+            card.check_assumptions()
     if card.unknown_kernels:  # the script caught the error and went another way than it would on the card
         raise card.unknown_kernels[0]
     return card.prediction()
@@ -71,7 +70,12 @@ def run_script_on(
     card: VirtualGpu, path: str, argv: Sequence[str] = (), *, steps: int | None = 3, progress: Progress = _silent
 ) -> bool:
     """The same on a card that was not used yet; true when the script ended because memory was refused."""
-    script = _read(path)
+    return run_program_on(card, Program(path, argv), steps=steps, progress=progress)
+
+
+def run_program_on(card: VirtualGpu, program: Program, *, steps: int | None = 3, progress: Progress = _silent) -> bool:
+    script, path = program.unreached, program.path
+    swallowed = Swallowed(card, path)
 
     def note_what_is_ahead(frame: FrameType) -> None:
         ahead = [script.summary(frame), *stages_ahead(frame)]
@@ -91,16 +95,15 @@ def run_script_on(
 
     with (
         overlay.protected(card.note),
-        _as_main(path, argv) as main,
+        program.as_main() as main,
         card,
         captures.watched(),
         stopping.watched(),
         _torch_settings(),
     ):
-        vars(main)[MARK] = script.reached
         ending = ScriptEnding(card, note_what_is_missing)
         try:
-            failure = ending.run(lambda: exec(script.compile(), vars(main)))
+            failure = ending.run(lambda: program.run(main, swallowed.note))
         except KeyboardInterrupt:
             if steps is not None:
                 raise
@@ -111,42 +114,19 @@ def run_script_on(
     if isinstance(failure, torch.OutOfMemoryError):
         card.end_at_last_refusal()
     elif failure is not None and not card.trace().ends_refused:
-        raise _explain(failure, path, stopping.fewest)
+        raise explain(failure, path, counted(stopping.fewest), card.assumed_values)
     if stopping.reason and not card.trace().n_blocks:
         raise CannotPredict(f"{stopping.reason}, and nothing was allocated on the GPU until then")
     if not ending.children.used_the_card:
+        if failure is None and not stopping.saw_a_step:
+            swallowed.check()
+            if card.had_optimizer and not stopping.saw_a_pass:
+                raise CannotPredict(
+                    "no training step was seen: the script made an optimizer, and ended by itself before it used a "
+                    "model. Is its data set empty, or does an option leave the training out?"
+                )
         note_what_is_missing(failure is not None)
     return failure is not None
-
-
-def _read(path: str) -> Unreached:
-    with open(path, "rb") as file:
-        source = file.read()
-    try:
-        script = Unreached(source, path)
-        script.compile()
-        return script
-    except (SyntaxError, ValueError) as error:
-        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise UsageError(f"{short_path(path)}{line}: not a Python script: {error.args[0]}") from None
-
-
-@contextmanager
-def _as_main(path: str, argv: Sequence[str]) -> Iterator[ModuleType]:
-    """A fresh __main__ as `python path *argv` makes it; everything is put back afterwards."""
-    main = ModuleType("__main__")
-    vars(main).update(__file__=path, __builtins__=builtins, __cached__=None)
-    before = sys.modules["__main__"], sys.argv, list(sys.path), os.getcwd(), dict(os.environ)
-    sys.modules["__main__"] = main
-    sys.argv = [path, *argv]
-    sys.path[:1] = [os.path.dirname(os.path.realpath(path))]
-    try:
-        yield main
-    finally:
-        sys.modules["__main__"], sys.argv, sys.path[:] = before[:3]
-        os.chdir(before[3])
-        os.environ.clear()
-        os.environ.update(before[4])
 
 
 @contextmanager
@@ -170,42 +150,3 @@ def _default_device() -> torch.device | None:
     """What set_default_device was told last; torch.get_default_device would make a tensor to find out."""
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     return None if context is None else context.device
-
-
-def _explain(failure: BaseException, path: str, steps: int) -> CannotPredict:
-    if isinstance(failure, CannotPredict):
-        return failure
-    if isinstance(failure, SystemExit):
-        what = failure.code if isinstance(failure.code, str) else f"exit code {failure.code}"
-        return ScriptFailed(f"{short_path(path)} ended itself after {counted(steps)}: {what}")
-    text = "".join(traceback.format_exception(type(failure), failure, _from_script(failure.__traceback__)))
-    said = str(failure).strip().splitlines()
-    reason = f"{type(failure).__name__}: {said[0]}" if said else type(failure).__name__
-    message = f"{_where(failure.__traceback__, path)}: the script failed: {reason} (--traceback shows all of it)"
-    if any(phrase in str(failure) for phrase in _NEEDS_REAL_CUDA):
-        message += (
-            "\nA compiled extension looked at the tensor itself. Wrap the call in torch.library.custom_op and teach "
-            'vramcast what it returns with @vramcast.rule("namespace::op").'
-        )
-    return ScriptFailed(message + overlay.hint(failure), text)
-
-
-def _from_script(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the script's first line on."""
-    while trace is not None and is_machinery(trace.tb_frame.f_code.co_filename):
-        trace = trace.tb_next
-    return trace
-
-
-def _where(trace: TracebackType | None, path: str) -> str:
-    """file:line of the innermost frame in the script itself or, failing that, in any of the user's files."""
-    found = short_path(path)
-    in_script = False
-    while trace is not None:
-        filename = trace.tb_frame.f_code.co_filename
-        if filename == path:
-            found, in_script = f"{short_path(filename)}:{trace.tb_lineno}", True
-        elif not in_script and not is_machinery(filename):
-            found = f"{short_path(filename)}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return found

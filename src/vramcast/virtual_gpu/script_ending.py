@@ -22,8 +22,9 @@ import torch.utils.data
 
 from vramcast.errors import CannotPredict
 from vramcast.virtual_gpu.child_processes import Children
+from vramcast.virtual_gpu.failures import failure_of
 from vramcast.virtual_gpu.patches import Patches
-from vramcast.virtual_gpu.unknown import is_machinery, where_raised
+from vramcast.virtual_gpu.unknown import is_machinery
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.context import VirtualGpu
@@ -302,9 +303,10 @@ class ScriptEnding:
 
     def _note_failure(self, error: Exception) -> None:
         if not self._over:
-            said = str(error).strip().partition("\n")[0]
-            text = f"a thread of the script failed: {type(error).__name__}: {said}; what it would have done is missing"
-            self._card.note("threads", text, where_raised(error))
+            failure = failure_of(error)
+            whose = "vramcast failed in a thread of the script" if failure.is_ours else "a thread of the script failed"
+            text = f"{whose}: {failure.reason}; what it would have done is missing"
+            self._card.note("threads", text, failure.where)
 
     def _wait_for_the_rest(self) -> None:
         """As Python does when a script's main thread has ended; but not for what only waits."""

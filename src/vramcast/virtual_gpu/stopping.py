@@ -187,6 +187,16 @@ class Stopping:
         self.stopped = True
         self._card.note("steps", f"interrupted after {counted(self.fewest)}: this is what was seen so far")
 
+    @property
+    def saw_a_step(self) -> bool:
+        """Or it was stopped for another reason, which was told."""
+        return bool(self.stopped or self.fewest or self._growing.steps)
+
+    @property
+    def saw_a_pass(self) -> bool:
+        """A model was called, or a backward pass was made."""
+        return bool(self.saw_a_step or self._forward_passes or self._backward_passes)
+
     def note_what_is_missing(self) -> None:
         """After a script that ended by itself."""
         if self.stopped:

@@ -93,9 +93,9 @@ def is_own(filename: str) -> bool:
     return not is_machinery(filename) and not any(folder in filename for folder in _PACKAGE_FOLDERS)
 
 
-def where_raised(error: BaseException) -> str:
+def where_raised(error: BaseException, otherwise: str = "?") -> str:
     """file:line of the innermost frame of its traceback that is the user's."""
-    found, trace = "?", error.__traceback__
+    found, trace = otherwise, error.__traceback__
     while trace is not None:
         filename = trace.tb_frame.f_code.co_filename
         if not is_machinery(filename):
@@ -111,6 +111,14 @@ def is_machinery(filename: str) -> bool:
     if filename.startswith(_STANDARD_LIBRARY):
         return not any(folder in filename for folder in _PACKAGE_FOLDERS)
     return False
+
+
+def is_of_vramcast(filename: str) -> bool:
+    return filename.startswith(_VRAMCAST)
+
+
+def is_of_torch(filename: str) -> bool:
+    return filename.startswith(_TORCH)
 
 
 def short_path(filename: str) -> str:

@@ -16,9 +16,11 @@ from types import CodeType, FrameType
 from typing import Any
 
 MARK = "__vramcast_reached__"
+CAUGHT = "__vramcast_caught__"
+"""Called where a handler of an error begins."""
 
 _HARMLESS = frozenset((
-    MARK, "add_scalar", "append", "close", "critical", "debug", "error", "exception", "exit", "finish", "flush",
+    MARK, CAUGHT, "add_scalar", "append", "close", "critical", "debug", "error", "exception", "exit", "finish", "flush",
     "format", "info", "item", "join", "log", "makedirs", "perf_counter", "pprint", "save", "savefig", "state_dict",
     "time", "update", "warning", "warn", "write", "writelines", *dir(builtins),
 ))  # fmt: skip
@@ -102,16 +104,16 @@ class Unreached:
                 inner = getattr(statement, name, None)
                 if inner:
                     setattr(statement, name, self._marked(inner))
+            for handler in getattr(statement, "handlers", ()):
+                handler.body = [_call(CAUGHT, [], handler.body[0]), *self._marked(handler.body)]
 
     def _branch(self, body: list[ast.stmt]) -> list[ast.stmt]:
         self._parts[self._marks] = _Part(True, body)
         return [self._mark(body[0]), *self._marked(body)]
 
     def _mark(self, place: ast.stmt) -> ast.stmt:
-        call = ast.Expr(ast.Call(ast.Name(MARK, ast.Load()), [ast.Constant(self._marks)], []))
         self._marks += 1
-        ast.copy_location(call, place)
-        return ast.fix_missing_locations(call)
+        return _call(MARK, [ast.Constant(self._marks - 1)], place)
 
     # -- what is left ---------------------------------------------------------------------------------------
 
@@ -197,6 +199,12 @@ class Unreached:
         return ("", self._tree.body) if code.co_name == "<module>" else ("", [])
 
 
+def _call(name: str, arguments: list[ast.expr], place: ast.stmt) -> ast.stmt:
+    call = ast.Expr(ast.Call(ast.Name(name, ast.Load()), arguments, []))
+    ast.copy_location(call, place)
+    return ast.fix_missing_locations(call)
+
+
 def _is_endless(statement: ast.stmt) -> bool:
     """`while True:` that nothing leaves."""
     if not isinstance(statement, ast.While) or not isinstance(statement.test, ast.Constant) or not statement.test.value:
@@ -226,7 +234,7 @@ def _without_marks(body: Sequence[ast.stmt]) -> list[ast.stmt]:
 
 def _is_mark(statement: ast.stmt) -> bool:
     call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == MARK
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in (MARK, CAUGHT)
 
 
 def _called(statements: Sequence[ast.stmt]) -> list[str]:

@@ -1,7 +1,8 @@
 """Run a training script on a virtual GPU and say what it would take.
 
-The script is run as it is, with its own arguments, and needs no GPU: wherever it says "cuda" it gets a card
-that computes nothing and counts every byte. It is stopped after a few optimizer steps.
+Name the script, or write the whole command as you would start it: python -m pkg.train, torchrun train.py,
+accelerate launch train.py. It is run as it is, with its own arguments, and needs no GPU: wherever it says "cuda" it
+gets a card that computes nothing and counts every byte. It is stopped after a few optimizer steps.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from vramcast.cli.options import (
     CHROME_TRACE,
@@ -33,6 +35,9 @@ from vramcast.cli.options import (
 from vramcast.cli.progress import announced
 from vramcast.cli.streams import lent_to_script
 
+if TYPE_CHECKING:
+    from vramcast.launchers import Launch
+
 RUNS_CODE = True
 
 
@@ -52,17 +57,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_force_option(parser)
     add_write_through_option(parser)
     parser.add_argument("--traceback", action="store_true", help="when the script itself fails, show where and why")
-    parser.add_argument("script", type=Path, metavar="script.py", help="the training script")
-    parser.add_argument("script_args", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
+    parser.add_argument(
+        "--assume", action="append", default=[], metavar="FILE:LINE=VALUE",
+        help="what a read of the card gives in that line, where only a real run would know; may be repeated",
+    )  # fmt: skip
+    command = parser.add_argument(
+        "command", nargs=argparse.PARSER, metavar="COMMAND",
+        help="the script with its own arguments, or the command that starts it (torchrun, accelerate launch, ...)",
+    )  # fmt: skip
+    module = parser.add_argument(
+        "-m", action=_Module, nargs=argparse.REMAINDER, metavar="", help="MODULE [...]: run a module"
+    )
+    module.command = command  # type: ignore[attr-defined]
+
+
+class _Module(argparse.Action):
+    """-m MODULE and all that follows it is the command."""
+
+    command: argparse.Action
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        namespace.command = ["python", "-m", *values]
+        self.command.required = False
 
 
 def execute(args: argparse.Namespace) -> int:
     from vramcast import overlay
+    from vramcast.assumptions import parse_assumption
     from vramcast.errors import CannotPredict, UsageError
+    from vramcast.launchers import read_command
     from vramcast.trace import Note
 
-    if not args.script.is_file():
-        raise UsageError(f"no such script: {args.script}")
+    launch = read_command(args.command)
+    if not launch.is_module and not os.path.isfile(launch.target):
+        raise UsageError(f"no such script: {launch.target}")
+    if launch.world_size > 1:
+        raise CannotPredict(_several(launch))
+    assume = [parse_assumption(text) for text in args.assume]
     check_output(args.save, TRACE, force=args.force)
     check_output(args.chrome, CHROME_TRACE, force=args.force)
     use_calibration(args)
@@ -75,11 +106,15 @@ def execute(args: argparse.Namespace) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # gives the verdict of what was seen
     try:
         # With --json, standard output holds the document and nothing else, whatever the script prints.
-        with lent_to_script(output_to_errors=args.json), announced(args.script) as progress:
+        with lent_to_script(output_to_errors=args.json), announced(Path(launch.target)) as progress:
             prediction = run_script(
-                os.fspath(args.script),
-                args.script_args,
+                launch.target,
+                launch.arguments_of(),
                 gpu=spec,
+                is_module=launch.is_module,
+                environment=launch.environment_of(),
+                removed=launch.removed,
+                assume=assume,
                 steps=None if args.whole else args.steps,
                 allocator_conf=args.allocator_conf,
                 limit_bytes=limit,
@@ -93,6 +128,17 @@ def execute(args: argparse.Namespace) -> int:
         prediction.trace.save(args.save)
     if args.chrome is not None:
         write_chrome(args.chrome, prediction.trace, prediction.gpu)
+    more = [Note("launcher", text) for text in launch.notes]
     if remark is not None:
-        prediction = dataclasses.replace(prediction, notes=(*prediction.notes, Note("card", remark)))
+        more.append(Note("card", remark))
+    prediction = dataclasses.replace(prediction, notes=(*prediction.notes, *more))
     return report(prediction, as_json=args.json, more={"files": overlay.latest().to_document()})
+
+
+def _several(launch: Launch) -> str:
+    nodes = f" on each of {launch.nodes} nodes" if launch.nodes > 1 else ""
+    return (
+        f"{launch.launcher} starts {launch.processes} processes{nodes}, and a virtual GPU is one card in one process. "
+        "Start one (with --nproc-per-node 1, --num_processes 1 or --num_gpus 1) to predict what each takes without "
+        "its share of a larger world; a job file with `gpus` says what sharing changes (docs/jobs.md)."
+    )

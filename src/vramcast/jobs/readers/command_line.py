@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vramcast.errors import UsageError
+from vramcast.launchers import assignments, strip, take_apart
 
-_ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{\w+[^}]*\}|\w+)")
 _OF_RENDEZVOUS = (
     "master_port", "master_addr", "main_process_port", "main_process_ip", "machine_rank", "node_rank", "rdzv_id",
@@ -31,15 +31,12 @@ class Command:
 
 
 def split_environment(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The assignments in front of a command, and the command."""
-    said: dict[str, str] = {}
-    for i, word in enumerate(words):
-        match = _ASSIGNMENT.fullmatch(word)
-        if match is not None:
-            said[match[1]] = match[2]
-        elif word != "export":
-            return said, list(words[i:])
-    return said, []
+    """The variables that are set for a command, and the command without them and without nohup, uv run and the like."""
+    try:
+        stripped = strip(words)
+    except UsageError:  # an option of such a prefix that is not known
+        return assignments(words)
+    return stripped.environment, stripped.words
 
 
 def parse_command(
@@ -47,20 +44,36 @@ def parse_command(
 ) -> Command:
     """`words` may also be the flags alone. `unknown`: what in them has no known value → why; UsageError, but for the
     flags that are `harmless`."""
-    at = next((i for i, word in enumerate(words) if word.endswith(".py")), None)
-    if at is None and "-m" in words:
-        module = words.index("-m") + 1
-        launchers = ("torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch")
-        at = module if module < len(words) and words[module] not in launchers else None
-    if at is None and words and words[0] == "trl":
-        at = min(1, len(words) - 1)
-    if at is None:
+    parts = _parts(words)
+    if parts is None:
         start = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
         return Command(flags=_known(_flags(words[start:]), where, unknown, harmless))
-    head = [word for word in words[:at] if word != "-m"]
-    script = words[at].replace("\\", "/").rpartition("/")[2].removesuffix(".py")
-    before = _known(_flags(head[1:]), where, unknown, _OF_RENDEZVOUS)
-    return Command(head[0] if head else "", before, script, _known(_flags(words[at + 1 :]), where, unknown, harmless))
+    launcher, head, target, rest = parts
+    script = target.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+    return Command(
+        launcher,
+        _known(head, where, unknown, _OF_RENDEZVOUS),
+        script,
+        _known(_flags(rest), where, unknown, harmless),
+    )
+
+
+def _parts(words: Sequence[str]) -> tuple[str, dict[str, Any], str, Sequence[str]] | None:
+    """Launcher, its flags, the script or module, and what follows it. None: flags alone."""
+    try:
+        parts = take_apart(words)
+    except UsageError:  # an option that the launcher does not have: the script is looked for all the same
+        parts = None
+    if parts is not None and not parts.runs_any_program:
+        options = {name: value if value is True else _value(str(value)) for name, value in parts.options.items()}
+        return parts.name, options, parts.target, parts.arguments
+    if words and words[0] == "trl":
+        at: int | None = min(1, len(words) - 1)
+    else:
+        at = next((i for i, word in enumerate(words) if word.endswith(".py")), None)
+    if at is None:
+        return None
+    return (words[0] if at else ""), _flags(words[1:at]), words[at], words[at + 1 :]
 
 
 def _flags(words: Sequence[str]) -> dict[str, Any]:

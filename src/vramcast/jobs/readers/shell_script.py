@@ -31,6 +31,7 @@ from vramcast.jobs.readers.shell_syntax import (
     closing,
     parse,
 )
+from vramcast.launchers import without_plain_prefixes
 
 _LONGEST_VALUE = 65_536
 _MOST_EXPANDED = 4_000_000
@@ -48,7 +49,6 @@ _OPERATION = re.compile(r"(:?[-=+?]|%%?|##?|//?)(.*)", re.DOTALL)
 _SLICE = re.compile(r":\s*([0-9]{1,4})(?::\s*([0-9]{1,4}))?")
 _UNKNOWN = re.compile("\ue000(\\d{1,6})\ue001")
 _DECLARING = ("declare", "typeset", "local", "readonly", "export")
-_BEFORE_A_COMMAND = ("exec", "nohup", "time", "command", "builtin", "sudo")
 _KNOWN_SETUP = re.compile(r"(?:^|/)(?:activate|conda\.sh|\.?bashrc|\.?bash_profile|\.?profile|modules\.sh)$")
 _NOT_SET = "it is not set in the script"
 _WITHOUT_ARGUMENTS = "the script is started without arguments"
@@ -319,8 +319,7 @@ class _Shell:
         return self._command(words, environment, node)
 
     def _command(self, words: list[str], said: dict[str, str], node: Simple) -> Status:
-        while words and words[0] in _BEFORE_A_COMMAND:
-            words = words[1:]
+        words = without_plain_prefixes(words)
         if not words:
             return True
         name, rest = words[0], words[1:]
