@@ -15,6 +15,7 @@ from vramcast.allocator import CachingAllocator
 from vramcast.trace.calls import SYNCHRONIZE
 from vramcast.virtual_gpu import cuda_graphs, legacy_types
 from vramcast.virtual_gpu.one_card import (
+    CARD,
     check_allocator,
     check_generator,
     check_id,
@@ -126,17 +127,18 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         allocator.set_memory_fraction(fraction)
 
     def set_device(device: Any) -> None:
-        check_ordinal(device)
+        CARD.choose(check_ordinal(device))
 
     def exchange(index: int) -> int:
-        check_ordinal(index)
-        return 0
+        before = CARD.index
+        CARD.choose(check_ordinal(index))
+        return before
 
     def can_access_peer(device: Any, peer_device: Any) -> bool:
         check_id(device)
-        if not 0 <= index_of(peer_device) < 1:
+        if not 0 <= index_of(peer_device) < CARD.count:
             raise AssertionError("Invalid peer device id")
-        return False
+        return CARD.count > 1 and index_of(device) != index_of(peer_device)
 
     summary = torch.cuda.memory.memory_summary
 
@@ -147,8 +149,8 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
     api: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
+        "device_count": lambda: CARD.count,
+        "current_device": lambda: CARD.index,
         "set_device": set_device,
         "init": nothing,
         "_lazy_init": nothing,
@@ -201,7 +203,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "get_per_process_memory_fraction": lambda device=None: (
             1.0 if allocator.allowed_bytes is None else allocator.allowed_bytes / total_memory_bytes
         ),
-        "default_generators": (CardGenerator(),),
+        "default_generators": tuple(CardGenerator() for _ in range(CARD.count)),
         "get_allocator_backend": lambda: "native",
         "get_gencode_flags": lambda: "",
         "get_sync_debug_mode": lambda: 0,

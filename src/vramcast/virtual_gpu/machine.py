@@ -11,6 +11,7 @@ import torch
 from vramcast.allocator.driver_events import CUBLAS_HANDLE, CUDNN_HANDLE
 from vramcast.torch_versions import KEPT_LT_WORKSPACE
 from vramcast.virtual_gpu.cuda_graphs import CudaGraphs
+from vramcast.virtual_gpu.distributed.nccl import Communicators
 from vramcast.virtual_gpu.failures import is_our_failure, reason_of
 from vramcast.virtual_gpu.given_values import GivenValues
 from vramcast.virtual_gpu.guesses import Guesses
@@ -77,6 +78,7 @@ class Machine:
         self._told_of_fit = False
         self._dropout_state: torch.Tensor | None = None
         self.libraries = Libraries()
+        self.communicators = Communicators()
         self.guesses = Guesses(position)
         self.graphs = CudaGraphs(ledger, position, self.note)
         self._assumed: dict[tuple[str, str], str] = {}

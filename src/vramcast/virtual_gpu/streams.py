@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.virtual_gpu.one_card import check_ordinal
+from vramcast.virtual_gpu.one_card import CARD, check_ordinal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,8 +89,8 @@ class Stream:
     def __init__(self, device: Any = None, priority: int = 0, stream_id: int | None = None, **_: Any) -> None:
         check_ordinal(device)
         self.stream_id = self.cuda_stream = _timeline.next_stream(priority) if stream_id is None else stream_id
-        self.device = torch.device("cuda", 0)
-        self.device_index = 0
+        self.device = CARD.device
+        self.device_index = CARD.index
         self.device_type = 1
         self.priority = priority
         self._before: list[Any] = []

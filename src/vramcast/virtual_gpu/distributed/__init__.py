@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vramcast.virtual_gpu.distributed import data_parallel, dtensor, object_collectives, process_group, processes
-
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.machine import Machine
     from vramcast.virtual_gpu.patches import Patches
 
 
 def install(put: Patches, machine: Machine) -> None:
+    from vramcast.virtual_gpu.distributed import data_parallel, dtensor, object_collectives, process_group, processes
+
     processes.install(put, machine)
     data_parallel.install(put)
     if torch.distributed.is_available():

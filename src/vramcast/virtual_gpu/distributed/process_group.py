@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _TIMEOUT = timedelta(minutes=30)
 
 _ASSUMED = (
-    "rank {rank} of {size}; nothing is sent, the other ranks are taken to say what this one says. Not counted: NCCL's "
-    "own buffers"
+    "rank {rank} of {size}; nothing is sent, and the other ranks are taken to say what this one says. Times are "
+    "without communication"
 )
 
 

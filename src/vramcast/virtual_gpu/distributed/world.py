@@ -9,6 +9,9 @@ from vramcast.errors import UsageError
 
 LARGEST_WORLD = 1 << 20
 
+USUAL_CARDS_PER_NODE = 8
+"""Where the environment tells the size of the world and not that of a node."""
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -51,7 +54,7 @@ def world_in_environment() -> World:
     size = _number("WORLD_SIZE", 1)
     rank = _number("RANK", 0)
     local_rank = _number("LOCAL_RANK", 0)
-    local_size = _number("LOCAL_WORLD_SIZE", size if local_rank else 1)
+    local_size = _number("LOCAL_WORLD_SIZE", min(size, USUAL_CARDS_PER_NODE))
     return World(rank, size, local_rank, max(local_size, local_rank + 1))
 
 

@@ -12,11 +12,14 @@ import torch
 
 from vramcast.virtual_gpu import values
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
-from vramcast.virtual_gpu.storages import known_values
+from vramcast.virtual_gpu.one_card import CARD
+from vramcast.virtual_gpu.storages import GPU, known_values
 
 
 def _answer(call: Call, result: Any) -> Any:
     """What the op returns: nothing, the work, or the first argument and the work."""
+    if call.device == GPU:
+        _use(call, _group(call))
     returns = len(call.func._schema.returns)
     if returns == 0:
         return None
@@ -24,6 +27,13 @@ def _answer(call: Call, result: Any) -> Any:
     future.set_result(_flat(result))
     work = torch._C._distributed_c10d._create_work_from_future(future).boxed()
     return work if returns == 1 else (result, work)
+
+
+def _use(call: Call, group: Any) -> None:
+    """NCCL has a communicator for the group from now on."""
+    op = call.func._schema.name.rpartition("::")[2]
+    communicators = call.mode.machine.communicators
+    communicators.note(group.group_name, op, lambda: torch.distributed.get_process_group_ranks(group), CARD.count)
 
 
 def _flat(result: Any) -> list[torch.Tensor]:
@@ -150,6 +160,8 @@ def functional(call: Call) -> Any:
     """Collectives that make their result: the op itself would need the group's data."""
     if not any(tensor.is_meta for tensor in _flat(call.args[0])):
         return call.func(*call.args, **call.kwargs)
+    if call.device == GPU:
+        _use(call, torch.distributed.distributed_c10d._resolve_process_group(call.argument("group_name")))
     out = call.mode.calls.run(call.func, call.args, call.kwargs, call.known)
     call.mode.adopt(out, call.device)
     return out
