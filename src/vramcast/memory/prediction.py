@@ -14,6 +14,7 @@ from vramcast.memory.longer import lengthened
 from vramcast.memory.replay import Refusal, Replay, replay
 from vramcast.timing import StepTime, step_time
 from vramcast.trace import HostUse, Note, StepTrace
+from vramcast.trace.schema import REUSABLE
 from vramcast.units import format_gib
 
 
@@ -122,6 +123,10 @@ def predict(
         tried = replay(run, allocator_conf, capacity, with_trials=True)
         touched_bytes = max(device_bytes, tried.peak_reserved.reserved_bytes + context_bytes)
         notes.append(Note("cudnn.benchmark", _benchmark_text(device_bytes, touched_bytes)))
+    if REUSABLE in run.event_kind:
+        late = replay(run, allocator_conf, None, host_is_ahead=True).peak_reserved.reserved_bytes
+        if late > shown.peak_reserved.reserved_bytes:
+            notes.append(Note("streams", _late_text(late)))
     grows = outlook(trace, allocator_conf, capacity, shown.peak_reserved.reserved_bytes)
     if grows is not None:
         notes.append(grows.note())
@@ -146,6 +151,13 @@ def predict(
         host=trace.host,
         outlook=grows,
         trace=trace,
+    )
+
+
+def _late_text(late_bytes: int) -> str:
+    return (
+        "memory that other streams use (record_stream) is taken to be free again as soon as it is freed; where the host "
+        f"runs far ahead of the card, up to {format_gib(late_bytes)} are reserved"
     )
 
 
