@@ -29,10 +29,11 @@ demo: $(RUN_READY) ## Set up, then predict GPT-2's training on an RTX 4090 (no G
 setup: $(TEST_READY) $(LATEST_READY) $(OLDEST_READY) ## Make all environments: the recorded torch, the newest, the oldest
 
 .PHONY: test
-test: $(TEST_READY) $(LATEST_READY) $(OLDEST_READY) ## Lint, type-check, run every test, and the quick ones with other torches
+test: ## Lint, type-check, run every test, and the quick ones with other torches
+	@$(MAKE) --no-print-directory -j 2 setup
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -q -n 2 -m "not accuracy" || $(BIN)/python -m pytest $(AGAIN)
-	$(BIN)/python -m pytest -q -m accuracy
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m accuracy
 	$(LATEST)/bin/python -m pytest $(QUICK) || $(LATEST)/bin/python -m pytest $(AGAIN)
 	$(OLDEST)/bin/python -m pytest $(QUICK) || $(OLDEST)/bin/python -m pytest $(AGAIN)
 

@@ -187,13 +187,14 @@ def _errors(comparisons: list[TimeComparison]) -> list[tuple[str, list[float]]]:
 
 def spread(comparisons: list[TimeComparison]) -> dict[str, tuple[float, float]]:
     """Measured over predicted, between the 5th and the 95th of a hundred: what an interval is made of. With a
-    calibration, of workloads that it was not fitted to, as they were predicted before they were measured."""
+    calibration, of workloads that it was not fitted to, as they were predicted before they were measured; at the
+    host's speed where it is known."""
     newest = newest_blind(comparisons)
     names = {c.measured.name for c in newest}
     unseen = [*newest, *(c for c in comparisons if not c.fitted and c.measured.name not in names)] or comparisons
     found = {}
     for name, errors in (
-        ("calibrated", [c.error for c in unseen]),
+        ("calibrated", [(c.at_host_speed or c).error for c in unseen]),
         ("specification", [c.specification_error for c in comparisons]),
     ):
         ratios = [1 / (1 + error) for error in errors]

@@ -298,6 +298,51 @@ def test_run_passes_everything_on(runner: FakeRunner, script: str, capsys: pytes
     assert passed["allocator_conf"] == "expandable_segments:True"
 
 
+def test_run_takes_the_command_as_it_is_typed(
+    runner: FakeRunner, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, _ = run(capsys, "run", "--gpu", "rtx-4090", "A=1", "torchrun", "--nproc-per-node", "1", script, "--steps")
+    assert code == 0
+    code, _, _ = run(capsys, "run", "--gpu", "rtx-4090", "-m", "pkg.train", "-m", "--json")
+    assert code == 0
+    code, out, _ = run(capsys, "run", "--gpu", "rtx-4090", "uv", "run", script)
+    assert code == 0 and "uv run was not started" in out
+    (first, argv, passed), (module, its_argv, its_own), _ = runner.calls
+    assert (first, argv, passed["is_module"]) == (script, ["--steps"], False)
+    assert passed["environment"]["A"] == "1" and passed["environment"]["WORLD_SIZE"] == "1"
+    assert (module, its_argv, its_own["is_module"]) == ("pkg.train", ["-m", "--json"], True)
+    assert its_own["environment"] == {}
+
+
+def test_run_of_several_processes_ends_with_3(
+    runner: FakeRunner, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, "run", "torchrun", "--nproc-per-node", "8", "--nnodes", "2", script)
+    assert code == 3 and "torchrun starts 8 processes on each of 2 nodes" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["torchrun", "--nprocs", "2", "train.py"], "torchrun has no option --nprocs"),
+        (["python", "missing.py"], "no such script: missing.py"),
+        (["--assume", "train.py=3", "SCRIPT"], "--assume 'train.py=3': write it as FILE:LINE=VALUE"),
+        (["--assume", "train.py:3=high", "SCRIPT"], "the value must be a number"),
+    ],
+)
+def test_commands_and_assumptions_that_are_mistakes_end_with_2(
+    words: list[str], message: str, runner: FakeRunner, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, "run", *(script if word == "SCRIPT" else word for word in words))
+    assert code == 2 and message in err and not runner.calls
+
+
+def test_run_passes_assumptions_on(runner: FakeRunner, script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "run", "--assume", "train.py:3=1.5", "--assume", "a.py:7=[1]", script)
+    ((_, _, passed),) = runner.calls
+    assert [(str(one), one.value) for one in passed["assume"]] == [("train.py:3", 1.5), ("a.py:7", [1])]
+
+
 def test_run_as_json_leaves_only_the_document_on_stdout(
     runner: FakeRunner, script: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -215,6 +215,8 @@ def _changed(tmp_path: Path, change: Callable[[dict[str, Any]], object]) -> Path
         (lambda d: d.update(notes=[{"topic": "a", "text": "b", "count": -1}]), "note"),
         (lambda d: d.update(notes=[{"topic": "a", "text": "b", "where": 3}]), "note"),
         (lambda d: d.update(host={"peak_bytes": -1, "pinned_bytes": 0, "paged_bytes": 0, "parts": {}}), "computer's"),
+        (lambda d: d.update(torch_version="next"), "not a version of torch"),
+        (lambda d: d["calls"].update(ops=["optimizer"], arguments=["-3 SGD"]), "number of parameters"),
         (lambda d: d["gpu"].update(total_memory_bytes=float("nan")), "number above zero"),
         (lambda d: d["gpu"].update(compute_capability=[9]), "compute_capability"),
         (lambda d: d["gpu"].update(context_bytes=2**80), "number above zero"),

@@ -85,6 +85,8 @@ def measure(name: str, out: Path, with_history: bool) -> None:
     error = None
     began = time.time()
     marks = []
+    times: list[dict[str, float]] = []
+    last = time.perf_counter()
     try:
         for step in start():
             del step
@@ -100,6 +102,12 @@ def measure(name: str, out: Path, with_history: bool) -> None:
                     "retries": torch.cuda.memory_stats().get("num_alloc_retries", 0),
                 }
             )
+            if len(rows) >= 4:  # how far the host is ahead of the card
+                now = time.perf_counter()
+                torch.cuda.synchronize()
+                after = time.perf_counter()
+                times.append({"host": round(now - last, 5), "ahead": round(after - now, 5)})
+                last = after
     except Exception:
         error = traceback.format_exc()[-3000:]
     result = {
@@ -111,6 +119,7 @@ def measure(name: str, out: Path, with_history: bool) -> None:
         "seconds": round(time.time() - began, 2),
         "steps": rows,
         "marks": marks,
+        "times": times,
         "error": error,
     }
     (out / f"{name}.json").write_text(json.dumps(result, indent=1))

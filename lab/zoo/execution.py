@@ -38,6 +38,7 @@ def predict(script: Script, gpu: str) -> Record:
     # The report's figures are of a few more steps than the script made: those are repeated in its trace.
     made = document["account"]["steps"][: document["steps"]]
     time_of_step = document.get("time")
+    context_bytes = document["device_bytes"] - document["peak_reserved_bytes"]
     return record | {
         "outcome": "answered" if document["steps"] else "made no step",
         "fits": document["fits"],
@@ -46,6 +47,7 @@ def predict(script: Script, gpu: str) -> Record:
         "made_steps_peak_allocated_bytes": max((step["peak_allocated_bytes"] for step in made), default=0),
         "made_steps_peak_reserved_bytes": max((step["peak_reserved_bytes"] for step in made), default=0),
         "device_bytes": document["device_bytes"],
+        "touched_reserved_bytes": document["touched_bytes"] - context_bytes,
         "step_seconds": time_of_step and time_of_step["step_seconds"],
         "steps_made": document["steps"],
         "notes": [

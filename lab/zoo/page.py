@@ -38,7 +38,18 @@ class Row:
         """Of the memory reserved over the steps that the script made in both runs, as a share of what was measured."""
         if not (self.answered and self.was_measured):
             return None
-        return float(self.predicted["made_steps_peak_reserved_bytes"] / self.measured["peak_reserved_bytes"] - 1)
+        return self.predicted_bytes / int(self.measured["peak_reserved_bytes"]) - 1
+
+    @property
+    def benchmarks(self) -> bool:
+        """Whether cuDNN's benchmark tries plans with more workspace than the run needs."""
+        needed = int(self.predicted.get("peak_reserved_bytes", 0))
+        return int(self.predicted.get("touched_reserved_bytes", needed)) > needed
+
+    @property
+    def predicted_bytes(self) -> int:
+        """The most that is reserved on a card with room."""
+        return int(self.predicted["touched_reserved_bytes" if self.benchmarks else "made_steps_peak_reserved_bytes"])
 
 
 def write(scripts: Iterable[Script], path: Path = PAGE) -> None:
@@ -83,6 +94,7 @@ def _page(rows: list[Row]) -> list[str]:
     lines += [""]
     header = ["script", "repository", "kind", "style", "predicted (GiB)", "measured (GiB)", "off by", "seconds"]
     lines += table(header, (_cells(row) for row in rows), frozenset({0, 1, 2, 3}))
+    lines += _benchmarked([row for row in rows if row.answered and row.was_measured and row.benchmarks])
     lines += _not_answered([row for row in tried if not row.answered])
     lines += _not_measured([row for row in rows if row.measured and not row.was_measured])
     lines += _far_off([row for row in rows if row.error is not None and abs(row.error) > 0.01])
@@ -101,7 +113,7 @@ def _cells(row: Row) -> list[str]:
     seconds = row.predicted.get("seconds")
     return [
         f"[{script.name}]({address})", script.repository.name, script.kind, script.style,
-        _size(row.predicted, "made_steps_peak_reserved_bytes"),
+        f"{row.predicted_bytes / GIB:.3f}" if row.answered else str(row.predicted.get("outcome", "")),
         _size(row.measured, "peak_reserved_bytes"),
         "" if row.error is None else "0" if row.error == 0 else f"{row.error:+.2%}",
         "" if seconds is None else f"{seconds:.0f}",
@@ -111,6 +123,27 @@ def _cells(row: Row) -> list[str]:
 def _size(record: dict[str, Any], name: str) -> str:
     """In GiB, or why there is no figure."""
     return f"{record[name] / GIB:.3f}" if name in record else str(record.get("outcome", ""))
+
+
+def _benchmarked(rows: list[Row]) -> list[str]:
+    if not rows:
+        return []
+    lines = ["", "## cudnn.benchmark: what a run touches and what it needs", ""]
+    lines += paragraph(
+        "While cuDNN tries its plans, workspaces come and go where the card has room. Needed: what is reserved "
+        "without them, in a later step; the verdict is about this figure. Touched: the most, as in the table above."
+    )
+    lines += [""]
+    header = ["script", "needed: predicted (GiB)", "measured", "off by", "touched: predicted", "measured", "off by"]
+    cells = []
+    for row in rows:
+        figures = (
+            (int(row.predicted["made_steps_peak_reserved_bytes"]), min(row.measured["step_peaks_bytes"][1:])),
+            (row.predicted_bytes, int(row.measured["peak_reserved_bytes"])),
+        )
+        told = [[f"{a / GIB:.3f}", f"{b / GIB:.3f}", "0" if a == b else f"{a / b - 1:+.2%}"] for a, b in figures]
+        cells.append([row.script.name, *told[0], *told[1]])
+    return lines + table(header, cells, frozenset({0}))
 
 
 def _not_answered(rows: list[Row]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import json
 import math
 import os
 import re
@@ -56,8 +57,9 @@ def _value(spelt: str, text: str) -> Value:
         return _WORDS[spelt.lower()]
     found: Any = None
     if len(spelt) <= _LONGEST:
-        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-            found = ast.literal_eval(spelt)
+        for read in (json.loads, ast.literal_eval):  # [true, false], or [True, False]
+            with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+                found = read(spelt)
     if isinstance(found, tuple):
         found = list(found)
     if not _is_value(found):

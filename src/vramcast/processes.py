@@ -76,10 +76,28 @@ def children_of(parent: int) -> list[int]:
     return [pid for pid, fields in status.items() if fields and fields[1] == str(parent) and fields[0] != "Z"]
 
 
+_LOOKS, _LOOK_SECONDS = 5, 0.05
+
+
 def seconds_of_work(pid: int) -> float:
     """What a process has computed so far."""
     fields = _status(pid)
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def wait_until_idle(pid: int, most_seconds: float) -> None:
+    """Return when another process has waited for something for a while, or is gone. One that has work to do but gets
+    no processor is not idle."""
+    until = time.monotonic() + most_seconds
+    asleep = 0
+    before: list[str] = []
+    while asleep < _LOOKS and time.monotonic() < until:
+        time.sleep(_LOOK_SECONDS)
+        fields = _status(pid)
+        if not fields:
+            return
+        asleep = asleep + 1 if fields[0] == "S" and fields[11:13] == before else 0
+        before = fields[11:13]
 
 
 def _all_processes() -> list[int]:

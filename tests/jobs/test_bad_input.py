@@ -202,3 +202,10 @@ def test_a_wrong_change(change: str, part: str, capsys: pytest.CaptureFixture[st
 def test_what_cannot_be_predicted_ends_with_3(capsys: pytest.CaptureFixture[str]) -> None:
     err = _fails(capsys, "tests.jobs.tiny:JOB", "--set", "gpus.strategy=fsdp", "--gpu", "rtx-4090", code=3)
     assert "not modelled" in err
+
+
+@pytest.mark.parametrize("model", [":build", ".x:build", "a..b:build"])
+def test_a_model_without_a_module(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    configs = Path(__file__).parent / "configs"
+    files = (str(configs / "lightning.yaml"), "--with", str(configs / "lightning_inputs.yaml"))
+    assert repr(model) in _fails(capsys, *files, "--model", model, "--gpu", "rtx-4090")

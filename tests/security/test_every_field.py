@@ -174,7 +174,7 @@ QUICK = tuple(key for key in FIELDS if key.rpartition(".")[2] in (
     ("keys", "share"),
     [
         pytest.param(QUICK, 2, id="those-that-name-something"),
-        pytest.param(tuple(key for key in FIELDS if key not in QUICK), 14, id="all-others", marks=pytest.mark.slow),
+        pytest.param(tuple(key for key in FIELDS if key not in QUICK), 40, id="all-others", marks=pytest.mark.slow),
     ],
 )
 def test_no_field_of_a_job_reaches_code_or_files(attack: Attack, keys: tuple[str, ...], share: int) -> None:
@@ -231,7 +231,7 @@ def test_no_key_of_a_models_config_does(attack: Attack) -> None:
     folder = attack.hostile.root / "model"
     file = folder / "config.json"
     for i, key in enumerate((*CONFIG, *LOADING)):
-        for value in some(attack.hostile.values(), i, 14):
+        for value in some(attack.hostile.values(), i, 40):
             file.write_text(json.dumps({**CONFIG, key: value}))
             attack(folder)
 
@@ -288,7 +288,7 @@ def test_no_key_of_a_reader_does(attack: Attack, name: str) -> None:
     file = attack.hostile.root / name
     model = ("--model", "model")
     for i, key in enumerate(_leaves(data)):
-        for value in some(attack.hostile.values(), i, 14):
+        for value in some(attack.hostile.values(), i, 40):
             file.write_text(json.dumps(put(data, key, value)))
             attack(file, *(() if name.startswith(("kair", "lightning", "diffsr")) else model))
 

@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 
+from vramcast.errors import UsageError
 from vramcast.measure import host_speed
 from vramcast.timing.costs.calibration import Calibration
-from vramcast.timing.host import host_of, packaged_calls, packaged_host, undisturbed_host
+from vramcast.timing.host import (
+    HOST_VARIABLE,
+    host_of,
+    packaged_calls,
+    parse_host,
+    reference_dispatch,
+    undisturbed_host,
+)
 
 
 def _calibration(host: dict[str, float]) -> Calibration:
@@ -21,8 +29,34 @@ def test_the_host_of_a_calibration_is_as_much_slower_as_its_calls() -> None:
     assert host_of(_calibration(calls)).factor == pytest.approx(undisturbed_host().factor)
     there = {"view": 2 * calls["view"], "module": 8 * calls["module"], "no such": 1.0}
     assert host_of(_calibration(there)).factor == pytest.approx(4.0)
-    assert host_of(None) == host_of(_calibration({})) == packaged_host()
-    assert packaged_host().factor > undisturbed_host().factor == 1.0, "others take their part"
+    assert host_of(None) == host_of(_calibration({})) == undisturbed_host()
+    assert undisturbed_host().factor == 1.0 and undisturbed_host().label == "undisturbed"
+
+
+def test_the_host_that_was_chosen_comes_before_that_of_a_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = _calibration({name: 3 * seconds for name, seconds in packaged_calls().items()})
+    assert host_of(slow).label == "the one of the calibration, which takes 3.00 times as long as an undisturbed one"
+    monkeypatch.setenv(HOST_VARIABLE, "1.3")
+    assert host_of(slow).factor == host_of(None).factor == 1.3
+    assert host_of(None).label == "one that takes 1.30 times as long as an undisturbed one"
+    monkeypatch.setenv(HOST_VARIABLE, "0.8:here")
+    assert host_of(None).label == "this computer, which takes 0.80 times as long as an undisturbed one"
+    monkeypatch.setenv(HOST_VARIABLE, "undisturbed")
+    assert host_of(slow) == undisturbed_host()
+
+
+@pytest.mark.parametrize("text", ["fast", "0", "-1", "nan", "1e9", "1.3:there", ""])
+def test_a_host_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="how many times as long"):
+        parse_host(text)
+
+
+def test_the_benchmark_times_the_kinds_that_the_reference_has() -> None:
+    pytest.importorskip("torch")
+    from vramcast.measure.host_benchmark import dispatch_seconds
+
+    found = dispatch_seconds(rounds=1)
+    assert set(found) == set(reference_dispatch()) and all(seconds > 0 for seconds in found.values())
 
 
 def test_every_kind_of_single_call_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,39 @@ def test_recurrent_networks_by_steps() -> None:
         assert cost(*call(64, backward)).kernels < 20
 
 
+@pytest.mark.parametrize(
+    "mode, hidden, forward, backward",
+    [
+        # Launches recorded on an H200: 60 steps of two layers, batch 32, FP32 (backward without the sums of gradients).
+        (2, 128, 7, 22), (2, 160, 7, 270), (2, 256, 251, 390), (3, 160, 8, 270), (3, 256, 250, 270), (3, 512, 250, 415),
+        (1, 256, 6, 22), (1, 512, 380, 270),
+    ],
+)  # fmt: skip
+def test_recurrent_networks_launch_what_was_recorded(mode: int, hidden: int, forward: int, backward: int) -> None:
+    gates = {1: 1, 2: 4, 3: 3}[mode] * hidden
+    weights = ", ".join([f"f32({gates},{hidden})", f"f32({gates},{hidden})", f"f32({gates})", f"f32({gates})"] * 2)
+    state, x = f"f32(2,32,{hidden})", f"f32(32,60,{hidden})"
+    begin, rest = f"{x}, [{weights}], 4, f32(9), {state}, {state}", f"{mode}, {hidden}, 0, 2, True, 0, True, False, []"
+    found = cost("aten._cudnn_rnn.default", f"{begin}, {rest}, None").kernels
+    found_backward = cost("aten._cudnn_rnn_backward.default", f"{begin}, {x}, {x}, None, None, {rest}, None").kernels
+    assert forward * 0.6 < found < forward * 1.4
+    assert backward * 0.6 < found_backward < backward * 1.4
+
+
+def test_packed_and_bfloat16_networks_have_no_kernel_that_keeps_its_weights() -> None:
+    weights = ", ".join(["{0}(256,64)", "{0}(256,64)", "{0}(256)", "{0}(256)"])
+    text = (
+        "{0}({1}), ["
+        + weights
+        + "], 4, {0}(9), {0}(1,8,64), {0}(1,8,64), 2, 64, 0, 1, False, 0, True, False, {2}, None"
+    )
+    plain, packed, half = (
+        cost("aten._cudnn_rnn.default", text.format(*how)).kernels
+        for how in (("f32", "50,8,64", "[]"), ("f32", "400,64", str([8] * 50)), ("bf16", "50,8,64", "[]"))
+    )
+    assert plain < 10 and packed > 90 and half > 90
+
+
 def test_flat_weights_of_recurrent_networks_count_like_others() -> None:
     """Autocast hands them over as columns."""
     rest = "4, f16(9), f16(1,6,512), f16(1,6,512), 2, 512, 0, 1, False, 0, True, False"

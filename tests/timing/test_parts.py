@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vramcast.gpus import find_gpu
-from vramcast.timing.host import factor_between, features, is_on_host, packaged_host
+from vramcast.timing.host import factor_between, features, is_on_host, next_optimizers, undisturbed_host
 from vramcast.timing.interval import interval
 from vramcast.timing.iteration import last_iteration, stretches
 from vramcast.timing.parallel import Sync, all_reduce_seconds, exposed_seconds
@@ -74,8 +74,19 @@ def test_kinds_of_host_work() -> None:
     assert is_on_host("[3], device=cpu") and not is_on_host("[3], device=cuda:0")
 
 
+def test_optimizers_that_follow_one_another_take_less() -> None:
+    one = (f"{OPTIMIZER}|1 0", "aten._foreach_add_.List|[f32(2)], [f32(2)]", OPTIMIZER_END)
+    far = ["aten.mm.default|f32(8,8)"] * 200
+    calls = noted(*one, "aten.mm.default|f32(8,8)", *one, *far, *one)
+    is_next = next_optimizers(calls, range(len(calls)))
+    assert [row for row, found in enumerate(is_next) if found] == [4, 5, 6]
+    assert features("optimizer", "1 0", 0, 0, True)[0] == ("next optimizer", 1.0)
+    seconds = undisturbed_host().seconds
+    assert seconds["next optimizer"] < seconds["optimizer"] and seconds["next list op"] < seconds["list op"]
+
+
 def test_every_kind_has_a_figure_and_a_slower_host_is_slower() -> None:
-    host = packaged_host()
+    host = undisturbed_host()
     kinds = {
         name for flags in (0, GRAD, ENGINE) for k in (0, 2) for name, _ in features("aten.x.y", "f32(1)", flags, k)
     }
@@ -104,6 +115,15 @@ def test_phases_are_cut_as_a_measurement_cuts_them() -> None:
     )  # fmt: skip
     found = [(part.phase, part.end - part.first) for part in stretches(calls, last_iteration(calls))]
     assert found == [("forward", 2), ("backward", 3), ("optimizer", 1), ("optimizer", 3), ("optimizer", 2)]
+
+
+def test_an_optimizer_inside_the_backward_pass_leaves_the_rest_of_it_backward() -> None:
+    calls = noted(
+        ITERATION, "aten.f.x", BACKWARD, "aten.b.x", OPTIMIZER, "aten.o.x", OPTIMIZER_END, "aten.b.x", BACKWARD_END,
+        ITERATION_END,
+    )  # fmt: skip
+    found = [(part.phase, part.end - part.first) for part in stretches(calls, last_iteration(calls))]
+    assert found == [("forward", 2), ("backward", 2), ("optimizer", 3), ("backward", 2), ("optimizer", 1)]
 
 
 def test_gradient_sync_hides_behind_the_backward_pass() -> None:

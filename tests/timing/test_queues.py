@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vramcast.timing.queues import Latencies, TwoQueues, Work, alone, steady
+from vramcast.timing.queues import Latencies, TwoQueues, Work, alone, longest_seconds, steady
 
 NOTHING = Latencies(launch_seconds=0.0, gap_seconds=0.0, wait_seconds=0.0)
 
@@ -69,3 +69,11 @@ def test_a_step_is_never_shorter_than_either_of_its_two_sides(works: list[Work])
     assert timeline.seconds >= issuing - 1e-9
     assert list(timeline.end) == sorted(timeline.end)
     assert list(timeline.issue_end) == sorted(timeline.issue_end)
+
+
+@given(WORKS)
+def test_no_step_takes_longer_than_its_parts_one_after_the_other(works: list[Work]) -> None:
+    latencies = Latencies(launch_seconds=4e-6, gap_seconds=1e-6, wait_seconds=1e-5)
+    longest = longest_seconds(works, latencies)
+    assert alone(works, latencies).seconds <= longest * 1.000001 + 1e-12
+    assert steady(works, latencies)[1] <= longest * 1.000001 + 1e-12

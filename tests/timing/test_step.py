@@ -102,6 +102,39 @@ def test_everything_adds_up(plain: StepTrace) -> None:
         assert sum(child.seconds for child in node.children) <= node.seconds * 1.000001
 
 
+def test_a_step_that_waits_for_the_host_says_what_the_card_alone_would_take() -> None:
+    small, large = time_of(traced(8)), time_of(traced(262144))
+    assert small.host_bound and not large.host_bound
+    assert small.device_seconds < small.card_seconds < 0.5 * small.seconds
+    assert large.card_seconds == pytest.approx(large.seconds, rel=0.05)
+    assert small.host == "undisturbed" and small.host_factor == 1.0
+
+
+def test_no_step_takes_longer_than_host_and_card_together(plain: StepTrace) -> None:
+    for trace in (plain, traced(8), traced(64, read=True), traced(4096, again=True, passes=3)):
+        time = time_of(trace)
+        most = time.host_seconds + time.device_seconds + 2e-5 * time.ops
+        assert time.card_seconds <= time.seconds <= most
+
+
+def test_the_host_is_named_and_can_be_chosen(
+    plain: StepTrace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    traced(8).save(tmp_path / "t")
+    found = []
+    for host in ("undisturbed", "2"):
+        main(["show", "--json", "--host", host, str(tmp_path / "t")])
+        found.append(json.loads(capsys.readouterr().out)["time"])
+    assert [time["host_factor"] for time in found] == [1.0, 2.0] and found[0]["host_bound"]
+    assert found[1]["step_seconds"] == pytest.approx(2 * found[0]["step_seconds"], rel=0.1)
+    assert found[1]["card_seconds"] == pytest.approx(found[0]["card_seconds"])
+    main(["show", "--host", "2", str(tmp_path / "t")])
+    words = " ".join(capsys.readouterr().out.split())
+    assert "host assumed: one that takes 2.00 times as long as an undisturbed one" in words
+    assert "the card alone would take" in words
+    assert main(["show", "--host", "slow", str(tmp_path / "t")]) == 2
+
+
 def test_more_work_takes_longer(plain: StepTrace) -> None:
     seconds = time_of(plain).seconds
     assert time_of(traced(32768)).seconds > 2 * seconds

@@ -10,7 +10,7 @@ from torch import nn
 
 import vramcast
 from vramcast.allocator import CachingAllocator
-from vramcast.allocator.trials import trial_label, trials_in, try_out
+from vramcast.allocator.trials import Trial, trials_in, try_out
 from vramcast.memory import Prediction, predict
 from vramcast.units import GIB, MIB
 from vramcast.virtual_gpu.workspaces.cudnn_query import open_cudnn
@@ -58,7 +58,7 @@ def test_a_card_without_that_room_is_enough() -> None:
 
 def test_what_is_refused_is_halved_and_nothing_stays() -> None:
     allocator = CachingAllocator(capacity_bytes=GIB)
-    try_out(allocator, [2 * GIB, 900 * MIB, MIB])
+    try_out(allocator, Trial((2 * GIB, 900 * MIB, MIB), MIB, MIB))
     assert allocator.peak_reserved_bytes == 900 * MIB and allocator.allocated_bytes == 0
-    labels = ["", trial_label([5, 3]), "another"]
-    assert trials_in(labels) == {1: [5, 3]}
+    trial = Trial((5, 3), 3, 5)
+    assert trials_in(["", trial.label, "another"]) == {1: trial}

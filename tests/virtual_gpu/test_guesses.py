@@ -12,7 +12,7 @@ from vramcast.virtual_gpu.context import VirtualGpu
 
 @pytest.fixture
 def activations(gpu: VirtualGpu) -> torch.Tensor:
-    return nn.Linear(16, 1000).cuda()(torch.empty(50, 16, device="cuda"))
+    return nn.Linear(1024, 1000).cuda()(torch.empty(50, 1024, device="cuda"))
 
 
 def notes(gpu: VirtualGpu) -> set[str]:
@@ -106,11 +106,11 @@ def test_too_many_elements_are_taken_as_all(gpu: VirtualGpu, monkeypatch: pytest
 
 
 def test_every_step_is_alike(gpu: VirtualGpu) -> None:
-    layer = nn.Linear(16, 1000).cuda()
+    layer = nn.Linear(1024, 1000, device="cuda")
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     counts = []
     for _ in range(3):
-        y = layer(torch.empty(50, 16, device="cuda"))
+        y = layer(torch.empty(50, 1024, device="cuda"))
         chosen = y[y > 0.01]
         counts.append(chosen.numel())
         chosen.sum().backward()

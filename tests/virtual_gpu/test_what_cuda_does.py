@@ -511,3 +511,11 @@ def test_a_product_of_halves_may_be_kept_in_fp32(gpu: VirtualGpu) -> None:
     before = torch.cuda.memory_allocated()
     torch.addmm(bias, a, a.t(), out_dtype=torch.float32, out=bias)
     assert torch.cuda.memory_allocated() == before
+
+
+def test_a_layer_norm_with_a_bias_alone(gpu: VirtualGpu) -> None:
+    x = torch.randn(8, 16, device="cuda", requires_grad=True)
+    bias = torch.zeros(16, device="cuda", requires_grad=True)
+    F.layer_norm(x, (16,), None, bias).sum().backward()
+    assert bias.grad is not None
+    assert bias.grad.shape == (16,)

@@ -10,7 +10,8 @@ import pytest
 from vramcast.errors import UsageError
 from vramcast.virtual_gpu.workspaces import convolution
 from vramcast.virtual_gpu.workspaces.convolution import (
-    benchmarked_workspaces,
+    _ranked_plans,
+    benchmark,
     convolution_backend,
     cudnn_problem,
     cudnn_workspace_bytes,
@@ -132,7 +133,7 @@ def test_plans_after_the_first_need_less_in_the_end() -> None:
         problem = ConvolutionProblem(
             operation, shape, (64, 64, 3, 3), shape, (1, 1), (1, 1), (1, 1), "float32", False, True
         )
-        ranking, choice = library.ranking(problem, device), library.choice(problem, device)
+        ranking, choice = library.ranking(problem, device).plans, library.choice(problem, device)
         assert choice is not None
         assert (ranking[0].engine, ranking[0].knobs) == (choice.engine, choice.knobs)
         assert any(plan.refused for plan in ranking)
@@ -142,12 +143,12 @@ def test_plans_after_the_first_need_less_in_the_end() -> None:
 
 
 def test_without_the_library_a_refused_plan_is_followed_by_one_that_needs_nothing(no_library: None) -> None:
-    smaller_workspaces.cache_clear()
+    _ranked_plans.cache_clear()
     problem = ConvolutionProblem(
         "forward", (2, 64, 8, 8), (64, 64, 3, 3), (2, 64, 8, 8), (1, 1), (1, 1), (1, 1), "float32", False, True
     )
     assert smaller_workspaces(problem, H200) == (0,)
-    smaller_workspaces.cache_clear()
+    _ranked_plans.cache_clear()
     cudnn_workspace_bytes.cache_clear()
 
 
@@ -236,15 +237,11 @@ def test_every_direction_layout_and_type_has_an_answer_on_every_card() -> None:
     getattr(open_cudnn(), "version", 0) // 100 != RECORDED_CUDNN, reason="measured with another version of cuDNN"
 )
 def test_the_largest_workspace_that_benchmarking_tries() -> None:
-    """While cudnn.benchmark tries the plans of ResNet-50 and MobileNetV2. Not modelled: a transform that the gradient
-    of the input of a strided fp32 convolution may take."""
+    """While cudnn.benchmark tries the plans of ResNet-50 and MobileNetV2."""
     equal, errors = 0, []
-    rows = _measured("benchmarked_h200.csv")
-    for problem, measured in rows:
-        if problem.operation == "backward_data" and problem.dtype == "float32" and max(problem.stride) > 1:
-            continue
-        predicted = benchmarked_workspaces(problem, H200)[0]
-        equal += predicted == measured
+    for problem, measured in _measured("benchmarked_h200.csv"):
+        predicted = benchmark(problem, H200).tried_bytes[0]
+        equal += abs(predicted - measured) < 1024
         errors.append(abs(predicted - measured) / measured)
-    assert len(errors) > 180 and equal > 0.88 * len(errors)
+    assert len(errors) > 190 and equal > 0.95 * len(errors)
     assert max(errors) < 0.25

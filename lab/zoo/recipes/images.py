@@ -153,6 +153,19 @@ def video_frames(folder: Path, *, videos: int = 160, frames: int = 30, size: int
         pictures(folder / "jpegs_256" / name, count=frames, size=size, pattern="frame{:06d}", seed=50 * number)
 
 
+def annotated_clips(
+    folder: Path, *, videos: int = 48, frames: int = 24, size: list[int] | int = 128, classes: int = 4
+) -> None:
+    """Videos as label/video/image_00001.jpg with one JSON of annotations, as 3-D ResNets are trained on them."""
+    labels = [f"action{label:02d}" for label in range(classes)]
+    database = {}
+    for number in range(videos):
+        label, name = labels[number % classes], f"v_{number:03d}"
+        pictures(folder / label / name, count=frames + 1, size=size, pattern="image_{:05d}", seed=50 * number)
+        database[name] = {"subset": "training", "annotations": {"label": label, "segment": [1, frames + 1]}}
+    (folder / "annotations.json").write_text(json.dumps({"labels": labels, "database": database}), encoding="utf-8")
+
+
 def celeba(folder: Path, *, count: int = 64) -> None:
     """Aligned faces and the list of their attributes."""
     names = ["Black_Hair", "Blond_Hair", "Brown_Hair", "Male", "Young"]
@@ -170,4 +183,15 @@ def captioned_pictures(folder: Path, *, count: int = 40, size: int = 256) -> Non
     (folder / "train" / "metadata.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-RECIPES = (captioned_pictures, celeba, blender_scene, video_frames, pictures, image_folder, mnist, cifar, coco)
+RECIPES = (
+    annotated_clips,
+    blender_scene,
+    captioned_pictures,
+    celeba,
+    cifar,
+    coco,
+    image_folder,
+    mnist,
+    pictures,
+    video_frames,
+)

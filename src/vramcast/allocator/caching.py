@@ -28,10 +28,8 @@ class CachingAllocator:
 
     A private pool (of a CUDA graph, MemPool) is a part of the stream's number, see private_pools.
 
-    Memory that a second stream uses is freed with `free_later`; the caller, who knows what the streams do, says with
-    `reuse` when it can be used again.
-
-    Known limitations: one device.
+    Known limitations: one device; when another stream is done with a block (record_stream) is for the caller to say:
+    `free_later`, then `free_awaited`.
     """
 
     def __init__(
@@ -60,8 +58,8 @@ class CachingAllocator:
         self._large = Pool(is_small=False, tie_break=tie_break)
         self._expandable = ExpandableSegments(self._device, self._ranks, device_total_bytes)
         self._live: dict[int, Block] = {}
-        self._held_back: dict[int, Block] = {}
-        """Freed, while other streams use them."""
+        self._awaited: dict[int, Block] = {}
+        self._awaited_bytes = 0
         self._given_up: set[int] = set()
         """Private pools whose owners are gone."""
         self._device_total_bytes = device_total_bytes
@@ -207,25 +205,6 @@ class CachingAllocator:
         self.allocated_bytes -= block.size
         self.requested_bytes -= block.requested
         block.requested = 0
-        self._put_back(block, address)
-
-    def free_later(self, address: int) -> None:
-        """Count a block as freed; other streams use it, so it is held back until `reuse` (insert_events)."""
-        block = self._live.pop(address, None)
-        if block is None:
-            raise ValueError(f"no allocation at address {address:#x}")
-        self.allocated_bytes -= block.size
-        self.requested_bytes -= block.requested
-        block.requested = 0
-        self._held_back[address] = block
-
-    def reuse(self, address: int) -> None:
-        """The streams are done with a block (process_events). It may be back already: an empty cache waits for them."""
-        block = self._held_back.pop(address, None)
-        if block is not None:
-            self._put_back(block, address)
-
-    def _put_back(self, block: Block, address: int) -> None:
         free_list = block.free_list
         keys = free_list.keys
         before = block.prev
@@ -253,6 +232,23 @@ class CachingAllocator:
         free_list.blocks[key] = block
         insort(keys, key)
 
+    def free_later(self, address: int) -> None:
+        """The program frees a block that another stream may still use: it counts no longer, and waits for that."""
+        block = self._live.pop(address)
+        self.allocated_bytes -= block.size
+        self.requested_bytes -= block.requested
+        block.requested = 0
+        self._awaited[address] = block
+        self._awaited_bytes += block.size
+
+    def free_awaited(self, address: int) -> None:
+        """The other stream is done with a block of `free_later`."""
+        block = self._awaited.pop(address)
+        self._awaited_bytes -= block.size
+        self._live[address] = block
+        self.allocated_bytes += block.size
+        self.free(address)
+
     def driver_event(self, name: str) -> None:
         """One of DRIVER_EVENTS has happened: where later segments lie depends on it."""
         self._device.driver_event(name)
@@ -266,8 +262,6 @@ class CachingAllocator:
     def empty_cache(self) -> None:
         """Give back every segment, and every page of an expandable one, that nothing is allocated on."""
         self.num_sync_all_streams += 1
-        for address in list(self._held_back):
-            self.reuse(address)
         self._give_back(lambda stream: not (pool := pool_of(stream)) or pool in self._given_up)
 
     def _give_back(self, wanted: Callable[[int], bool]) -> None:
@@ -451,8 +445,8 @@ class CachingAllocator:
 
     @property
     def active_bytes(self) -> int:
-        """Allocated, or freed but still in use by another stream; without record_stream the same as allocated."""
-        return self.allocated_bytes
+        """Allocated, or freed but still in use by another stream."""
+        return self.allocated_bytes + self._awaited_bytes
 
     def reset_peaks(self) -> None:
         """torch.cuda.reset_peak_memory_stats."""
@@ -479,4 +473,4 @@ class CachingAllocator:
         return memory_stats(self, self._device, self._blocks())
 
     def _blocks(self) -> list[Block]:
-        return [*self._live.values(), *self._small.free_blocks(), *self._large.free_blocks()]
+        return [*self._live.values(), *self._awaited.values(), *self._small.free_blocks(), *self._large.free_blocks()]

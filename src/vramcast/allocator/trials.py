@@ -8,33 +8,44 @@ much on a card with room and does not need it. In a trace a trial is a mark.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from vramcast.allocator.caching import CachingAllocator
 from vramcast.allocator.errors import OutOfMemory
 
-_LABEL = "trial of "
-_TRIAL = re.compile(_LABEL + r"\d{1,15}( \d{1,15})*")
+_SIZE = r"\d{1,15}"
+_TRIAL = re.compile(rf"trial of ({_SIZE}(?: {_SIZE})*), taken: ({_SIZE}), or up to ({_SIZE})")
 
 
-def trial_label(sizes: Iterable[int]) -> str:
-    """`sizes`: the workspaces of all plans, the largest first."""
-    return _LABEL + " ".join(map(str, sizes))
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The workspaces of all plans, the largest first; what the run is taken to use from then on; and the most that it
+    may use, because the fastest plan is only known on the card."""
+
+    sizes: tuple[int, ...]
+    assumed_bytes: int
+    most_bytes: int
+
+    @property
+    def label(self) -> str:
+        return f"trial of {' '.join(map(str, self.sizes))}, taken: {self.assumed_bytes}, or up to {self.most_bytes}"
 
 
-def trials_in(labels: Sequence[str]) -> dict[int, list[int]]:
-    """The sizes of each trial, by the place of its label."""
+def trials_in(labels: Sequence[str]) -> dict[int, Trial]:
+    """Each trial, by the place of its label."""
+    found = {place: _TRIAL.fullmatch(label) for place, label in enumerate(labels)}
     return {
-        place: [int(size) for size in label.removeprefix(_LABEL).split()]
-        for place, label in enumerate(labels)
-        if _TRIAL.fullmatch(label)
+        place: Trial(tuple(map(int, match[1].split())), int(match[2]), int(match[3]))
+        for place, match in found.items()
+        if match is not None
     }
 
 
-def try_out(allocator: CachingAllocator, sizes: Iterable[int], stream: int = 0) -> None:
+def try_out(allocator: CachingAllocator, trial: Trial, stream: int = 0) -> None:
     """Take the largest that there is room for and give it back; half of it whenever it is refused."""
     room = allocator.largest_available_bytes
-    size = next((size for size in sizes if room is None or size <= room), 0)
+    size = next((size for size in trial.sizes if room is None or size <= room), 0)
     while size:
         try:
             allocator.free(allocator.malloc(size, stream))

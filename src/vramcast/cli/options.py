@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,9 +38,11 @@ def add_card_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_calibration_option(parser: argparse.ArgumentParser) -> None:
+    """How fast the card and the host are that a time is predicted for."""
     parser.add_argument(
         "--calibration", type=Path, metavar="FILE", help="times of operators from `vramcast calibrate --out FILE`"
     )
+    add_host_option(parser)
 
 
 def use_calibration(args: argparse.Namespace) -> None:
@@ -53,6 +56,38 @@ def use_calibration(args: argparse.Namespace) -> None:
     if args.gpu is not None:
         given.check_card(find_gpu(args.gpu).id)
     os.environ["VRAMCAST_CALIBRATION"] = str(args.calibration.resolve())
+
+
+def add_host_option(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--host", metavar="WHICH",
+        help="the processor that issues the work: undisturbed (the default), here (this computer: a second's "
+        "benchmark), or how many times as long it takes as an undisturbed one, as in 1.3",
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def chosen_host(args: argparse.Namespace) -> Iterator[None]:
+    """Around a verb: the host that it and the processes it starts predict times for."""
+    wanted = getattr(args, "host", None)
+    if wanted is None:
+        yield
+        return
+    from vramcast.timing.host import HERE, HOST_VARIABLE, parse_host
+
+    if wanted == HERE:
+        from vramcast.measure.host_benchmark import slowdown_here
+
+        wanted = f"{slowdown_here():.3f}:{HERE}"
+    parse_host(wanted)
+    before = os.environ.get(HOST_VARIABLE)
+    os.environ[HOST_VARIABLE] = wanted
+    try:
+        yield
+    finally:
+        os.environ.pop(HOST_VARIABLE)
+        if before is not None:
+            os.environ[HOST_VARIABLE] = before
 
 
 def add_room_options(parser: argparse._ActionsContainer) -> None:

@@ -122,7 +122,9 @@ class PhaseWatcher:
 
         def before_optimizer(*_: Any) -> None:
             if self._optimizer_depth == 0:
-                self._boundary(OPTIMIZER if self._gradients_pending else FORWARD)
+                # A hook on a parameter may update it inside the backward pass.
+                before = OPTIMIZER if self._gradients_pending else FORWARD
+                self._boundary(BACKWARD if self._backward_depth else before)
             self._optimizer_depth += 1
 
         def after_optimizer(*_: Any) -> None:

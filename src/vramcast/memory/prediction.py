@@ -9,13 +9,13 @@ from vramcast.allocator.trials import trials_in
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.gpus import GpuSpec
 from vramcast.memory.account import Account, account
+from vramcast.memory.curve import StepLevels, curve
 from vramcast.memory.growth import Outlook, outlook
 from vramcast.memory.longer import lengthened
 from vramcast.memory.replay import Refusal, Replay, replay
 from vramcast.timing import StepTime, step_time
 from vramcast.trace import HostUse, Note, StepTrace
-from vramcast.trace.schema import REUSABLE
-from vramcast.units import format_gib
+from vramcast.units import MIB, format_gib, format_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,8 @@ class Prediction:
     source: str = ""
     host: HostUse | None = None
     """The computer's memory, where the run keeps a part of itself there."""
+    curve: tuple[StepLevels, ...] = ()
+    """After each traced step."""
     outlook: Outlook | None = None
     """Where every step leaves more behind: how long memory lasts."""
     trace: StepTrace | None = field(default=None, repr=False, compare=False)
@@ -119,14 +121,12 @@ def predict(
     shown = limited if fits else replay(run, allocator_conf, None)
     device_bytes = shown.peak_reserved.reserved_bytes + context_bytes
     touched_bytes = device_bytes
-    if trials_in(trace.labels):
+    trials = trials_in(trace.labels)
+    if trials:
         tried = replay(run, allocator_conf, capacity, with_trials=True)
         touched_bytes = max(device_bytes, tried.peak_reserved.reserved_bytes + context_bytes)
-        notes.append(Note("cudnn.benchmark", _benchmark_text(device_bytes, touched_bytes)))
-    if REUSABLE in run.event_kind:
-        late = replay(run, allocator_conf, None, host_is_ahead=True).peak_reserved.reserved_bytes
-        if late > shown.peak_reserved.reserved_bytes:
-            notes.append(Note("streams", _late_text(late)))
+        more_bytes = max(trial.most_bytes - trial.assumed_bytes for trial in trials.values())
+        notes.append(Note("cudnn.benchmark", _benchmark_text(device_bytes, touched_bytes, more_bytes)))
     grows = outlook(trace, allocator_conf, capacity, shown.peak_reserved.reserved_bytes)
     if grows is not None:
         notes.append(grows.note())
@@ -144,6 +144,7 @@ def predict(
         steps=trace.steps,
         account=account(shown, context_bytes=context_bytes),
         replayed_steps=run.steps,
+        curve=curve(shown, trace.steps),
         notes=tuple(notes),
         versions={"torch": trace.torch_version, **trace.versions},
         allocator_conf=shown.conf,
@@ -154,20 +155,15 @@ def predict(
     )
 
 
-def _late_text(late_bytes: int) -> str:
-    return (
-        "memory that other streams use (record_stream) is taken to be free again as soon as it is freed; where the host "
-        f"runs far ahead of the card, up to {format_gib(late_bytes)} are reserved"
-    )
-
-
-def _benchmark_text(needed_bytes: int, touched_bytes: int) -> str:
-    text = "cuDNN tries its plans for each new shape, and the fastest is not known: the first that it ranks is assumed"
+def _benchmark_text(needed_bytes: int, touched_bytes: int, more_bytes: int) -> str:
+    fastest = "which plan is fastest is only known on the card: the first that cuDNN ranks is assumed"
+    if more_bytes >= MIB:
+        fastest += f", and another that it times may keep up to {format_size(more_bytes)} more"
     if touched_bytes <= needed_bytes:
-        return text
+        return f"cuDNN tries its plans for each new shape; {fastest}"
     return (
-        f"while cuDNN tries its plans, {format_gib(touched_bytes)} or more is taken where the card has room; the run "
-        f"needs {format_gib(needed_bytes)}. Which plan is fastest is not known: the first that cuDNN ranks is assumed"
+        f"while cuDNN tries its plans, {format_gib(touched_bytes)} is taken where the card has room; the run needs "
+        f"{format_gib(needed_bytes)}. {fastest[0].upper()}{fastest[1:]}"
     )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import compress, pairwise
+from itertools import pairwise
 
 from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
 from vramcast.allocator.driver_events import DRIVER_EVENTS
 from vramcast.allocator.private_pools import read_mark
+from vramcast.allocator.stream_uses import USED_ELSEWHERE
 from vramcast.allocator.trials import trials_in, try_out
+from vramcast.memory.awaited_frees import awaited_frees
 from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, KINDS, MARK, OOM, REUSABLE, StepTrace
 
 _WORKSPACES = KINDS.index("workspaces")
@@ -89,13 +91,10 @@ def replay(
     capacity_bytes: int | None = None,
     *,
     with_trials: bool = False,
-    host_is_ahead: bool = False,
 ) -> Replay:
     """Replay under `conf` (the trace's own when None) on a card that gives at most `capacity_bytes` (None: no end).
 
     `with_trials`: also what libraries only try out and can do without.
-    `host_is_ahead`: memory that other streams used is kept until the host has waited for them, as where it runs far
-    ahead of the card; otherwise the card keeps up.
     """
     conf = trace.allocator_conf if conf is None else conf
     allocator = CachingAllocator(
@@ -104,8 +103,7 @@ def replay(
         device_total_bytes=trace.gpu.get("total_memory_bytes"),
         torch_version=trace.torch_version,
     )
-    malloc, free, free_later = allocator.malloc, allocator.free, allocator.free_later
-    used_elsewhere = _used_on_other_streams(trace) if host_is_ahead else frozenset()
+    malloc, free = allocator.malloc, allocator.free
     sizes, streams = trace.requested_bytes, trace.stream
     addresses = [0] * trace.n_blocks
     requested: list[int] = []
@@ -116,11 +114,20 @@ def replay(
     refusals: list[Refusal] = []
     refused: set[int] = set()
     trials = trials_in(trace.labels) if with_trials else {}
+    awaited = awaited_frees(trace, allocator)
+    next_free_waits = False
 
     for code, arg in zip(trace.event_kind, trace.event_arg, strict=True):
         if code == ALLOC:
+            if awaited is not None:
+                awaited.before_allocation(len(allocated))
             try:
-                addresses[arg] = malloc(sizes[arg], streams[arg])
+                try:
+                    addresses[arg] = malloc(sizes[arg], streams[arg])
+                except OutOfMemory:
+                    if awaited is None or not awaited.wait_for_all():
+                        raise
+                    addresses[arg] = malloc(sizes[arg], streams[arg])
             except OutOfMemory as error:
                 refused.add(arg)
                 refusals.append(_refusal(trace, len(allocated), error))
@@ -128,16 +135,24 @@ def replay(
                     break
         elif code == FREE:
             if arg not in refused:
-                (free_later if arg in used_elsewhere else free)(addresses[arg])
+                if next_free_waits and awaited is not None:
+                    awaited.add(len(allocated), addresses[arg])
+                else:
+                    free(addresses[arg])
+            next_free_waits = False
         elif code == REUSABLE:
-            if arg in used_elsewhere:
-                allocator.reuse(addresses[arg])
+            if awaited is not None:
+                awaited.finish(addresses[arg])
         elif code == EMPTY_CACHE:
+            if awaited is not None:
+                awaited.wait_for_all()
             allocator.empty_cache()
         elif code == MARK:
             label = trace.labels[arg]
             if label in DRIVER_EVENTS:
                 allocator.driver_event(label)
+            elif label == USED_ELSEWHERE:
+                next_free_waits = True
             elif (pool := read_mark(label)) is not None:
                 allocator.give_up_pool(pool[0], at_once=pool[1])
             elif arg in trials:
@@ -162,10 +177,6 @@ def replay(
         peak_reserved=_moment(trace, _highest_reserved(columns[1], held), *columns),
         refused_blocks=frozenset(refused),
     )
-
-
-def _used_on_other_streams(trace: StepTrace) -> frozenset[int]:
-    return frozenset(compress(trace.event_arg, map(REUSABLE.__eq__, trace.event_kind)))
 
 
 class _Level:

@@ -337,7 +337,7 @@ class Calls:
     # -- what slips through ---------------------------------------------------------------------------------
 
     def audit(self, event: str, args: tuple[Any, ...]) -> None:
-        paths = _paths_written(event, args) if event in _EVENTS else []
+        paths = _paths_written(event, args) if event in WATCHED_EVENTS else []
         if not paths or not self.applies():
             return
         if event == "open" and args[1] is not None and vars(self._local).get("depth"):
@@ -418,7 +418,7 @@ _BY_PATH = {
 
 _OF_LINKS = {"os.remove", "os.rmdir", "os.mkdir", "os.rename", "os.link", "os.symlink"}
 """They do not follow a link at the end of the path."""
-_EVENTS = {"open", "subprocess.Popen", "os.system", "os.posix_spawn", *_BY_PATH}
+WATCHED_EVENTS = {"open", "subprocess.Popen", "os.system", "os.posix_spawn", *_BY_PATH}
 
 _real_mknod: Any = getattr(os, "mknod", None)
 

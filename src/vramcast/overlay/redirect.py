@@ -11,7 +11,7 @@ import tempfile
 import threading
 from typing import Any
 
-from vramcast.overlay.calls import Calls
+from vramcast.overlay.calls import WATCHED_EVENTS, Calls
 from vramcast.overlay.helper import Helper
 from vramcast.overlay.landlock import restrict_writes
 from vramcast.overlay.libraries import Libraries
@@ -108,6 +108,6 @@ def _after_fork() -> None:
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:
-    if _installed:
+    if event in WATCHED_EVENTS and _installed:  # even id() is an event: this is called all the time
         with contextlib.suppress(IndexError):
             _installed[-1].audit(event, args)

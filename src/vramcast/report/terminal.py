@@ -10,6 +10,7 @@ from rich.text import Text
 
 from vramcast.memory import Account, Part, Prediction
 from vramcast.memory.account import largest
+from vramcast.report.curve import curve_lines
 from vramcast.report.grid import table
 from vramcast.report.module_rows import module_rows
 from vramcast.report.page import print_page
@@ -31,6 +32,8 @@ def print_prediction(prediction: Prediction, console: Console) -> None:
     print_modules(prediction.account, console)
     console.print()
     print_phases(prediction.account, console)
+    for line in curve_lines(prediction):
+        console.print(Text(line))
     if prediction.time is not None:
         console.print()
         print_page(time_page(prediction.time), console)

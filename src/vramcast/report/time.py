@@ -21,6 +21,7 @@ def time_page(time: StepTime, throughput: Throughput | None = None) -> Page:
     if throughput is not None and throughput.epoch_seconds is not None:
         page.append(Line(_durations(throughput)))
     page.append(Line(source(time), "aside"))
+    page.append(Line(f"host assumed: {time.host}", "aside"))
     page.append(_phases(time))
     modules = _modules(time)
     if modules.rows:
@@ -47,6 +48,8 @@ def _limits(time: StepTime) -> str:
     text = f"limited by {', '.join(named)}"
     if time.peak_share:
         text += f"; {time.peak_share:.0%} of the card's peak arithmetic"
+    if time.host_bound:
+        text += f"; the card alone would take {in_seconds(time.card_seconds)}"
     return text
 
 

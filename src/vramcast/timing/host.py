@@ -8,6 +8,8 @@ it does not. `features` takes an op apart into such kinds; a calibration says wh
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,6 +17,7 @@ from importlib.resources import files
 from statistics import geometric_mean
 from typing import Any
 
+from vramcast.errors import UsageError
 from vramcast.timing.costs.calibration import Calibration
 from vramcast.timing.queues import Latencies
 from vramcast.trace.calls import (
@@ -27,8 +30,16 @@ from vramcast.trace.calls import (
     MARKS,
     MODULE,
     OPTIMIZER,
+    OPTIMIZER_END,
     RECOMPUTED,
+    OpCalls,
+    parameter_count,
 )
+
+HOST_VARIABLE = "VRAMCAST_HOST"
+"""The host that everything in this process and its children is predicted for."""
+UNDISTURBED, HERE = "undisturbed", "here"
+_FASTEST, _SLOWEST = 0.05, 100.0
 
 LISTS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach_")
 """Ops on lists of tensors: the host works for each of them."""
@@ -38,19 +49,24 @@ _MARK_FEATURES = {HOOK: "hook", MODULE: "module", BACKWARD: "backward", ITERATIO
 _FEW_KERNELS = 20
 """A library that launches more than this in one call does so in a loop of its own, with little between two launches."""
 
+_FEW_ROWS = 60
+"""Between the optimizers of two parameters, inside a backward pass, lie the ops of a layer."""
+
 Features = tuple[tuple[str, float], ...]
 
 
-def features(op: str, arguments: str, flags: int, kernels: float) -> Features:
-    """Kinds of host work in one call, each with how often."""
+def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool = False) -> Features:
+    """Kinds of host work in one call, each with how often. `is_next`: in an optimizer that follows another at once."""
     if op in MARKS:
         if op == OPTIMIZER:
-            return ("optimizer", 1.0), ("parameter", float(arguments.partition(" ")[0] or 0))
+            return ("next optimizer" if is_next else "optimizer", 1.0), ("parameter", parameter_count(arguments))
         name = _MARK_FEATURES.get(op)
         return ((name, 1.0),) if name is not None else ()
     namespace, _, name = op.partition(".")
     if name.startswith(LISTS):
-        return ("list op", 1.0), ("tensor of a list", float(arguments.count("(")))
+        return ("next list op" if is_next else "list op", 1.0), ("tensor of a list", float(arguments.count("(")))
+    if namespace == "profiler":  # a mark for a profiler that does not run
+        return (("host op", 1.0),)
     if namespace != "aten":
         return (("library op", 1.0),)
     if is_on_host(arguments):
@@ -67,10 +83,29 @@ def features(op: str, arguments: str, flags: int, kernels: float) -> Features:
     if "convolution" in name or "cudnn" in name:
         found.append(("library call", 1.0))
     if name.startswith("_cudnn_rnn"):
-        found.append(("recurrent weight", float(arguments.partition("]")[0].partition("[")[2].count("("))))
+        # Each call describes all weights to cuDNN. A backward call is two: for the data and for the weights.
+        weights = arguments.partition("]")[0].partition("[")[2].count("(")
+        found.append(("recurrent weight", float(weights * (2 if "backward" in name else 1))))
     if flags & AUTOCAST and kernels and where != "backward":
         found.append(("autocast", 1.0))
     return tuple(found)
+
+
+def next_optimizers(calls: OpCalls, rows: range) -> list[bool]:
+    """For each row, whether it is of an optimizer that follows another after a few ops.
+
+    Where each parameter has an optimizer of its own that runs inside the backward pass, all but the first find their
+    code and data in the processor's caches, and take a third of the time of one that runs once in a step.
+    """
+    found, is_next, ended = [], False, -_FEW_ROWS - 1
+    for row in rows:
+        op = calls.ops[calls.call[row]]
+        if op == OPTIMIZER:
+            is_next = row - ended <= _FEW_ROWS
+        found.append(is_next)
+        if op == OPTIMIZER_END:
+            is_next, ended = False, row
+    return found
 
 
 def is_on_host(arguments: str) -> bool:
@@ -88,15 +123,18 @@ class HostModel:
     latencies: Latencies
     source: str
     factor: float = 1.0
-    """Of this host's times over those that were measured."""
+    """Of this host's times over those of the undisturbed one."""
+    label: str = UNDISTURBED
+    """Which host it is, in words."""
 
-    def issue_seconds(self, op: str, arguments: str, flags: int, kernels: float) -> float:
-        seconds = self.seconds
-        return self.factor * sum(seconds.get(name, 0.0) * n for name, n in features(op, arguments, flags, kernels))
+    def issue_seconds(self, op: str, arguments: str, flags: int, kernels: float, is_next: bool = False) -> float:
+        found = features(op, arguments, flags, kernels, is_next)
+        return self.factor * sum(self.seconds.get(name, 0.0) * n for name, n in found)
 
-    def scaled(self, factor: float) -> HostModel:
+    def scaled(self, factor: float, label: str = "") -> HostModel:
         """The same program on a host that takes `factor` times as long."""
-        return replace(self, factor=self.factor * factor)
+        factor *= self.factor
+        return replace(self, factor=factor, label=label or f"one that {takes(factor)}")
 
 
 @cache
@@ -112,22 +150,51 @@ def undisturbed_host() -> HostModel:
     return HostModel(data["seconds"], Latencies(**data["latencies"]), str(data["source"]))
 
 
-@cache
-def packaged_host() -> HostModel:
-    """The same host as it is on average: other guests of its computer take their part."""
-    return undisturbed_host().scaled(float(_packaged()["typical"]))
-
-
 def packaged_calls() -> dict[str, float]:
-    """What the undisturbed host took for single calls, by kind."""
+    """What the undisturbed host took for single calls to a card, by kind."""
     return dict(_packaged()["calls"])
 
 
+def reference_dispatch() -> dict[str, float]:
+    """What the undisturbed host took for the small benchmark without a card (measure/host_benchmark.py)."""
+    return dict(_packaged()["dispatch"])
+
+
 def host_of(calibration: Calibration | None) -> HostModel:
-    """The host that a calibration was made on: the packaged one, as much slower or faster as it took for the same
-    single calls."""
-    factor = None if calibration is None else factor_between(calibration.host, packaged_calls())
-    return packaged_host() if factor is None else undisturbed_host().scaled(factor)
+    """The host to predict for: the one that was chosen, else the one that a calibration was made on, else the
+    undisturbed one. It differs from that only by how many times as long it takes."""
+    wanted = os.environ.get(HOST_VARIABLE)
+    if wanted:
+        factor, is_here = parse_host(wanted)
+        if not is_here and factor == 1.0:
+            return undisturbed_host()
+        return undisturbed_host().scaled(factor, f"this computer, which {takes(factor)}" if is_here else "")
+    factor_there = None if calibration is None else factor_between(calibration.host, packaged_calls())
+    if factor_there is None:
+        return undisturbed_host()
+    return undisturbed_host().scaled(factor_there, f"the one of the calibration, which {takes(factor_there)}")
+
+
+def takes(factor: float) -> str:
+    return f"takes {factor:.2f} times as long as an undisturbed one"
+
+
+def parse_host(text: str) -> tuple[float, bool]:
+    """How many times as long a host takes as the undisturbed one, and whether that was measured here:
+    `undisturbed`, `1.3`, or `1.3:here` as `--host here` leaves it for the processes it starts."""
+    number, _, place = text.partition(":")
+    if number == UNDISTURBED:
+        return 1.0, False
+    try:
+        factor = float(number)
+    except ValueError:
+        factor = math.nan
+    if not _FASTEST <= factor <= _SLOWEST or place not in ("", HERE):
+        raise UsageError(
+            f"the host is {UNDISTURBED!r}, {HERE!r}, or how many times as long it takes as an undisturbed one "
+            f"({_FASTEST:g} to {_SLOWEST:g}, as in 1.3), not {text[:40]!r}"
+        )
+    return factor, place == HERE
 
 
 def factor_between(theirs: Mapping[str, float], ours: Mapping[str, float]) -> float | None:

@@ -60,7 +60,7 @@ def _between_optimizers(calls: OpCalls) -> range:
 def stretches(calls: OpCalls, rows: range) -> list[Stretch]:
     """The iteration cut into phases."""
     found: list[Stretch] = []
-    start, gradients = rows.start, False
+    start, gradients, in_backward = rows.start, False, False
 
     def close(end: int, phase: str) -> None:
         nonlocal start
@@ -72,11 +72,13 @@ def stretches(calls: OpCalls, rows: range) -> list[Stretch]:
         op = calls.ops[calls.call[row]]
         if op == BACKWARD:
             close(row, "forward")
+            in_backward = True
         elif op == BACKWARD_END:
             close(row + 1, "backward")
-            gradients = True
+            gradients, in_backward = True, False
         elif op == OPTIMIZER:
-            close(row, "optimizer" if gradients else "forward")
+            # Inside a backward pass, a hook updates a parameter as soon as its gradient is there.
+            close(row, "backward" if in_backward else "optimizer" if gradients else "forward")
         elif op == OPTIMIZER_END:
             close(row + 1, "optimizer")
             gradients = False

@@ -126,3 +126,15 @@ def steady(works: Sequence[Work], latencies: Latencies, rounds: int = 3) -> tupl
 def alone(works: Sequence[Work], latencies: Latencies) -> Timeline:
     """One step between two synchronisations."""
     return TwoQueues(latencies).run(works)
+
+
+def longest_seconds(works: Sequence[Work], latencies: Latencies) -> float:
+    """What a step takes if nothing overlaps: host, card, and every launch, gap and wait one after the other. However
+    its parts overlap, no step takes longer."""
+    launch, gap, wait = latencies.launch_seconds, latencies.gap_seconds, latencies.wait_seconds
+    return sum(
+        work.host_seconds
+        + (launch + work.device_seconds + work.kernels * gap if work.kernels else 0.0)
+        + (wait if work.waits else 0.0)
+        for work in works
+    )

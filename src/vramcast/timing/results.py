@@ -67,6 +67,12 @@ class StepTime:
     """The card is busy."""
     host_seconds: float
     """The host issues ops."""
+    host: str
+    """Which host was assumed, in words."""
+    host_factor: float
+    """How many times as long it takes as an undisturbed one."""
+    card_seconds: float
+    """The step if the host took no time: what the card alone would reach."""
     limits: Mapping[str, float]
     """What the step waits for, as shares of it: the host, arithmetic, memory bandwidth, small kernels, gradient sync,
     data. They add up to one."""
@@ -82,6 +88,11 @@ class StepTime:
     """Where the times of kernels come from."""
     unknown_ops: Mapping[str, int] = field(default_factory=dict)
     rows: StepRows | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def host_bound(self) -> bool:
+        """The step waits for the host more than for anything else."""
+        return self.limited_by == HOST
 
     @property
     def limited_by(self) -> str:

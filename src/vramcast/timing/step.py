@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
@@ -12,7 +13,7 @@ from weakref import WeakKeyDictionary
 from vramcast.gpus import GpuSpec
 from vramcast.timing.costs import CostModel
 from vramcast.timing.costs.model import OpCost
-from vramcast.timing.host import HostModel, host_of
+from vramcast.timing.host import HOST_VARIABLE, HostModel, host_of, next_optimizers
 from vramcast.timing.interval import interval
 from vramcast.timing.iteration import Stretch, last_iteration, stretches
 from vramcast.timing.modules import module_times
@@ -74,15 +75,16 @@ def predict_step(
     return _time(trace, spec, step, further_passes, sync, data_seconds, keep_rows)
 
 
-_known: WeakKeyDictionary[StepTrace, dict[str, StepTime | None]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[StepTrace, dict[tuple[str, str], StepTime | None]] = WeakKeyDictionary()
 
 
 def step_time(trace: StepTrace, gpu: GpuSpec) -> StepTime | None:
-    """The same, worked out once for each trace and card."""
+    """The same, worked out once for each trace, card and chosen host."""
     by_card = _known.setdefault(trace, {})
-    if gpu.id not in by_card:
-        by_card[gpu.id] = predict_step(trace, gpu)
-    return by_card[gpu.id]
+    key = gpu.id, os.environ.get(HOST_VARIABLE, "")
+    if key not in by_card:
+        by_card[key] = predict_step(trace, gpu)
+    return by_card[key]
 
 
 class Step:
@@ -110,14 +112,14 @@ def costs_of(calls: OpCalls, model: CostModel) -> list[OpCost]:
 
 def works_of(calls: OpCalls, rows: range, costs: Sequence[OpCost], host: HostModel) -> list[Work]:
     """Each row as work for the two queues."""
-    known: dict[tuple[int, int], Work] = {}
+    known: dict[tuple[int, int, bool], Work] = {}
     works = []
-    for row in rows:
-        key = number, flags = calls.call[row], calls.flags[row]
+    for row, is_next in zip(rows, next_optimizers(calls, rows), strict=True):
+        key = number, flags, _ = calls.call[row], calls.flags[row], is_next
         work = known.get(key)
         if work is None:
             op, arguments, cost = calls.ops[number], calls.arguments[number], costs[number]
-            host_seconds = host.issue_seconds(op, arguments, flags, cost.launches)
+            host_seconds = host.issue_seconds(op, arguments, flags, cost.launches, is_next)
             work = Work(host_seconds, cost.device_seconds, cost.kernels, waits(op, arguments))
             known[key] = work
         works.append(work)
@@ -133,17 +135,19 @@ class _Elapsed:
     """Of it, the card works."""
 
 
-def _elapsed(timeline: Timeline, begin: float) -> _Elapsed:
+def _elapsed(timeline: Timeline, begin: float, works: Sequence[Work]) -> _Elapsed:
     seconds, busy = array("d"), array("d")
     note_seconds, note_busy = seconds.append, busy.append
     before = begin
-    for issued, started, ended in zip(timeline.issue_end, timeline.start, timeline.end, strict=True):
+    for issued, started, ended, work in zip(timeline.issue_end, timeline.start, timeline.end, works, strict=True):
         now = issued if issued > before else before
         if ended > now:
             now = ended
         note_seconds(now - before)
-        works = ended - (started if started > before else before)  # it has ended by now
-        note_busy(works if works > 0.0 else 0.0)
+        ran = ended - (started if started > before else before)  # it has ended by now
+        # Between the kernels of one call the card may stand still until the host has launched the next.
+        ran = ran if ran < work.device_seconds or work.kernels <= 1 else work.device_seconds
+        note_busy(ran if ran > 0.0 else 0.0)
         before = now
     return _Elapsed(seconds, busy)
 
@@ -156,7 +160,7 @@ class _Totals:
         self.phases = {DATA: waiting, FORWARD: 0.0, BACKWARD: 0.0, SYNC: 0.0, OPTIMIZER: 0.0}
         self.limits: defaultdict[str, float] = defaultdict(float, {DATA: waiting})
         self.own: defaultdict[tuple[str, int], float] = defaultdict(float)
-        self.recompute = self.flops = self.arithmetic = self.device = self.host = 0.0
+        self.recompute = self.flops = self.arithmetic = self.device = self.host = self.kernels = 0.0
         calls, costs, works, first = step.calls, step.costs, step.works, step.rows.start
         own, limits, modules = self.own, self.limits, trace.modules
         for stretch in step.stretches:
@@ -176,6 +180,7 @@ class _Totals:
                     own[modules[calls.module[row]], _RECOMPUTE_PART if recomputed else part_of_phase] += seconds
                 self.device += work.device_seconds * weight
                 self.host += work.host_seconds * weight
+                self.kernels += work.kernels * weight
                 flops = cost.flops * weight
                 if flops:
                     self.flops += flops
@@ -185,6 +190,10 @@ class _Totals:
     @property
     def seconds(self) -> float:
         return sum(self.phases.values())
+
+    @property
+    def not_of_the_card(self) -> float:
+        return self.phases[DATA] + self.phases[SYNC]
 
 
 def _time(
@@ -197,12 +206,14 @@ def _time(
     keep_rows: bool,
 ) -> StepTime:
     calls, rows = step.calls, step.rows
-    timeline, period = steady([Work(data_seconds, 0.0, 0, False), *step.works], step.host.latencies)
-    elapsed = _elapsed(timeline, timeline.seconds - period)
+    works = [Work(data_seconds, 0.0, 0, False), *step.works]
+    timeline, period = steady(works, step.host.latencies)
+    elapsed = _elapsed(timeline, timeline.seconds - period, works)
     totals = _Totals(trace, step, elapsed, _weights(rows, step.stretches, further_passes))
     if sync is not None:
         totals.phases[SYNC] = totals.limits[SYNC] = _exposed(trace, gpu, step, elapsed, sync)
     seconds = totals.seconds
+    card_seconds = totals.device + totals.kernels * step.host.latencies.gap_seconds + totals.not_of_the_card
     low, high = interval(seconds, calibrated=step.model.calibrated)
     always = (FORWARD, BACKWARD, OPTIMIZER)
     return StepTime(
@@ -213,6 +224,9 @@ def _time(
         recompute_seconds=totals.recompute,
         device_seconds=totals.device,
         host_seconds=totals.host,
+        host=step.host.label,
+        host_factor=step.host.factor,
+        card_seconds=min(card_seconds, seconds),
         limits={name: value / seconds for name, value in totals.limits.items() if value > 0},
         flops=totals.flops,
         peak_share=totals.arithmetic / seconds if seconds else None,

@@ -97,6 +97,9 @@ class TraceBuilder:
     def size_of(self, block: int) -> int:
         return self._rows[block * _ROW]
 
+    def stream_of(self, block: int) -> int:
+        return self._rows[block * _ROW + 4]
+
     def module_name(self, block: int) -> str:
         return tuple(self._modules.ids)[self.module_of(block)]
 

@@ -34,6 +34,14 @@ AUTOCAST = 8
 """Inside an autocast region."""
 
 
+def parameter_count(optimizer_arguments: str) -> float:
+    """How many parameters an optimizer has, from the arguments of its mark."""
+    count = optimizer_arguments.partition(" ")[0]
+    if count and not count.isdecimal():
+        raise ValueError(f"an optimizer's mark names {count!r} instead of its number of parameters")
+    return float(count or 0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class OpCalls:
     """Parallel columns; `module` and `phase` point into the tables of the trace."""

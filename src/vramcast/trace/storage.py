@@ -14,7 +14,8 @@ from typing import Any
 from vramcast.errors import UsageError
 from vramcast.input_files import LARGEST_RESULT_BYTES, read_json
 from vramcast.outputs import write_file
-from vramcast.trace.calls import OpCalls
+from vramcast.torch_versions import version_of
+from vramcast.trace.calls import OPTIMIZER, OpCalls, parameter_count
 from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse
 from vramcast.trace.schema import BLOCK_EVENTS, EVENT_KINDS, KINDS, Note, StepTrace, TraceError
@@ -47,6 +48,7 @@ _SCALARS: tuple[tuple[str, type], ...] = (
 _LARGEST_SIZE = 2**50
 """Of a block and of a card, in bytes: a thousand times what there is."""
 _LARGEST_TOTAL = 2**62
+_PRIVATE_POOLS = -(1 << 20)  # from here down: streams in private pools, numbered by allocator/private_pools.py
 _MOST_COUNTED = 10**9
 _LONGEST_NAME = 4_000
 _IMPOSSIBLE_NUMBER = re.compile(r"\d{40}")
@@ -124,6 +126,9 @@ def _calls(document: dict[str, Any]) -> OpCalls:
     arguments = tuple(str(item) for item in document["arguments"])
     if any(_IMPOSSIBLE_NUMBER.search(text) for text in arguments):
         raise ValueError("an argument of an op is a number that no op takes")
+    for op, said in zip(document["ops"], arguments, strict=True):
+        if op == OPTIMIZER:
+            parameter_count(said)
     return OpCalls(
         ops=_names(document["ops"]),
         arguments=arguments,
@@ -160,11 +165,12 @@ def _check_ranges(trace: StepTrace) -> None:
     for name, most in (("capacity_bytes", _LARGEST_TOTAL), ("context_bytes", _LARGEST_SIZE)):
         if not 0 <= getattr(trace, name) <= most:
             raise ValueError(f"{name!r} is {getattr(trace, name):,}, which no card has")
+    version_of(trace.torch_version)
     if trace.requested_bytes and max(trace.requested_bytes) > _LARGEST_SIZE:
         raise ValueError("a block is larger than any card")
     if sum(trace.requested_bytes) > _LARGEST_TOTAL:
         raise ValueError("its blocks are larger together than any run's")
-    if trace.stream and min(trace.stream) < 0:
+    if any(_PRIVATE_POOLS < stream < 0 for stream in trace.stream):
         raise ValueError("a block is of a negative stream")
     labels = len(trace.labels)
     for kind, argument in zip(trace.event_kind, trace.event_arg, strict=True):

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from vramcast.virtual_gpu import autocast_rnn
 from vramcast.virtual_gpu.storages import is_virtual_gpu
@@ -54,6 +56,9 @@ linalg_matrix_norm.str_ord sum sum.dim_IntList
 FLOAT32_APPENDED = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
 
 WIDEST = _names("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add")
+
+
+_TRACED = (FakeTensor, FunctionalTensor)
 
 
 class AutocastKernels:
@@ -208,7 +213,10 @@ class AutocastKernels:
 
 
 def _eligible(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and is_virtual_gpu(value)
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return False
+    # While a function is compiled, tensors of another kind stand for those of the card.
+    return value.device.type == "cuda" if isinstance(value, _TRACED) else is_virtual_gpu(value)
 
 
 def _flat(value: Any) -> list[Any]:

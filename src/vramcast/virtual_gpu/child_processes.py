@@ -32,7 +32,7 @@ import torch
 
 from vramcast.errors import CannotPredict, VramcastError
 from vramcast.launchers import read_command
-from vramcast.processes import children_of, end_with_parent, ending_with_this, seconds_of_work
+from vramcast.processes import children_of, end_with_parent, ending_with_this, seconds_of_work, wait_until_idle
 from vramcast.trace import StepTrace
 from vramcast.units import format_gib
 from vramcast.virtual_gpu.failures import assumptions, failure_of
@@ -198,8 +198,12 @@ class Children:
 
                 try:
                     run()
-                except (Enough, CannotPredict, torch.OutOfMemoryError) as error:
-                    self.end_child(None if isinstance(error, Enough) else error)
+                except Enough:
+                    # It would have gone on training: whoever waits for it still waits, and starts others before.
+                    wait_until_idle(self._process, _SECONDS_TO_ANSWER)
+                    self.end_child(None)
+                except (CannotPredict, torch.OutOfMemoryError) as error:
+                    self.end_child(error)
                 except BaseException as error:
                     self._failure = error
                     raise

@@ -32,6 +32,7 @@ class Composites:
             "scaled_dot_product_attention": attention_choice.attention_for(self._machine),
             "batch_norm": batch_norm_choice.batch_norm_for(self._machine.gpu),
             "linear": linear,
+            "ctc_loss.Tensor": ctc_loss,
             "one_hot": one_hot,
             "softmax.int": softmax,
             "log_softmax.int": log_softmax,
@@ -74,6 +75,27 @@ def one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
         num_classes = int(self.max().item()) + 1
     out = torch.zeros((*self.shape, num_classes), dtype=torch.int64, device=self.device)
     return out.scatter_(-1, self.unsqueeze(-1), 1)
+
+
+def ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> torch.Tensor:
+    """at::ctc_loss reads the lengths on the host, whichever device they are on; under a dispatch mode it would leave
+    them where they are, and then divide losses of the card by lengths of the host."""
+    lengths = [_on_host(tensor) for tensor in (input_lengths, target_lengths)]
+    return torch.ops.aten.ctc_loss.IntList(  # type: ignore[no-any-return]
+        log_probs, targets, *lengths, blank, reduction, zero_infinity
+    )
+
+
+def _on_host(lengths: torch.Tensor) -> list[int]:
+    return [int(length) for length in lengths.cpu().flatten().tolist()]
 
 
 def gru_cell(

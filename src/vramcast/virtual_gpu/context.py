@@ -39,6 +39,7 @@ from vramcast.virtual_gpu.allocator_settings import AllocatorSettings
 from vramcast.virtual_gpu.autocast import AutocastKernels
 from vramcast.virtual_gpu.autograd_thread import AutogradThread
 from vramcast.virtual_gpu.cached_tensors import forget_cached_tensors
+from vramcast.virtual_gpu.compiled import Compiler
 from vramcast.virtual_gpu.composites import Composites
 from vramcast.virtual_gpu.device_memory import context_bytes
 from vramcast.virtual_gpu.distributed.world import world_in_environment
@@ -83,6 +84,7 @@ class VirtualGpu:
         self._checkpoints = checkpoints.Checkpoints(self._machine)
         self._autograd_thread = AutogradThread(self._in_autograd_thread)
         self._patches = patches.Patches()
+        self._compiler = Compiler(self._patches, self._machine, lambda: self._modes.dispatch)
         self._exits = ExitStack()
         self._compiled: set[str] = set()
         self._trace: StepTrace | None = None
@@ -180,7 +182,8 @@ class VirtualGpu:
             exits.callback(self._autograd_thread.close)
             exits.callback(self._patches.undo)
             self._install()
-            exits.enter_context(torch.compiler.set_stance("force_eager"))
+            exits.callback(self._compiler.remove)
+            self._compiler.install()
             exits.enter_context(patches.without_warning("Using `torch.compile.module.` when there are global hooks"))
             exits.callback(self._position.remove)
             self._position.install()
@@ -242,7 +245,6 @@ class VirtualGpu:
         put(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
         put(patches.Generator, "active", True)
         put(torch, "Generator", patches.Generator)
-        patches.compile_as_eager(self._patches, self._note_compiled)
         put(
             torch._C,
             "_group_tensors_by_device_and_dtype",
@@ -285,12 +287,10 @@ class VirtualGpu:
     @contextmanager
     def _in_backward(self, fills_gradients: bool) -> Iterator[None]:
         phase = self._position.enter_backward(fills_gradients=fills_gradients)
-        stream = self._ledger.stream
         try:
             with self._modes.functions:
                 yield
         finally:
-            self._ledger.stream = stream
             self._position.leave_backward(phase, fills_gradients=fills_gradients)
 
     @contextmanager

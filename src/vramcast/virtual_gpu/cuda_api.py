@@ -24,7 +24,6 @@ from vramcast.virtual_gpu.one_card import (
     index_of,
 )
 from vramcast.virtual_gpu.patches import CardGenerator
-from vramcast.virtual_gpu.storages import block_of
 from vramcast.virtual_gpu.streams import Event, Stream
 
 if TYPE_CHECKING:
@@ -105,21 +104,26 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         ledger.builder.mark("reset_peak")
 
     def current_stream(device: Any = None) -> Stream:
+        machine.position.follow_stream()
         return streams.setdefault(ledger.stream, Stream(stream_id=ledger.stream))
 
     def set_stream(chosen: Any) -> None:
         if chosen is not None:
-            ledger.stream = chosen.stream_id
             streams[chosen.stream_id] = chosen
+            change_stream(chosen.stream_id)
+
+    def change_stream(number: int) -> None:
+        ledger.stream = number
+        machine.position.node_streams.changed(number)
 
     @contextmanager
     def use_stream(stream: Any) -> Iterator[None]:
-        before = ledger.stream
+        before = current_stream().stream_id
         set_stream(stream)
         try:
             yield
         finally:
-            ledger.stream = before
+            change_stream(before)
 
     def set_fraction(fraction: float, device: Any = None) -> None:
         if not 0 <= fraction <= 1:
@@ -208,7 +212,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "get_gencode_flags": lambda: "",
         "get_sync_debug_mode": lambda: 0,
         "set_sync_debug_mode": nothing,
-        "memory_snapshot": lambda *args, **kwargs: [],
+        "memory_snapshot": lambda *args, **kwargs: _snapshot(allocator)["segments"],
         "memory_usage": lambda device=None: 0,
         "device_memory_used": lambda device=None: context_bytes() + allocator.reserved_bytes,
         "temperature": lambda device=None: 0,
@@ -338,8 +342,10 @@ def install(put: Patches, api: dict[str, Any], machine: Machine) -> None:
     for name in dir(torch.accelerator):
         value = accelerator.get(name, api.get(name))
         if value is not None:
-            put.set(torch.accelerator, name, value)
+            put.set(torch.accelerator, name, _copy(value, name) if isinstance(value, FunctionType) else value)
     put.set(torch.accelerator, "device_index", Device)
+    put.set(torch, "Stream", Stream)
+    put.set(torch, "Event", Event)
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         put.set(torch.cuda.nvtx, name, lambda *args, **kwargs: 0)
     put.set(torch.cuda.nvtx, "range", _nvtx_range)
@@ -347,16 +353,9 @@ def install(put: Patches, api: dict[str, Any], machine: Machine) -> None:
     put.set(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)  # libraries take it from there directly
     if hasattr(torch._C, "_accelerator_setAllocatorSettings"):
         put.set(torch._C, "_accelerator_setAllocatorSettings", api["_set_allocator_settings"])
-    put.set(torch.Tensor, "record_stream", _record_stream)
+    put.set(torch.Tensor, "record_stream", lambda tensor, stream: machine.record_stream(tensor, stream.stream_id))
     legacy_types.install(put)
     cuda_graphs.install(put, machine.graphs)
-
-
-def _record_stream(tensor: torch.Tensor, stream: Any) -> None:
-    """Memory of the card that another stream uses too is not reused before that stream is done with it."""
-    block = block_of(tensor)
-    if block is not None and block.ledger is not None and block.block_id >= 0:
-        block.ledger.record_stream(block, stream.stream_id)
 
 
 def _distinct(api: dict[str, Any]) -> dict[str, Any]:
@@ -365,10 +364,14 @@ def _distinct(api: dict[str, Any]) -> dict[str, Any]:
     distinct = {}
     for name, value in api.items():
         if isinstance(value, FunctionType) and id(value) in seen:
-            value = FunctionType(value.__code__, value.__globals__, name, value.__defaults__, value.__closure__)
+            value = _copy(value, name)
         seen.add(id(value))
         distinct[name] = value
     return distinct
+
+
+def _copy(function: FunctionType, name: str) -> FunctionType:
+    return FunctionType(function.__code__, function.__globals__, name, function.__defaults__, function.__closure__)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from vramcast.virtual_gpu.kernels.sparse import sparse_rule
 from vramcast.virtual_gpu.known_calls import KnownCall, KnownCalls
 from vramcast.virtual_gpu.ledger import Ledger
 from vramcast.virtual_gpu.op_log import OpLog
+from vramcast.virtual_gpu.random_numbers import draws
 from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, sparse_parts
 from vramcast.virtual_gpu.unknown import in_words_of_cuda, no_rule
 
@@ -38,6 +39,10 @@ class DispatchMode(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # the wrapper that would add costs more than the handler itself
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # else nothing is compiled while this mode is on
 
     def __init__(self, ledger: Ledger, machine: Any) -> None:
         super().__init__()
@@ -71,6 +76,8 @@ class DispatchMode(TorchDispatchMode):
         log = self._log
         with torch._C.DisableTorchFunction():
             try:
+                if self.machine.position.node_streams.several:
+                    self.machine.note_gradients_of_other_streams(args)
                 if not log.on:
                     out = handler(func, args, kwargs, None)
                 else:
@@ -176,6 +183,8 @@ class DispatchMode(TorchDispatchMode):
             known = None
         self.enter(func)
         out = self.run_in_place(func, args, kwargs, device, known)
+        if device == HOST and draws(func) and values.known_values(args[0]) is None:
+            self.machine.host_draws.skip(func, args, kwargs)
         self._note_written(func, args, kwargs)
         return out
 

@@ -20,6 +20,9 @@ from vramcast import overlay
 from vramcast.errors import DEFECT, CannotPredict, VramcastError
 from vramcast.virtual_gpu.unknown import is_machinery, is_of_vramcast, short_path, where_raised
 
+_LONGEST = 500
+"""Characters of an error's message that are shown."""
+
 _MOST_NAMED = 5
 """Assumed values that are named with an error."""
 
@@ -35,6 +38,8 @@ _WITHOUT_DATA = re.compile(
 """Words for tensors without data, which exist on the virtual card alone."""
 
 _NO_DRIVER = ("Torch not compiled with CUDA enabled", "Found no NVIDIA driver", "INTERNAL ASSERT FAILED")
+
+_COMPILED_HERE = ("Error building extension", "CUDA_HOME environment variable is not set", "CUDA_HOME does not exist")
 
 _NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
 
@@ -66,13 +71,17 @@ class Failure:
     where: str
     """file:line in the user's code."""
     is_ours: bool
-    remedy: str
-    """What to do about it, in lines of its own; may be empty."""
+    remedy: str = ""
+    """What to do about it, in lines of its own."""
+    needs_a_card: bool = False
+    """Compiled code was to run that only a real card can run."""
 
     def sentence(self, whose: str = "the script") -> str:
         """`whose`: code that failed, where it is not us."""
         if self.is_ours:
             return f"{self.where}: vramcast failed here, not {whose}: {self.reason}"
+        if self.needs_a_card:
+            return f"{self.where}: {whose} cannot be followed beyond this line: {self.reason}"
         return f"{self.where}: {whose} failed: {self.reason}"
 
 
@@ -86,19 +95,26 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             f"\nOn a card this may well run: {DEFECT}; please report what --traceback prints. Until it is mended, "
             "change that line, or leave it out, for the prediction."
         )
-    elif any(phrase in text for phrase in _NEEDS_REAL_CUDA):
+    needs_a_card = not is_ours and any(phrase in text for phrase in (*_NEEDS_REAL_CUDA, *_COMPILED_HERE))
+    if any(phrase in text for phrase in _COMPILED_HERE):
+        remedy += (
+            "\nA CUDA extension is compiled here, which a virtual card could not run: leave it out (many programs have "
+            "an option for PyTorch's own operators), or wrap its calls in torch.library.custom_op and teach vramcast "
+            'what they return with @vramcast.rule("namespace::op").'
+        )
+    elif needs_a_card:
         remedy += (
             "\nA compiled extension looked at the tensor itself. Wrap the call in torch.library.custom_op and teach "
             'vramcast what it returns with @vramcast.rule("namespace::op").'
         )
     elif isinstance(error, ModuleNotFoundError):
         remedy += f"\nvramcast runs the script with {sys.executable}: what the script imports must be installed there."
-    return Failure(reason_of(error), where_in(error, path), is_ours, remedy)
+    return Failure(reason_of(error), where_in(error, path), is_ours, remedy, needs_a_card)
 
 
 def reason_of(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[0][:_LONGEST]}" if lines else type(error).__name__
 
 
 def is_our_failure(error: BaseException) -> bool:

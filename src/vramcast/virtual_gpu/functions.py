@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from vramcast.trace.host import PINNED
 from vramcast.trace.schema import KINDS
 from vramcast.virtual_gpu import host_ops, reads
-from vramcast.virtual_gpu.autograd_streams import run_on_side_stream
 from vramcast.virtual_gpu.dispatch import REAL, DispatchMode
 from vramcast.virtual_gpu.kernels import sparse
 from vramcast.virtual_gpu.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS
@@ -50,11 +49,6 @@ class FunctionMode(TorchFunctionMode):
         self.dispatch = dispatch
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.dispatch.ledger.stream and torch.is_grad_enabled():
-            return run_on_side_stream(self.dispatch.ledger, lambda: self._run(func, args, kwargs))
-        return self._run(func, args, kwargs)
-
-    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         handler = HANDLERS.get(func)
         if handler is not None:
             return handler(self, func, args, kwargs or {})
@@ -169,6 +163,7 @@ class FunctionMode(TorchFunctionMode):
                 dtype=dtype or tensor.dtype,
                 device=device,
                 **({"memory_format": memory_format} if memory_format is not None else {}),
+                **({"non_blocking": True} if options.get("non_blocking") else {}),
             )
         finally:
             self.dispatch.target = before
@@ -225,14 +220,14 @@ def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     dtype = kwargs.get("dtype") or dtype
     copy = kwargs.get("copy", flags[1] if len(flags) > 1 else False)
     options = {"memory_format": kwargs["memory_format"]} if kwargs.get("memory_format") is not None else {}
-    non_blocking = kwargs.get("non_blocking", flags[0] if flags else False)
     if device is None:
         return func(tensor, dtype or tensor.dtype, copy=copy, **options)
     if copy and placement(tensor) == (GPU if device.type == "cuda" else HOST):
         return func(tensor, dtype or tensor.dtype, copy=True, **options)
     if placement(tensor) == REAL and device.type == "cpu" and not tensor.is_meta:
         return func(tensor, device, dtype or tensor.dtype, copy=copy, **options)
-    return mode.move(tensor, device, dtype, non_blocking=bool(non_blocking), **options)
+    non_blocking = bool(kwargs.get("non_blocking", flags[0] if flags else False))
+    return mode.move(tensor, device, dtype, non_blocking=non_blocking, **options)
 
 
 @handles(torch.Tensor.cuda)
@@ -241,8 +236,8 @@ def _cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     chosen = CARD.device if device is None else to_device(device)
     options = {"memory_format": kwargs["memory_format"]} if kwargs.get("memory_format") is not None else {}
     tensor = args[0].data if isinstance(args[0], UninitializedTensorMixin) else args[0]
-    non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
-    return mode.move(tensor, chosen or CARD.device, None, non_blocking=bool(non_blocking), **options)
+    non_blocking = bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
+    return mode.move(tensor, chosen or CARD.device, None, non_blocking=non_blocking, **options)
 
 
 @handles(torch.Tensor.cpu)

@@ -10,6 +10,7 @@ which is then more from step to step.
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ THRESHOLD_BYTES = 1 << 16
 LOOKED_AT = 8
 """Steps before growth is called growth: a queue of the last few batches is full by then."""
 _FIRST_DOUBT = 3
+_LINES_AFTER = 5
+"""Steps; in a longer run the lines of the next few are looked at, where memory has grown until then."""
 _LINES_FROM_BYTES = 1 << 12
 
 
@@ -58,6 +61,10 @@ class Growing:
     def step_ended(self) -> None:
         nodes = torch._C._autograd._get_sequence_nr()
         self._ends.append(_End(self._builder.n_events, self._builder.n_blocks, nodes, self._live_bytes()))
+        if self.steps == LOOKED_AT:
+            self._builder.alloc = self._alloc  # type: ignore[method-assign]
+        elif self.steps == _LINES_AFTER and self._grows():
+            self._builder.alloc = self._alloc_with_line  # type: ignore[method-assign]
 
     def is_to_be_watched(self) -> bool:
         """Each step has left something behind so far, so that a few more are worth a look."""
@@ -66,12 +73,15 @@ class Growing:
         self._builder.alloc = self._alloc_with_line  # type: ignore[method-assign]
         return True
 
-    def growth(self) -> Growth | None:
-        """To be asked in the middle of the program, whose variables are looked at."""
+    def growth(self, *, rising_counts: bool = True) -> Growth | None:
+        """To be asked in the middle of the program, whose variables are looked at. `rising_counts`: what is alive after
+        each step may rise without an end; not where batches come ordered by length."""
         self._builder.alloc = self._alloc  # type: ignore[method-assign]
         if self.steps < LOOKED_AT or not self._grows():
             return None
         builder, alive = self._builder, self._alive()
+        if not rising_counts and not self._is_left_behind(alive):
+            return None
         blocks = [block for left in self._left_behind(alive) for block in left]
         if not self._is_left_behind(alive):  # a buffer that was replaced in the last step
             blocks = [block for block in alive if block >= self._ends[-2].blocks]
@@ -105,8 +115,8 @@ class Growing:
 
     def _left_behind(self, alive: list[int]) -> list[list[int]]:
         """The blocks of each step, but the first and the last, that are alive now."""
-        steps = pairwise(self._ends[:-1])
-        return [[block for block in alive if before.blocks <= block < end.blocks] for before, end in steps]
+        places = [bisect_left(alive, end.blocks) for end in self._ends[:-1]]
+        return [alive[first:last] for first, last in pairwise(places)]
 
     def _alloc_with_line(
         self, requested_bytes: int, op_id: int, module_id: int, phase_id: int, stream: int = 0, shape_id: int = 0

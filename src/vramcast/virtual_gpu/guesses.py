@@ -16,13 +16,14 @@ There are two ways to ask, and what one of them has worked out the other keeps t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.virtual_gpu import samples
+from vramcast.virtual_gpu import samples, small_algebra
+from vramcast.virtual_gpu.origins import Origins
 from vramcast.virtual_gpu.storages import ATTRIBUTE, UNKNOWN_CONTENT, Block, block_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 LIMIT = 1 << 23
 """Most elements of a tensor whose contents are ever worked out for a size."""
-READ_LIMIT = 1 << 20
+READ_LIMIT = 1 << 22
 """Most elements, all that go into it together, for which a value that is read is worked out in full."""
 DEPTH = 150
 """Longest chain of recipes; beyond it a tensor counts as made by a layer."""
@@ -41,6 +42,7 @@ _SMALL = 1 << 12
 """A tensor with no more elements is laid out in full, also where it came of samples."""
 _UNCOUNTED = 1 << 32
 _CPU = torch.device("cpu")
+_HOLDS_TENSORS = (torch.Tensor, list, tuple)
 _OVERWRITES = frozenset({"copy_", "fill_", "zero_"})
 _RANDOM_WRITES = frozenset({"bernoulli_", "exponential_", "log_normal_", "normal_", "random_", "uniform_"})
 _FAILURES = (LookupError, RuntimeError, NotImplementedError, TypeError, ValueError)
@@ -67,14 +69,19 @@ class _Recipe:
     `made_up`: whether random numbers go into it.
     `for_reads`: it serves reads alone. Where a size depends on it, `stand_in` takes its place, if there is one.
     `seed`: of the random numbers that it draws.
+    `draws`: the op itself draws random numbers.
+    `work`: what it costs to work out, in elements of an elementwise op.
     `cached`, `sample`: its contents once they were worked out, in full or as a sample.
     """
 
-    __slots__ = ("cached", "count", "depth", "dtype", "for_reads", "made_up", "sample", "seed", "stand_in")
+    __slots__ = (
+        "cached", "count", "depth", "draws", "dtype", "for_reads", "made_up", "sample", "seed", "stand_in", "work",
+    )  # fmt: skip
 
     def __init__(self, depth: int, dtype: torch.dtype, nbytes: int) -> None:
         self.depth, self.dtype, self.count = depth, dtype, nbytes // dtype.itemsize
-        self.made_up = self.for_reads = False
+        self.work = self.count
+        self.made_up = self.for_reads = self.draws = False
         self.seed = 0
         self.cached: torch.UntypedStorage | None = None
         self.sample: torch.Tensor | None = None
@@ -178,9 +185,14 @@ class _Ingredients:
 
     def __init__(self, args: list[Any], kwargs: dict[str, Any], for_reads: bool) -> None:
         self.args, self.kwargs, self.for_reads = args, kwargs, for_reads
-        recipes = [view.recipe for view in _views([args, kwargs])]
-        self.depth = 1 + max((recipe.depth for recipe in recipes), default=0)
-        self.made_up = any(recipe.made_up for recipe in recipes)
+        depth, made_up = 0, False
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            for view in (value,) if isinstance(value, _View) else _views(value) if isinstance(value, list) else ():
+                recipe = view.recipe
+                made_up = made_up or recipe.made_up
+                if recipe.depth > depth:
+                    depth = recipe.depth
+        self.depth, self.made_up = 1 + depth, made_up
 
 
 class _Result(_Recipe):
@@ -268,7 +280,7 @@ def _shared(tensor: torch.Tensor) -> bool:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """For tensors so small that threads would wait for each other longer than they work."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -311,11 +323,16 @@ def _whole(recipe: _Recipe, done: dict[_Recipe, torch.UntypedStorage]) -> torch.
     if recipe.sample is not None:  # read before
         repeats = -(-recipe.count // recipe.sample.numel())
         return recipe.sample.repeat(repeats)[: recipe.count].clone().untyped_storage()
-    if recipe.for_reads:
-        if recipe.stand_in is None:
-            raise LookupError
-        return recipe.stand_in.work_out(done)
-    return recipe.work_out(done)
+    if not recipe.for_reads:
+        return recipe.work_out(done)
+    if recipe.draws:  # a size may depend on what was drawn as on any other number
+        try:
+            return recipe.work_out(done)
+        except _FAILURES:
+            pass
+    if recipe.stand_in is None:
+        raise LookupError
+    return recipe.stand_in.work_out(done)
 
 
 def _real(value: Any, done: dict[_Recipe, torch.UntypedStorage]) -> Any:
@@ -339,10 +356,9 @@ def _prepare(recipe: _Recipe) -> None:
 
 def _begin_again(recipe: _Recipe) -> None:
     """A chain has become long: its contents are worked out now, and what follows starts from them."""
-    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes(), _one_thread():
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes(), one_thread():
         _prepare(recipe)
-    if recipe.cached is not None:
-        recipe.depth = 0
+    recipe.depth = 0
 
 
 def _cost(recipe: _Recipe, counted: set[_Recipe]) -> int:
@@ -350,7 +366,7 @@ def _cost(recipe: _Recipe, counted: set[_Recipe]) -> int:
     if recipe in counted or recipe.cached is not None:
         return 0
     counted.add(recipe)
-    cost = recipe.count
+    cost = recipe.work
     if recipe.sample is None:
         for view in recipe.views():
             cost += _cost(view.recipe, counted)
@@ -429,15 +445,23 @@ def _sampled(value: Any) -> Any:
 def given(tensor: torch.Tensor, content: torch.Tensor) -> None:
     """Later reads of a tensor see what was given for it, where it is all of its storage."""
     block = block_of(tensor)
-    if block is not None and block.values is None and tensor.is_contiguous() and content.nbytes == block.nbytes:
-        block.recipe = _Known(content.clone().untyped_storage())
+    if block is not None and tensor.is_contiguous() and content.nbytes == block.nbytes:
+        storage = content.clone().untyped_storage()
+        if block.values is not None:
+            block.values = storage
+        else:
+            block.recipe = _Known(storage)
 
 
 class Guesses:
     """Notes recipes while a forward pass runs, and works contents out when they are needed."""
 
-    def __init__(self, position: Position) -> None:
+    def __init__(self, position: Position, engine_is_running: Callable[[], bool]) -> None:
         self._position = position
+        self._engine_is_running = engine_is_running
+        self._origins = Origins(position.ledger)
+        self._seeds: dict[tuple[Any, ...], int] = {}
+        """Of this step's layers, by what they were made of."""
         self._names: dict[int, tuple[str, bool] | None] = {}
         """By the op's address, for the dispatcher keeps every op that it met: its name if it has a recipe, and whether
         that serves reads alone."""
@@ -451,7 +475,8 @@ class Guesses:
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """After an op that makes new tensors."""
-        if self._position.backward_depth:
+        self._origins.note(func, args, kwargs, out)
+        if self._position.backward_depth and self._engine_is_running():
             return
         named = self._name(func)
         if named is None:
@@ -462,6 +487,10 @@ class Guesses:
         outs = out if isinstance(out, (list, tuple)) else (out,)
         if not outs or not isinstance(outs[0], torch.Tensor):
             return
+        work = small_algebra.work(named[0], args, out) if named[0] in small_algebra.OPS else 0
+        if work is None and named[0] not in samples.RULES:
+            self._note_success(func, outs)
+            return
         fresh = []
         for index, tensor in enumerate(outs):
             block = _block_without_recipe(tensor, whole=not named[1])
@@ -469,12 +498,24 @@ class Guesses:
                 fresh.append((index, tensor, block))
         if not fresh:
             return
-        given = self._described(args, kwargs, for_reads=named[1] or outs[0].numel() > LIMIT)
+        for_reads = named[1] or outs[0].numel() > LIMIT or work is None
+        given = self._described(args, kwargs, for_reads=for_reads)
         if given is not None:
             seed = self._seed(counted=False)
             for index, tensor, block in fresh:
                 block.recipe = _Result(func, given, index, tensor)
                 block.recipe.seed = seed
+                block.recipe.work += work or 0
+                if torch.Tag.nondeterministic_seeded in func.tags:
+                    block.recipe.draws = block.recipe.made_up = True
+
+    def _note_success(self, func: Any, outs: Sequence[Any]) -> None:
+        """A factorisation that is not worked out is taken to succeed: its `info` is 0."""
+        for returned, tensor in zip(func._schema.returns, outs, strict=True):
+            block = _block_without_recipe(tensor) if returned.name == "info" else None
+            if block is not None:
+                block.recipe = _Known(torch.zeros(block.nbytes, dtype=torch.uint8).untyped_storage())
+                block.recipe.made_up = True
 
     def _note_norms(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         norm = torch.ops.aten.linalg_vector_norm.default
@@ -491,6 +532,8 @@ class Guesses:
         block = block_of(target) if isinstance(target, torch.Tensor) and target.is_meta else None
         if block is None or target is None:
             return
+        if not self._position.in_optimizer:
+            self._origins.note(func, args, kwargs, target)
         if block.values is not None:
             block.recipe = None
             return
@@ -515,7 +558,8 @@ class Guesses:
         if isinstance(start, _Recipe) and start.for_reads:
             given.for_reads = given.for_reads or start.stand_in is None
         written = _Written(start, func, target, given, block)
-        written.made_up = written.made_up or name in _RANDOM_WRITES
+        written.draws = name in _RANDOM_WRITES
+        written.made_up = written.made_up or written.draws
         written.seed = self._seed(counted=False)
         if written.depth <= DEPTH:
             block.recipe = written
@@ -533,8 +577,9 @@ class Guesses:
     def _described(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, for_reads: bool) -> _Ingredients | None:
         self._for_reads = for_reads
         try:
-            described = [self._describe(arg) for arg in args]
-            named = {name: self._describe(value) for name, value in kwargs.items()}
+            describe = self._describe
+            described = [describe(arg) if isinstance(arg, _HOLDS_TENSORS) else arg for arg in args]
+            named = {name: describe(value) for name, value in kwargs.items()} if kwargs else {}
         except LookupError:
             return None
         given = _Ingredients(described, named, self._for_reads)
@@ -566,23 +611,42 @@ class Guesses:
             if recipe.stand_in is None and _can_be_worked_out(tensor, block):
                 recipe.stand_in = self._layer(tensor, block, counted)
         elif counted and isinstance(recipe, _Layer) and not recipe.counted:
-            recipe.seed, recipe.counted = self._seed(counted), True
+            recipe.seed, recipe.counted = self._seed_of(block, counted), True
         if recipe.for_reads and recipe.stand_in is None:
             self._for_reads = True
-        if recipe.depth >= DEPTH and recipe.count <= _SMALL:
-            _begin_again(recipe)
+        if recipe.depth >= DEPTH:
+            if self._for_reads or recipe.count <= _SMALL or not recipe.dtype.is_floating_point:
+                _begin_again(recipe)
+            else:
+                recipe = block.recipe = self._layer(tensor, block, counted)
         return recipe
 
     def _layer(self, tensor: torch.Tensor, block: Block, counted: bool) -> _Layer:
         counted = counted and _can_be_worked_out(tensor, block)
-        layer = _Layer(tensor.dtype, block.nbytes, self._seed(counted), counted=counted)
+        layer = _Layer(tensor.dtype, block.nbytes, self._seed_of(block, counted), counted=counted)
         layer.for_reads = not _can_be_worked_out(tensor, block)
         return layer
 
-    def _seed(self, counted: bool) -> int:
+    def _seed_of(self, block: Block, counted: bool) -> int:
+        """The same for a layer that is evaluated again on the same data."""
+        self._begin_step()
+        if block.origin is None:
+            return self._seed(counted)
+        key = (counted, block.nbytes, block.origin)
+        seed = self._seeds.get(key)
+        if seed is None:
+            seed = self._seeds[key] = self._seed(counted)
+        return seed
+
+    def _begin_step(self) -> None:
         # Each step's layers compute the same: what is asked of them then does not change from step to step.
         if self._of_step != self._position.steps_done:
             self._counted, self._uncounted, self._of_step = 0, 0, self._position.steps_done
+            self._seeds.clear()
+            self._origins.begin_step()
+
+    def _seed(self, counted: bool) -> int:
+        self._begin_step()
         if counted:
             self._counted += 1
             return self._counted
@@ -604,7 +668,8 @@ class Guesses:
         self.made_up = given.made_up
         done: dict[_Recipe, torch.UntypedStorage] = {}
         try:
-            return _real(given.args, done), _real(given.kwargs, done)
+            with one_thread():
+                return _real(given.args, done), _real(given.kwargs, done)
         except _FAILURES:
             return None
 
@@ -617,7 +682,7 @@ class Guesses:
         with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
             if not isinstance(view, _View):
                 return tensor
-            with _one_thread():
+            with one_thread():
                 _prepare(view.recipe)
             self.made_up = view.recipe.made_up
             return view.read()
@@ -629,7 +694,7 @@ def _name(func: Any) -> tuple[str, bool] | None:
     plain = name.removeprefix("aten::")
     if not name.startswith("aten::"):
         return None
-    if plain in _SIMPLE or plain.removesuffix("_") in _SIMPLE:
+    if plain in _SIMPLE or plain.removesuffix("_") in _SIMPLE or plain in small_algebra.OPS:
         return plain, False
     if plain == "_foreach_norm" or plain in _RANDOM_WRITES or samples.has_rule(func, plain):
         return plain, True

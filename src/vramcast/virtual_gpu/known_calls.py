@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from vramcast.virtual_gpu.simple_outputs import SimpleOutputs
 from vramcast.virtual_gpu.storages import ATTRIBUTE
 
 _Tensor = torch.Tensor
@@ -48,6 +49,7 @@ class KnownCalls:
         self._never: set[int] = set()
         """Ops whose outputs are not simply new tensors."""
         self._writes_contents: dict[int, bool] = {}
+        self._simple = SimpleOutputs()
 
     def of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KnownCall | None:
         """None where an argument has no shape yet (of a lazy module), or cannot be hashed."""
@@ -82,11 +84,18 @@ class KnownCalls:
                 return func(*args, **kwargs)
         if known.made is not None:
             return _make(known.made)
+        if not known.exact:
+            return func(*args, **kwargs)
+        simple = self._simple.known(func, args, kwargs)
+        if simple is not None:
+            known.made = (_Tensor, *simple)
+            return _make(known.made)
         out = func(*args, **kwargs)
-        if known.exact:
-            known.made = _spec(out)
-            if known.made is None:
-                self._never.add(id(func))
+        known.made = _spec(out)
+        if known.made is None:
+            self._never.add(id(func))
+        else:
+            self._simple.learn(func, args, kwargs, out)
         return out
 
     def run_in_place(

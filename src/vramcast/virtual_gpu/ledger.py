@@ -11,12 +11,13 @@ import torch
 
 from vramcast.allocator import CachingAllocator, OutOfMemory
 from vramcast.allocator.private_pools import emptied, given_up, stream_in_pool
-from vramcast.allocator.trials import trial_label, try_out
+from vramcast.allocator.stream_uses import USED_ELSEWHERE
+from vramcast.allocator.trials import Trial, try_out
 from vramcast.trace import TraceBuilder
 from vramcast.trace.builder import KIND_ID
 from vramcast.trace.host import PAGEABLE, HostLog
 from vramcast.virtual_gpu import streams
-from vramcast.virtual_gpu.storages import GPU, HOST, HOST_ATTRIBUTE, Block, HostBlock, attach
+from vramcast.virtual_gpu.storages import GPU, HOST, HOST_ATTRIBUTE, Block, HostBlock, attach, block_of
 
 WEIGHTS = KIND_ID["weights"]
 GRADIENTS = KIND_ID["gradients"]
@@ -57,10 +58,18 @@ class Ledger:
         # at work; it then waits until that is done.
         self._lock = threading.RLock()
         self._busy = False
-        self._waiting: list[tuple[int, int, set[int] | None]] = []
+        self._waiting: list[tuple[int, int]] = []
+        self._used_elsewhere: dict[int, set[int]] = {}
+        """Blocks that other streams use, and these."""
         self.timeline = streams.begin()
         self._unfinished: list[tuple[list[tuple[int, int]], int]] = []
         """Freed, but used on other streams: the events to wait for, and the block."""
+
+    def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
+        """`tensor.record_stream`: its memory is only free again when that stream is done with it, too."""
+        block = block_of(tensor)
+        if block is not None and block.block_id >= 0 and self.builder.stream_of(block.block_id) != stream:
+            self._used_elsewhere.setdefault(block.block_id, set()).add(stream)
 
     def allocate(self, nbytes: int, shape: int = 0) -> tuple[int, int]:
         """Book `nbytes` on the card: (block id, address). Zero bytes take nothing, as on CUDA."""
@@ -109,32 +118,30 @@ class Ledger:
             self.allocator.give_up_pool(pool, at_once=at_once)
             self.builder.mark("mark", emptied(pool) if at_once else given_up(pool))
 
-    def record_stream(self, block: Block, stream: int) -> None:
-        """The block is used on that stream too."""
-        if stream != self.builder.stream_of(block.block_id):
-            block.used_on = {*(block.used_on or ()), stream}
-
     def wait_for_stream(self) -> None:
         """The host waits for what the current stream was given: it copies or reads."""
         if self._unfinished:
             self.timeline.finish_stream(self.stream)
 
-    def release(self, block_id: int, address: int, used_on: set[int] | None = None) -> None:
+    def release(self, block_id: int, address: int) -> None:
         if not self.open or sys.is_finalizing():
             return
         if self._busy or not self._lock.acquire(blocking=False):
-            self._waiting.append((block_id, address, used_on))
+            self._waiting.append((block_id, address))
             return
         try:
-            self._free(block_id, address, used_on)
+            self._free(block_id, address)
             if self._waiting:
                 self._release_waiting()
         finally:
             self._lock.release()
 
-    def _free(self, block_id: int, address: int, used_on: set[int] | None) -> None:
+    def _free(self, block_id: int, address: int) -> None:
         self._busy = True
         self.allocator.free(address)
+        used_on = self._used_elsewhere.pop(block_id, None) if self._used_elsewhere else None
+        if used_on:
+            self.builder.mark("mark", USED_ELSEWHERE)
         self.builder.free(block_id)
         if used_on:
             events = [(stream, self.timeline.record(stream)[stream]) for stream in sorted(used_on)]
@@ -206,8 +213,7 @@ class Ledger:
             if kind is not None and block.block_id >= 0:
                 self.builder.set_kind(block.block_id, kind)
             if old[0] >= 0:
-                self.release(*old, block.used_on)
-                block.used_on = None
+                self.release(*old)
         if block.host is not None or (block.device == HOST and not block.nbytes):
             block.host = HostBlock(self.host, nbytes, self.host_where, self.host_kind) if self.open and nbytes else None
         block.nbytes = nbytes
@@ -226,13 +232,13 @@ class Ledger:
             for block_id, address in reversed(held):
                 self.release(block_id, address)
 
-    def try_out(self, sizes: tuple[int, ...]) -> None:
-        """Memory that a library takes if there is room, the largest first, and gives back at once."""
+    def try_out(self, trial: Trial) -> None:
+        """Memory that a library takes if there is room, and gives back at once."""
         with self._lock:
             self._busy = True
             try:
-                try_out(self.allocator, sizes, self.stream)
-                self.builder.mark("mark", trial_label(sizes))
+                try_out(self.allocator, trial, self.stream)
+                self.builder.mark("mark", trial.label)
             finally:
                 self._busy = False
             self._release_waiting()

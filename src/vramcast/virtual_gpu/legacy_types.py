@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.patches import Patches
@@ -45,24 +46,30 @@ def install(put: Patches) -> None:
         # Its module and name are what torch.Tensor.type(...) reads.
         kind = _CardTensorType(name, (), {"dtype": dtype, "__module__": "torch.cuda"})
         put.set(torch.cuda, name, kind)
-    put.set(torch, "set_default_tensor_type", _default_setter(put, torch.set_default_tensor_type))
-
-
-def _default_setter(put: Patches, original: Any) -> Any:
-    """The default type decides for factory functions, as a default device does, and for `torch.Tensor(...)`."""
     default: list[_CardTensorType] = []
-    new = torch.Tensor.__new__
+    put.set(torch, "set_default_tensor_type", _default_setter(default, torch.set_default_tensor_type))
+    put.set(torch.Tensor, "__new__", staticmethod(_constructor(default, torch.Tensor.__new__)))
+
+
+def _constructor(default: list[_CardTensorType], new: Any) -> Any:
+    """`torch.Tensor(...)` makes what the default type says. A subclass without a constructor of its own
+    (`class Bias(torch.Tensor)`) is made on the host, and PyTorch cannot make one under a dispatch mode."""
 
     def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if default and cls is torch.Tensor and not kwargs:
-            return default[0](*args)
-        return new(cls, *args, **kwargs)
+        if cls is not torch.Tensor:
+            with _disable_current_modes():
+                return new(cls, *args, **kwargs)
+        return default[0](*args) if default and not kwargs else new(cls, *args, **kwargs)
+
+    return __new__
+
+
+def _default_setter(default: list[_CardTensorType], original: Any) -> Any:
+    """The default type decides for factory functions, as a default device does, and for `torch.Tensor(...)`."""
 
     def set_default_tensor_type(t: Any) -> None:
         name = t if isinstance(t, str) else f"{t.__module__}.{t.__name__}"
         if ".cuda." in name:
-            if not default:
-                put.set(torch.Tensor, "__new__", staticmethod(__new__))
             default[:] = [getattr(torch.cuda, name.rpartition(".")[2])]
             torch.set_default_dtype(default[0].dtype)
             torch.set_default_device("cuda")

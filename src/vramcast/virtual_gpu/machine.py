@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vramcast.allocator.driver_events import CUBLAS_HANDLE, CUDNN_HANDLE
+from vramcast.allocator.trials import Trial
 from vramcast.torch_versions import KEPT_LT_WORKSPACE
 from vramcast.virtual_gpu.cuda_graphs import CudaGraphs
 from vramcast.virtual_gpu.distributed.nccl import Communicators
@@ -19,6 +20,7 @@ from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.ledger import INPUTS, Ledger
 from vramcast.virtual_gpu.op_log import OpLog
 from vramcast.virtual_gpu.position import Position
+from vramcast.virtual_gpu.random_numbers import CardDraws, HostDraws
 from vramcast.virtual_gpu.storages import block_of
 from vramcast.virtual_gpu.unknown import UnknownKernel, caller
 from vramcast.virtual_gpu.workspace_rules import WorkspaceRules
@@ -33,6 +35,9 @@ OLD_CUDNN = (
     "folder of its own and name it: pip install --target FOLDER nvidia-cudnn-cu12 nvidia-cublas-cu12; "
     "export VRAMCAST_CUDNN=FOLDER"
 )
+
+_MOST_PASSED_CHECKS = 2000
+"""In one step."""
 
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
@@ -79,7 +84,7 @@ class Machine:
         self._dropout_state: torch.Tensor | None = None
         self.libraries = Libraries()
         self.communicators = Communicators()
-        self.guesses = Guesses(position)
+        self.guesses = Guesses(position, self.engine_is_running)
         self.graphs = CudaGraphs(ledger, position, self.note)
         self._assumed: dict[tuple[str, str], str] = {}
         """What was said of each line that reads an unknown value."""
@@ -87,6 +92,10 @@ class Machine:
         """By line, in the order of the latest reads: what it was told last."""
         self.given_values = GivenValues()
         self.failed_op: FailedOp | None = None
+        self.host_draws = HostDraws()
+        self.card_draws = CardDraws()
+        self._passed_checks = [0, 0]
+        """The step, and the checks that were taken as passed in it."""
         self.unknown_kernels: list[UnknownKernel] = []
         """Errors raised so far: the program may have swallowed one."""
         self.initialize: Callable[[], None] = lambda: None
@@ -144,10 +153,13 @@ class Machine:
         kept = self._plans.get(key)
         if kept is not None and self._has_memory(kept):
             return
-        if kept is None and benchmark:
-            self.ledger.try_out(self.workspaces.benchmarked(problem))
+        plans: Iterable[int] = self.workspaces.convolution(problem)
+        if benchmark:
+            found = self.workspaces.benchmark(problem)
+            self.ledger.try_out(Trial(found.tried_bytes, found.by_speed_bytes[0], found.largest_timed_bytes))
             self.empty_cache()
-        for workspace_bytes in self.workspaces.convolution(problem):
+            plans = found.by_speed_bytes
+        for workspace_bytes in plans:
             if self._has_memory(workspace_bytes):
                 self._plans[key] = workspace_bytes
                 return
@@ -183,6 +195,23 @@ class Machine:
         self.ledger.timeline.finish_all()
         self.ledger.builder.mark("synchronize")
 
+    def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
+        """When the memory can be had again depends on the time of what runs from here on."""
+        self.op_log.start()
+        self.ledger.record_stream(tensor, stream)
+
+    def note_gradients_of_other_streams(self, args: tuple[Any, ...]) -> None:
+        """Autograd itself calls record_stream where a node hands a gradient to a node of another stream
+        (InputBuffer::add)."""
+        if not self.position.backward_depth:
+            return
+        self.position.follow_stream()
+        for value in args:
+            if isinstance(value, torch.Tensor) and value.is_meta:
+                block = block_of(value)
+                if block is not None and self.position.made_in_backward(block.block_id):
+                    self.record_stream(value, self.ledger.stream)
+
     def note_input(self, tensor: torch.Tensor) -> None:
         block = block_of(tensor)
         if block is not None and block.block_id >= 0:
@@ -204,6 +233,14 @@ class Machine:
         self.assumed_values[where] = assumed
         text = self._assumed.setdefault((what, where), f"{what}: assumed {assumed}")
         self.ledger.builder.note("unknown value", text, where)
+
+    def may_pass_check(self) -> bool:
+        """Whether a check may still be taken as passed: a loop that only a failing check ends must end."""
+        step = self.position.steps_done
+        if self._passed_checks[0] != step:
+            self._passed_checks = [step, 0]
+        self._passed_checks[1] += 1
+        return self._passed_checks[1] <= _MOST_PASSED_CHECKS
 
     def note(self, topic: str, text: str, where: Any = None) -> None:
         self.ledger.builder.note(topic, text, where)

@@ -29,6 +29,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any, bool]] = []
+        self._away: list[tuple[Any, str, Any, Any, bool]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         had = name in vars(owner)
@@ -44,11 +45,43 @@ class Patches:
 
     def undo(self) -> None:
         while self._undo:
-            owner, name, value, had = self._undo.pop()
-            if had:
-                setattr(owner, name, value)
-            else:
-                delattr(owner, name)
+            _put_back(*self._undo.pop())
+
+    @contextmanager
+    def suspended(self, keep: Callable[[Any, str], bool]) -> Iterator[None]:
+        """Inside, everything is as it was before, except what is to be kept."""
+        away = []
+        for owner, name, value, had in reversed(self._undo):
+            if not keep(owner, name):
+                away.append((owner, name, vars(owner)[name], value, had))
+                _put_back(owner, name, value, had)
+        before, self._away = self._away, away
+        try:
+            yield
+        finally:
+            self._away = before
+            for owner, name, ours, *_ in reversed(away):
+                setattr(owner, name, ours)
+
+    @contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Inside `suspended`, what was put away is back."""
+        away, self._away = self._away, []
+        for owner, name, ours, *_ in reversed(away):
+            setattr(owner, name, ours)
+        try:
+            yield
+        finally:
+            self._away = away
+            for owner, name, _, value, had in away:
+                _put_back(owner, name, value, had)
+
+
+def _put_back(owner: Any, name: str, value: Any, had: bool) -> None:
+    if had:
+        setattr(owner, name, value)
+    else:
+        delattr(owner, name)
 
 
 @contextmanager

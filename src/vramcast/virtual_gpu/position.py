@@ -19,9 +19,8 @@ from vramcast.trace.schema import KINDS
 from vramcast.virtual_gpu.activations import Activations
 from vramcast.virtual_gpu.containers import all_of
 from vramcast.virtual_gpu.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS, Ledger
+from vramcast.virtual_gpu.node_streams import LAST_NUMBER, NodeStreams
 from vramcast.virtual_gpu.storages import GPU, Block, block_of
-
-_LAST_SEQUENCE = 2**64 - 1  # AccumulateGrad nodes: no forward op made them
 
 
 class Position:
@@ -51,6 +50,9 @@ class Position:
         self._change_module: list[int] = [self._outside]
         self._last_number = -1
         self._last_module = self._outside
+        self.node_streams = NodeStreams()
+        self._stream_of_caller = 0
+        self._first_backward_block = 0
         self.backward_depth = 0
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._steps: dict[int, int] = {}
@@ -211,15 +213,35 @@ class Position:
             node = torch._C._current_autograd_node()
             if node is not None:
                 number = node._sequence_nr()
-                if number != self._last_number and number != _LAST_SEQUENCE:
+                if number != self._last_number and number != LAST_NUMBER:
                     self._last_number = number
                     self._last_module = self._change_module[bisect_right(self._changes, number) - 1]
+                if self.node_streams.several:
+                    self._take_stream_of(node)
             ledger.module = self._last_module
+
+    def follow_stream(self) -> None:
+        """Called where the program asks for the current stream: in backward, a hook may before any op runs."""
+        if self.backward_depth and self.node_streams.several:
+            node = torch._C._current_autograd_node()
+            if node is not None:
+                self._take_stream_of(node)
+
+    def made_in_backward(self, block: int) -> bool:
+        """Whether the backward pass that runs now has made a block."""
+        return block >= self._first_backward_block
+
+    def _take_stream_of(self, node: Any) -> None:
+        stream = self.node_streams.entered(node)
+        if stream is not None:
+            self.ledger.stream = stream
 
     def enter_backward(self, *, fills_gradients: bool) -> int:
         """`fills_gradients`: not torch.autograd.grad, which code calls to compute a loss."""
         if not self.backward_depth:
             self.activations.begin_backward()
+            self._stream_of_caller = self.ledger.stream
+            self._first_backward_block = self.ledger.builder.n_blocks
             self._optimizer_depth = 0  # a step that failed did not say that it ended
             if fills_gradients:
                 self.mark(calls.BACKWARD)
@@ -236,6 +258,8 @@ class Position:
         self.ledger.phase = phase
         if not self.backward_depth:
             self.activations.end_backward()
+            self.node_streams.left()
+            self.ledger.stream = self._stream_of_caller
             if not any(self._steps.values()):  # else the optimizers' steps classify the gradients
                 for root in _alive(self._roots):
                     self._classify_module(root)

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from vramcast.virtual_gpu import checks
 from vramcast.virtual_gpu.storages import known_values
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.machine import Machine
+
+
+def known(machine: Machine, tensor: torch.Tensor) -> torch.Tensor | None:
+    """Contents that need not be made up: those that the user has given for this line, or those of the data."""
+    given = machine.given_values.read(tensor)
+    return known_values(tensor) if given is None else given
 
 
 def look(machine: Machine, tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
@@ -35,9 +42,22 @@ def read(machine: Machine, tensor: torch.Tensor, what: str) -> torch.Tensor:
     """The same, with a note of `what` is done where the contents are made up."""
     machine.ledger.wait_for_stream()
     content, made_up = look(machine, tensor)
-    if made_up:
-        machine.note_unknown_read(what, _in_words(content))
+    if not made_up:
+        return content
+    assumed = _in_words(content)
+    if content.dtype == torch.bool and content.numel() == 1:
+        answer, assumed = truth(machine, bool(content.item()))
+        content = torch.full(content.shape, answer)
+    machine.note_unknown_read(what, assumed)
     return content
+
+
+def truth(machine: Machine, made_up: bool) -> tuple[bool, str]:
+    """A made-up truth value as the program is told, and in words: where the program checks it, it passes the check."""
+    wanted = checks.wanted()
+    if wanted is None or wanted == made_up or not machine.may_pass_check():
+        return made_up, repr(made_up)
+    return wanted, f"{wanted!r}, with which the check passes"
 
 
 def _in_words(content: torch.Tensor) -> str:

@@ -15,11 +15,11 @@ from vramcast.gpus import GpuSpec
 from vramcast.memory import Prediction
 from vramcast.virtual_gpu.captures import Captures
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
-from vramcast.virtual_gpu.failures import explain
+from vramcast.virtual_gpu.failures import explain, where_in
 from vramcast.virtual_gpu.library_stages import stages_ahead
 from vramcast.virtual_gpu.program import Program, changed_environment
 from vramcast.virtual_gpu.script_ending import ScriptEnding
-from vramcast.virtual_gpu.stopping import USUAL_STEPS, Stopping, counted
+from vramcast.virtual_gpu.stopping import USUAL_STEPS, Stopping, Until, counted
 from vramcast.virtual_gpu.swallowed import Swallowed
 
 Progress = Callable[[str], None]
@@ -37,13 +37,14 @@ def run_script(
     environment: Mapping[str, str] | None = None,
     removed: Sequence[str] = (),
     steps: int | None = 3,
+    until: Until | None = None,
     allocator_conf: str | None = None,
     limit_bytes: int | None = None,
     assume: Sequence[Assumption] = (),
     progress: Progress = _silent,
 ) -> Prediction:
     """Run `path` as `python path *argv` would, on a virtual `gpu`, until every optimizer has made `steps` steps, or to
-    its end (None).
+    its end (None), or for as long as `until` says.
 
     `is_module`: `path` is the name of a module, to be run as by `python -m`.
     `environment`, `removed`: variables that a launcher sets, and those that it takes away.
@@ -58,7 +59,7 @@ def run_script(
         )
         card.assume(assume)
         try:
-            run_program_on(card, program, steps=steps, progress=progress)
+            run_program_on(card, program, steps=steps, until=until, progress=progress)
         finally:
             card.check_assumptions()
     if card.unknown_kernels:  # the script caught the error and went another way than it would on the card
@@ -67,13 +68,28 @@ def run_script(
 
 
 def run_script_on(
-    card: VirtualGpu, path: str, argv: Sequence[str] = (), *, steps: int | None = 3, progress: Progress = _silent
+    card: VirtualGpu,
+    path: str,
+    argv: Sequence[str] = (),
+    *,
+    steps: int | None = 3,
+    until: Until | None = None,
+    progress: Progress = _silent,
 ) -> bool:
     """The same on a card that was not used yet; true when the script ended because memory was refused."""
-    return run_program_on(card, Program(path, argv), steps=steps, progress=progress)
+    return run_program_on(card, Program(path, argv), steps=steps, until=until, progress=progress)
 
 
-def run_program_on(card: VirtualGpu, program: Program, *, steps: int | None = 3, progress: Progress = _silent) -> bool:
+def run_program_on(
+    card: VirtualGpu,
+    program: Program,
+    *,
+    steps: int | None = 3,
+    until: Until | None = None,
+    progress: Progress = _silent,
+) -> bool:
+    if until is not None:
+        steps = None
     script, path = program.unreached, program.path
     swallowed = Swallowed(card, path)
 
@@ -85,7 +101,12 @@ def run_program_on(card: VirtualGpu, program: Program, *, steps: int | None = 3,
 
     captures = Captures(path)
     stopping = Stopping(
-        card, steps, capture_is_ahead=captures.is_ahead, before_end=note_what_is_ahead, progress=progress
+        card,
+        steps,
+        until=until,
+        capture_is_ahead=captures.is_ahead,
+        before_end=note_what_is_ahead,
+        progress=progress,
     )
     card.log_ops(after_steps=(USUAL_STEPS if steps is None else steps) - 1)
 
@@ -109,10 +130,13 @@ def run_program_on(card: VirtualGpu, program: Program, *, steps: int | None = 3,
                 raise
             failure = None
             stopping.interrupted()
+    if stopping.failure is not None:
+        raise stopping.failure
     if ending.children.account_for(failure):
         return True
     if isinstance(failure, torch.OutOfMemoryError):
         card.end_at_last_refusal()
+        _note_refusal(card, stopping, where_in(failure, path))
     elif failure is not None and not card.trace().ends_refused:
         raise explain(failure, path, counted(stopping.fewest), card.assumed_values)
     if stopping.reason and not card.trace().n_blocks:
@@ -127,6 +151,11 @@ def run_program_on(card: VirtualGpu, program: Program, *, steps: int | None = 3,
                 )
         note_what_is_missing(failure is not None)
     return failure is not None
+
+
+def _note_refusal(card: VirtualGpu, stopping: Stopping, where: str) -> None:
+    text = f"the script ends here in step {stopping.fewest + 1:,}"
+    card.note("out of memory", "; ".join(filter(None, (text, stopping.refused_with))), where)
 
 
 @contextmanager

@@ -282,6 +282,16 @@ def _alike(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size)
     return func(*elements_of(args), **elements_of(kwargs))
 
 
+@rule("binomial", "native_dropout", "poisson", "_standard_gamma")
+def _drawn(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    return func(*elements_of(args), **elements_of(kwargs))
+
+
+@rule("_sample_dirichlet")
+def _shares(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    return func(*elements_of(args), **elements_of(kwargs)) * (SIZE / size[-1])
+
+
 @rule("zeros", "ones", "full", "rand", "randn", "randint", "new_zeros", "new_ones", "new_full")
 def _made(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
     name = func._schema.name.rpartition("::")[2].removeprefix("new_")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from enum import Enum
 from types import FrameType
-from typing import Any
 
-import torch
-import torch.utils.data
-
+from vramcast.errors import CannotPredict
 from vramcast.virtual_gpu.context import VirtualGpu
 from vramcast.virtual_gpu.growing import Growing
-from vramcast.virtual_gpu.patches import Patches
+from vramcast.virtual_gpu.longest_batches import LongestBatches
 from vramcast.virtual_gpu.script_ending import Enough
+from vramcast.virtual_gpu.training_loader import Pass, TrainingLoader
 
 _PATIENCE = 50
 """With several optimizers each should make its steps; one that lags by this factor is waited for no longer."""
@@ -47,10 +46,23 @@ MOST_EVENTS = 10_000_000
 """Of a whole run: about 2 GB of this computer's memory."""
 
 
+OWN_STEPS = 2
+"""Steps that a script makes with its own batches before it is given the longest: its optimizer has state by then."""
+
+
+class Until(Enum):
+    """What a run is to show, where that is not a number of steps."""
+
+    EPOCH = "--epoch"
+    """One epoch of the training loader, and what follows it up to the first backward pass of the next."""
+    LONGEST = "--longest"
+    """The longest batches of that epoch."""
+
+
 class Stopping:
     """Counts steps and passes, and ends the script when there are enough.
 
-    `steps`: so many of each optimizer; None for all that the script makes.
+    `steps`: so many of each optimizer; None for all that the script makes, or up to what `until` says.
     `capture_is_ahead`: whether the script is going to capture a CUDA graph.
     `before_end`: called in the middle of the script just before it is ended.
     `progress`: told how far it is, after each step.
@@ -61,12 +73,18 @@ class Stopping:
         card: VirtualGpu,
         steps: int | None,
         *,
+        until: Until | None = None,
         capture_is_ahead: Callable[[], bool] = lambda: False,
         before_end: Callable[[FrameType], None] = lambda frame: None,
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._card = card
         self._wanted = steps
+        self._until = until
+        self._loader = TrainingLoader(self._count_batch, remember_random_state=until is Until.LONGEST)
+        self._longest: LongestBatches | None = None
+        self.failure: CannotPredict | None = None
+        """Why what was asked for cannot be shown."""
         self._capture_is_ahead = capture_is_ahead
         self._before_end = before_end
         self._progress = progress
@@ -93,10 +111,12 @@ class Stopping:
         if self.fewest > before:
             self._end_of_round()
         if self._wanted is None:
-            if self.fewest == USUAL_STEPS:
+            if self.fewest == USUAL_STEPS and self._until is not Until.LONGEST:
                 self._card.note_ops(False)  # one step is enough for its time
             if self._card.builder.n_events > MOST_EVENTS:
                 self._stop("steps", f"stopped after {counted(self.fewest)}: the trace has become too long")
+            if self._until is not None:
+                self._follow_loader()
             return
         patience = _PATIENCE if self._lagging else _PATIENCE_UNSEEN if len(stepping) < len(steps) else 1
         if max(stepping) >= wanted * patience:
@@ -114,6 +134,8 @@ class Stopping:
     def _count_backward(self) -> None:
         self._forward_passes = 0
         self._backward_passes += 1
+        if self._until is Until.EPOCH and self._loader.epoch_has_ended:
+            self._stop()
         if self._wanted is None or self.fewest:
             return
         if self._card.optimizers:
@@ -138,22 +160,49 @@ class Stopping:
         if self._wanted is not None and self._batches >= BATCHES:
             self._stop("steps", f"stopped after {BATCHES:,} batches of a DataLoader without a forward pass")
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """While the script runs."""
-        iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
-        following = iterator.__next__
+    def _follow_loader(self) -> None:
+        """After each step of a run that goes by the loader."""
+        self._loader.step_made()
+        training = self._loader.training
+        if training is None:
+            if self.fewest >= USUAL_STEPS:
+                name = self._until.value if self._until is not None else ""
+                self._give_up(
+                    f"{name}: after {counted(self.fewest)} the script has taken no batch from a DataLoader of "
+                    "PyTorch's, so there is no epoch to follow. --steps N or --whole runs it"
+                )
+        elif self._until is Until.EPOCH:
+            if self._loader.epoch_has_ended:
+                self._stop()
+        elif self._longest is None:
+            if self.fewest >= OWN_STEPS:
+                self._choose_batches(training)
+        elif self._longest.given >= self._longest.planned:
+            self._stop("longest batches", self._longest.summary)
+        elif self._longest.only_the_longest_is_left:
+            self._card.note_ops(True)  # the time of a step is that of the longest
 
-        def __next__(batches: Any) -> Any:
-            self._count_batch()
-            return following(batches)
-
-        patches = Patches()
-        patches.set(iterator, "__next__", __next__)
+    def _choose_batches(self, training: Pass) -> None:
+        self._card.note_ops(False)
         try:
-            yield
-        finally:
-            patches.undo()
+            self._longest = LongestBatches(training, self._progress)
+        except CannotPredict as error:
+            self._give_up(str(error))
+        else:
+            self._loader.choose = self._longest.give
+
+    def _give_up(self, why: str) -> None:
+        self.failure = CannotPredict(why)
+        self._stop()
+
+    def watched(self) -> AbstractContextManager[None]:
+        """While the script runs."""
+        return self._loader.followed()
+
+    @property
+    def refused_with(self) -> str:
+        """Which batch it was that memory ran out with, where that is known."""
+        return "" if self._longest is None else self._longest.at_work
 
     def _end_of_round(self) -> None:
         self._growing.step_ended()
@@ -177,7 +226,8 @@ class Stopping:
         if topic:
             self._card.note(topic, text)
         self.reason = text
-        self._card.growth = self._growing.growth()
+        if self._until is not Until.LONGEST:
+            self._card.growth = self._growing.growth(rising_counts=self._until is None)
         self._before_end(sys._getframe(1))
         self.stopped = True
         raise Enough
@@ -203,6 +253,11 @@ class Stopping:
             return
         if not self.fewest and not self._growing.steps:
             self._card.note("steps", "the script made no optimizer step: gradients and optimizer state may be missing")
+        elif self._until is Until.LONGEST:
+            given = "none" if self._longest is None else f"{self._longest.given:,} of {self._longest.planned:,}"
+            self._card.note(
+                "steps", f"the script ended after {counted(self.fewest)}, with {given} of the batches to run"
+            )
         elif self._lagging and self._wanted is not None:
             made = counted(self.fewest)
             self._card.note("steps", f"the script ended after {made}; {self._wanted} were asked for")

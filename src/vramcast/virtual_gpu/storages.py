@@ -46,11 +46,11 @@ class Block:
     """One storage without data. `values` is a real CPU storage of the same size where the content is known.
 
     `recipe`: how the content came about (see guesses.py), where it is not known but can be made up.
-    `used_on`: other streams that use it, where the program says so.
     `host`: what it takes of the computer's memory, where it lies there and is counted.
+    `data`, `origin`: which data went into it, and what made it (see origins.py).
     """
 
-    __slots__ = ("address", "block_id", "device", "host", "ledger", "nbytes", "recipe", "used_on", "values")
+    __slots__ = ("address", "block_id", "data", "device", "host", "ledger", "nbytes", "origin", "recipe", "values")
 
     def __init__(self, ledger: Ledger | None, device: int, nbytes: int, block_id: int, address: int) -> None:
         self.ledger = ledger
@@ -61,11 +61,12 @@ class Block:
         self.values: torch.UntypedStorage | None = None
         self.recipe: Any = None
         self.host: HostBlock | None = None
-        self.used_on: set[int] | None = None
+        self.data = 0
+        self.origin: Any = None
 
     def __del__(self) -> None:
         if self.ledger is not None and self.block_id >= 0:
-            self.ledger.release(self.block_id, self.address, self.used_on)
+            self.ledger.release(self.block_id, self.address)
 
 
 def block_of(tensor: torch.Tensor) -> Block | None:

@@ -60,7 +60,7 @@ class Swallowed:
         failed = self._card.failed_op
         if failed is None:
             return None
-        return _Caught(Failure(failed.reason, failed.where, failed.is_ours, ""), True, failed.n_blocks)
+        return _Caught(Failure(failed.reason, failed.where, failed.is_ours), True, failed.n_blocks)
 
 
 def _through_torch(error: BaseException) -> bool:

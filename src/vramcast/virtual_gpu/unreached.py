@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+from vramcast.script_marks import recorder
+
 MARK = "__vramcast_reached__"
 CAUGHT = "__vramcast_caught__"
 """Called where a handler of an error begins."""
@@ -67,7 +69,7 @@ class Unreached:
         self._reached: set[int] = set()
         self._parts: dict[int, _Part] = {}
         self._functions: dict[str, tuple[int, _Function]] = {}
-        self.reached: Callable[[int], None] = self._reached.add
+        self.reached: Callable[[int], None] = recorder(self._reached)
         self._tree.body = self._marked(self._tree.body)
 
     def compile(self) -> CodeType:

@@ -8,11 +8,13 @@ unknown (weights, activations) is unknown, and stays so.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.virtual_gpu.storages import block_of, known_values
+from vramcast.virtual_gpu.random_numbers import draws
+from vramcast.virtual_gpu.storages import block_of, is_virtual_gpu, known_values
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.dispatch import DispatchMode
@@ -103,7 +105,8 @@ def propagate(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict
     if real is None:
         return
     try:
-        content = func(*real[0], **real[1])
+        with _drawing(mode, func, outs[0]):
+            content = func(*real[0], **real[1])
     except (RuntimeError, NotImplementedError, TypeError):
         return
     if empty:
@@ -141,9 +144,15 @@ def update_in_place(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
         block.values, block.recipe = block.values.clone(), None
         real = real_arguments(args, kwargs)
     try:
-        func(*real[0], **real[1])  # type: ignore[index]
+        with _drawing(mode, func, target):
+            func(*real[0], **real[1])  # type: ignore[index]
     except (RuntimeError, NotImplementedError, TypeError):
         block.values = None
+
+
+def _drawing(mode: DispatchMode, func: Any, tensor: torch.Tensor) -> AbstractContextManager[None]:
+    """Random numbers of the card are none of the host's."""
+    return mode.machine.card_draws.drawing() if draws(func) and is_virtual_gpu(tensor) else nullcontext()  # type: ignore[no-any-return]
 
 
 def update_outs(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: list[str]) -> None:

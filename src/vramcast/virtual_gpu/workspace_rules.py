@@ -18,7 +18,8 @@ from vramcast.torch_versions import (
 from vramcast.virtual_gpu.installed_torch import INSTALLED
 from vramcast.virtual_gpu.workspaces.batch_norm import batch_norm_workspace_bytes
 from vramcast.virtual_gpu.workspaces.convolution import (
-    benchmarked_workspaces,
+    Benchmark,
+    benchmark,
     cudnn_workspace_bytes,
     smaller_workspaces,
 )
@@ -75,9 +76,9 @@ class WorkspaceRules:
         yield cudnn_workspace_bytes(problem, self._card)
         yield from smaller_workspaces(problem, self._card)
 
-    def benchmarked(self, problem: ConvolutionProblem) -> tuple[int, ...]:
-        """Of all of cuDNN's plans, the largest first."""
-        return benchmarked_workspaces(problem, self._card)
+    def benchmark(self, problem: ConvolutionProblem) -> Benchmark:
+        """Of cuDNN's plans where all are tried out first."""
+        return benchmark(problem, self._card)
 
     def rnn(
         self,

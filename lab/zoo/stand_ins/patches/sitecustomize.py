@@ -48,10 +48,16 @@ def home_datasets(module: ModuleType) -> None:
     module.VisionDataset.__init__ = init
 
 
+def old_torchvision(module: ModuleType) -> None:
+    """Names that torchvision's transforms had until 0.13."""
+    vars(module).setdefault("Scale", module.Resize)
+
+
 _PATCHES: dict[str, tuple[str, Patch]] = {
     "checksums": ("torchvision.datasets.utils", checksums),
     "home_datasets": ("torchvision.datasets.vision", home_datasets),
     "old_numpy": ("numpy", old_numpy),
+    "old_torchvision": ("torchvision.transforms.transforms", old_torchvision),
 }
 
 

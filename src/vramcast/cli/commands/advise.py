@@ -13,7 +13,15 @@ import sys
 from pathlib import Path
 
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
-from vramcast.cli.options import EXIT_DOES_NOT_FIT, EXIT_FITS, add_json_option, add_room_options, names, print_json
+from vramcast.cli.options import (
+    EXIT_DOES_NOT_FIT,
+    EXIT_FITS,
+    add_host_option,
+    add_json_option,
+    add_room_options,
+    names,
+    print_json,
+)
 
 READS_SCRIPT_FLAGS = True
 RUNS_CODE = True
@@ -42,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the best as a new file like yours, with its suffix (several files: a new folder), or as a vramcast.yaml "
         "(another .yaml)",
     )  # fmt: skip
+    add_host_option(parser)
     add_json_option(parser)
     add_job_options(parser)
 

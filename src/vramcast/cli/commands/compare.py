@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramcast.cli.job_options import add_job_options, load, parse_change
-from vramcast.cli.options import EXIT_FITS, add_json_option, add_room_options, print_json
+from vramcast.cli.options import EXIT_FITS, add_host_option, add_json_option, add_room_options, print_json
 
 if TYPE_CHECKING:
     from vramcast.jobs.compare import JobComparison
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help='a scenario of the first job, e.g. "lora: components.model.mode=lora sizes.batch=8"; may be repeated',
     )  # fmt: skip
     add_room_options(jobs)
+    add_host_option(jobs)
     jobs.add_argument("--lines", action="store_true", help="line by line, as for saved results")
     add_job_options(parser)
 

@@ -11,7 +11,14 @@ import argparse
 import sys
 
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
-from vramcast.cli.options import EXIT_DOES_NOT_FIT, EXIT_FITS, add_json_option, add_room_options, print_json
+from vramcast.cli.options import (
+    EXIT_DOES_NOT_FIT,
+    EXIT_FITS,
+    add_host_option,
+    add_json_option,
+    add_room_options,
+    print_json,
+)
 
 READS_SCRIPT_FLAGS = True
 RUNS_CODE = True
@@ -20,6 +27,7 @@ RUNS_CODE = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser, nargs="?")
     add_room_options(parser)
+    add_host_option(parser)
     add_json_option(parser)
     add_job_options(parser)
 

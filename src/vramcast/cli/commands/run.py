@@ -52,13 +52,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length.add_argument(
         "--whole", action="store_true", help="run on to the script's end: evaluation, later stages; Ctrl-C ends it"
     )
+    length.add_argument(
+        "--epoch", action="store_true", help="run one epoch of the training loader, and the evaluation after it"
+    )
+    length.add_argument(
+        "--longest", action="store_true", help="find the loader's longest batches on the CPU, and run those"
+    )
     add_rank_options(parser)
     add_json_option(parser)
     add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
     add_force_option(parser)
     add_write_through_option(parser)
-    parser.add_argument("--traceback", action="store_true", help="when the script itself fails, show where and why")
+    parser.add_argument(
+        "--traceback", action="store_true", help="when the script or vramcast fails, show where and why"
+    )
     parser.add_argument(
         "--assume", action="append", default=[], metavar="FILE:LINE=VALUE",
         help="what a read of the card gives in that line, where only a real run would know; may be repeated",
@@ -90,7 +98,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.launchers import read_command
     from vramcast.trace import Note
 
-    launch = read_command(args.command)
+    launch = read_command(args.command[1:] if args.command[0] == "--" else args.command)
     if not launch.is_module and not os.path.isfile(launch.target):
         raise UsageError(f"no such script: {launch.target}")
     launch = on_cards(launch, args.gpus, args.nodes)
@@ -103,8 +111,9 @@ def execute(args: argparse.Namespace) -> int:
     spec, remark = card_for(args.gpu)
 
     from vramcast.virtual_gpu.runner import run_script
+    from vramcast.virtual_gpu.stopping import Until
 
-    if args.whole:
+    if args.whole or args.epoch:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # gives the verdict of what was seen
     try:
         # With --json, standard output holds the document and nothing else, whatever the script prints.
@@ -120,6 +129,7 @@ def execute(args: argparse.Namespace) -> int:
                     removed=launch.removed,
                     assume=assume,
                     steps=None if args.whole else args.steps,
+                    until=Until.EPOCH if args.epoch else Until.LONGEST if args.longest else None,
                     allocator_conf=args.allocator_conf,
                     limit_bytes=limit,
                     progress=progress if rank == ranks[0] else _silent,

@@ -16,6 +16,7 @@ from vramcast.cli.options import (
     add_card_options,
     add_chrome_option,
     add_force_option,
+    add_host_option,
     add_json_option,
     check_output,
     limit_bytes,
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by", choices=("kind", "module"), help="only the account at the peak, in full, by one of these"
     )
     parser.add_argument("--at-peak", action="store_true", help="only the account at the peak, by kind and by module")
+    add_host_option(parser)
     add_json_option(parser)
     add_chrome_option(parser)
     add_force_option(parser)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
-from vramcast.cli.options import EXIT_FITS, add_json_option, positive, print_json
+from vramcast.cli.options import EXIT_FITS, add_host_option, add_json_option, positive, print_json
 
 T = TypeVar("T")
 
@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="batches",
         help="1,2,4, or largest (the default)",
     )
+    add_host_option(parser)
     add_json_option(parser)
     add_job_options(parser, without=("batch", "seq"))
 

@@ -58,7 +58,10 @@ def factory_place(key: str, factory: str, where: str = "") -> CodePlace:
 
 def is_there(module: str, folder: Path) -> bool:
     """Whether `module` lies in `folder`, without running it."""
-    path = folder.joinpath(*module.split("."))
+    names = module.split(".")
+    if not all(names):
+        return False
+    path = folder.joinpath(*names)
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 

@@ -18,6 +18,7 @@ _SHARES = (
     ("grouped", 0.3), ("looped", 0.5), ("widened", 0.7),
     # What waits for itself: its ideal rests on cycles read off a card, not on a peak.
     ("depthwise-direct", 0.9), ("image-upsample_bilinear2d", 0.9), ("suppressed", 0.9), ("scan-outer", 0.9),
+    ("recurrent-resident", 0.9),
     ("nll-loss", 0.9), ("depthwise", 0.8), ("attention", 0.5), ("elementwise-vector", 0.88), ("elementwise", 0.75),
     ("copy-to", 0.25), ("copy", 0.85), ("fill", 0.85), ("cat", 0.7), ("reduce", 0.6), ("softmax", 0.7),
     ("log-softmax", 0.7), ("layer-norm", 0.7), ("rms-norm", 0.7), ("group-norm", 0.6), ("batch-norm", 0.7),

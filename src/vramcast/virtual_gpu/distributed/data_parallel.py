@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,11 @@ def install(put: Patches) -> None:
     put.set(torch.nn.parallel.comm, "scatter", _scatter)
 
 
-def _scatter(tensor: torch.Tensor, devices: Any = None, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-    """What DataParallel does with a batch: on one card it goes there whole."""
-    return (tensor.view_as(tensor) if tensor.is_cuda else tensor.to("cuda", non_blocking=True),)
+def _scatter(
+    tensor: torch.Tensor, devices: Any = None, chunk_sizes: Any = None, dim: int = 0, streams: Any = None, **_: Any
+) -> tuple[torch.Tensor, ...]:
+    """What DataParallel does with a batch: on one card it goes there whole, from the host on a stream of its own."""
+    if tensor.is_cuda:
+        return (tensor.view_as(tensor),)
+    with streams[0] if streams and streams[0] is not None else nullcontext():
+        return (tensor.to("cuda", non_blocking=True),)

@@ -13,6 +13,7 @@ from vramcast.virtual_gpu.kernels import (  # noqa: F401  (importing registers t
     embedding,
     fft,
     foreach,
+    grouped_matmul,
     indexing,
     losses,
     matmul,
@@ -24,6 +25,8 @@ from vramcast.virtual_gpu.kernels import (  # noqa: F401  (importing registers t
     reductions,
     resampling,
     sparse,
+    without_meta,
+    zero_tensors,
 )
 from vramcast.virtual_gpu.kernels.registry import KERNELS, Call, OutCall, kernel, kernel_for
 

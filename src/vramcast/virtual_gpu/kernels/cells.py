@@ -51,10 +51,18 @@ def _bias_gradient(call: Call, gates: torch.Tensor) -> torch.Tensor:
 
 @kernel("aten::_pack_padded_sequence")
 def pack_padded_sequence(call: Call) -> Any:
-    """The batch sizes come from the lengths, which are on the host and known."""
+    """The batch sizes come from the lengths, which are on the host and known. Steps of one batch size are made
+    contiguous together, and then all are concatenated (PackedSequence.cpp)."""
     x, lengths = call.args[:2]
     counts = lengths.tolist()
-    steps = max(counts)
-    batch_sizes = torch.tensor([sum(length > t for length in counts) for t in range(steps)])
-    total = int(batch_sizes.sum())
-    return call.empty((total, *x.shape[2:]), x.dtype), batch_sizes
+    if call.argument("batch_first"):
+        x = x.transpose(0, 1)
+    ends = sorted(set(counts))
+    pieces = [
+        x[begin:end, : sum(length > begin for length in counts)] for begin, end in zip([0, *ends], ends, strict=False)
+    ]
+    copies = [call.empty(piece.size(), piece.dtype) for piece in pieces if not piece.is_contiguous()]
+    batch_sizes = torch.tensor([sum(length > t for length in counts) for t in range(max(counts))])
+    out = call.empty((int(batch_sizes.sum()), *x.shape[2:]), x.dtype)
+    del copies
+    return out, batch_sizes

@@ -8,7 +8,7 @@ import torch
 
 from vramcast.virtual_gpu import reads, values
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
-from vramcast.virtual_gpu.storages import GPU, HOST, is_virtual_gpu, known_values
+from vramcast.virtual_gpu.storages import GPU, HOST, is_virtual_gpu
 
 LARGEST_REAL_READ_BYTES = 1 << 20
 """Above this a copy to the host stays without data: nobody reads a MiB of unknown numbers."""
@@ -32,7 +32,7 @@ def read_back(call: Call, source: torch.Tensor, dtype: torch.dtype) -> torch.Ten
     ledger = call.mode.ledger
     if is_virtual_gpu(source) and not torch.ops.aten.is_non_overlapping_and_dense(source):
         call.scratch(source.numel() * source.element_size())  # a dense copy is made on the card first
-    content = known_values(source)
+    content = reads.known(call.mode.machine, source)
     large = source.numel() * dtype.itemsize > LARGEST_REAL_READ_BYTES or not is_virtual_gpu(source)
     if ledger.host_kind is not None or (large and content is None):
         out = torch.empty_like(source, dtype=dtype, device="meta")

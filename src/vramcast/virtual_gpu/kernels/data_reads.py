@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from vramcast.virtual_gpu import reads, values
+from vramcast.virtual_gpu.guesses import one_thread
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 from vramcast.virtual_gpu.storages import known_values
 
@@ -78,7 +79,8 @@ def comparison(call: Call) -> bool:
     )
     answer = bool(call.func(left, right, *call.args[2:], **call.kwargs))
     if left_made_up or right_made_up:
-        call.unknown_read(f"torch.{call.func._schema.name.removeprefix('aten::')}", str(answer))
+        answer, assumed = reads.truth(machine, answer)
+        call.unknown_read(f"torch.{call.func._schema.name.removeprefix('aten::')}", assumed)
     return answer
 
 
@@ -219,7 +221,8 @@ def _chosen_plausibly(call: Call, index: torch.Tensor) -> bool:
     if real is None:
         return False
     try:
-        out = call.func(*real[0], **real[1])
+        with one_thread(), call.mode.machine.card_draws.drawing():
+            out = call.func(*real[0], **real[1])
     except RuntimeError:  # what was made up is not what the op takes: probabilities that are none
         return False
     content = out[1] if isinstance(out, (list, tuple)) else out
@@ -232,15 +235,18 @@ def _chosen_plausibly(call: Call, index: torch.Tensor) -> bool:
 def _draw(call: Call, index: torch.Tensor, length: int, dim: int | None) -> None:
     if index.numel() == 0:
         return
-    if dim is None or index.dim() == 0:
-        content = torch.randint(0, max(length, 1), index.shape)
-    else:
-        moved = index.movedim(dim, -1)
-        rows, k = moved.numel() // max(moved.size(-1), 1), moved.size(-1)
-        if rows * length <= 4 * values.LIMIT_EXACT:
-            content = torch.rand(rows, length).argsort(-1)[:, :k].reshape(moved.shape).movedim(-1, dim)
-        else:
-            content = torch.randint(0, max(length, 1), index.shape)
+    with call.mode.machine.card_draws.drawing():
+        content = _drawn(index, length, dim)
     strided = torch.empty_strided(index.size(), index.stride(), dtype=index.dtype)
     values.learn(index, strided.copy_(content))
     call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices drawn at random")
+
+
+def _drawn(index: torch.Tensor, length: int, dim: int | None) -> torch.Tensor:
+    if dim is None or index.dim() == 0:
+        return torch.randint(0, max(length, 1), index.shape)
+    moved = index.movedim(dim, -1)
+    rows, k = moved.numel() // max(moved.size(-1), 1), moved.size(-1)
+    if rows * length > 4 * values.LIMIT_EXACT:
+        return torch.randint(0, max(length, 1), index.shape)
+    return torch.rand(rows, length).argsort(-1)[:, :k].reshape(moved.shape).movedim(-1, dim)

@@ -101,14 +101,39 @@ def _multi_block(slices: int, length: int) -> bool:
 def euclidean_dist(call: Call) -> Any:
     """|x|² and |y|² are appended to the operands, so that one matrix product gives all distances."""
     x, y = call.args[:2]
-    held = []
-    for operand in (x, y):
-        nbytes, rows = operand.numel() * operand.element_size(), operand.numel() // max(operand.size(-1), 1)
-        call.scratch(nbytes, rows * operand.element_size())
-        held.append(call.empty((nbytes + 2 * rows * operand.element_size(),), torch.uint8))
+    x_norms, x_ones = _norms(call, x)
+    y_norms, y_ones = _norms(call, y)
+    doubled = call.empty(x.size(), x.dtype)
+    operands = [_with_two_more(call, x)]
+    del x_ones, x_norms, doubled
+    operands.append(_with_two_more(call, y))
+    del y_norms, y_ones
     batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     out = call.empty((*batch, x.size(-2), y.size(-2)), x.dtype)
-    del held
+    call.mode.machine.use_cublas()
+    del operands
+    return out
+
+
+def _norms(call: Call, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each row, and as many ones."""
+    squares = call.empty(x.size(), x.dtype)
+    norms = call.empty((*x.shape[:-1], 1), x.dtype)
+    del squares
+    return norms, call.empty(norms.size(), x.dtype)
+
+
+def _with_two_more(call: Call, x: torch.Tensor) -> torch.Tensor:
+    return call.empty((*x.shape[:-1], x.size(-1) + 2), x.dtype)
+
+
+@kernel("aten::_cdist_backward")
+def cdist_backward(call: Call) -> Any:
+    """The gradient of each pair is written out, then summed (cdist_backward_kernel_impl in DistanceKernel.cu)."""
+    grad, x, y, p = call.args[:4]
+    out = call.run()
+    if p != 0 and out.numel() and grad.numel():
+        call.scratch(out.numel() * y.size(-2) * out.element_size())
     return out
 
 

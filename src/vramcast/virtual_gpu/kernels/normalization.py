@@ -61,11 +61,12 @@ def layer_norm_backward(call: Call) -> Any:
     held = [] if x.is_contiguous() else [call.empty(x.size(), x.dtype)]
     dx = call.empty(x.size(), x.dtype) if mask[0] else None
     dw = call.empty(weight.size(), weight.dtype) if mask[1] and weight is not None else None
-    db = call.empty(weight.size(), weight.dtype) if mask[2] and bias is not None else None
+    db = call.empty(bias.size(), bias.dtype) if mask[2] and bias is not None else None
     if not grad.is_contiguous():
         held.append(call.empty(grad.size(), grad.dtype))
-    if dw is not None or db is not None:
-        _partial_weight_gradients(call, x, weight, int(dw is not None) + int(db is not None))
+    computed = [gradient for gradient in (dw, db) if gradient is not None]
+    if computed:
+        _partial_weight_gradients(call, x, computed[0], len(computed))
     del held
     return dx, dw, db
 

@@ -5,6 +5,7 @@ A rule is a small function registered for one or more ops. It gets a `Call` and 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,19 @@ def _without_outs(op: Any) -> Any:
     return None
 
 
+_NONE = object()
+_PLACES: dict[tuple[str, str, str], tuple[int, Any]] = {}
+"""By op and argument; to look through a schema takes longer than many a rule."""
+
+
+def _place(schema: Any, name: str) -> tuple[int, Any]:
+    """Where an argument is among all, and its default."""
+    for position, argument in enumerate(schema.arguments):
+        if argument.name == name:
+            return position, argument.default_value if argument.has_default_value() else _NONE
+    return sys.maxsize, _NONE
+
+
 class Call:
     """One call of an op on the virtual card, and what a rule may do with it."""
 
@@ -84,12 +98,15 @@ class Call:
         """An argument by its name in the op's schema."""
         if name in self.kwargs:
             return self.kwargs[name]
-        for position, argument in enumerate(self.func._schema.arguments):
-            if argument.name == name:
-                if position < len(self.args):
-                    return self.args[position]
-                return argument.default_value if argument.has_default_value() else default
-        return default
+        schema = self.func._schema
+        key = (schema.name, schema.overload_name, name)
+        found = _PLACES.get(key)
+        if found is None:
+            found = _PLACES[key] = _place(schema, name)
+        position, preset = found
+        if position < len(self.args):
+            return self.args[position]
+        return default if preset is _NONE else preset
 
     def run(self) -> Any:
         """The op's own meta kernel, its new storages booked, known values carried on."""

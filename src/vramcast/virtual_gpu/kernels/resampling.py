@@ -62,12 +62,26 @@ def max_pool2d_backward(call: Call) -> Any:
     return out
 
 
-@kernel("aten::avg_pool2d", "aten::avg_pool2d_backward", "aten::im2col", "aten::col2im")
+@kernel("aten::avg_pool2d", "aten::avg_pool2d_backward")
 def dense_pooling(call: Call) -> Any:
     """These kernels read dense inputs only, in either layout."""
     out = call.run()
     tensors = [t for t in call.args[:2] if isinstance(t, torch.Tensor)]
     call.scratch(*(t.numel() * t.element_size() for t in tensors if not _dense(t)))
+    return out
+
+
+@kernel("aten::im2col", "aten::col2im")
+def patches(call: Call) -> Any:
+    """fold and unfold: the result starts as large as the input and is then resized, which never makes it smaller
+    (Im2Col.cu, Col2Im.cu)."""
+    x = call.args[0]
+    size = call.func(*call.args, **call.kwargs).size()
+    out = call.empty(x.size(), x.dtype)
+    torch.ops.aten.resize_.default(out, list(size))
+    call.mode.adopt_tensor(out, call.device)
+    if not x.is_contiguous():
+        call.scratch(x.numel() * x.element_size())
     return out
 
 

@@ -6,20 +6,48 @@ booked by the kernel rule, which knows the strides), and cuDNN takes a workspace
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from vramcast.virtual_gpu.workspaces.cudnn_device_only import device_only_workspace
+from vramcast.virtual_gpu.workspaces.cudnn_device_only import device_only_workspace, is_transform
 from vramcast.virtual_gpu.workspaces.cudnn_fit import fitted_workspace
-from vramcast.virtual_gpu.workspaces.cudnn_query import Choice, CudnnDevice, CudnnError, CudnnLibrary, open_cudnn
+from vramcast.virtual_gpu.workspaces.cudnn_query import (
+    Choice,
+    CudnnDevice,
+    CudnnError,
+    CudnnLibrary,
+    Refusal,
+    open_cudnn,
+)
 from vramcast.virtual_gpu.workspaces.problem import Card, ConvolutionProblem, as_cudnn
 from vramcast.virtual_gpu.workspaces.stream_k import ASKED_MULTIPROCESSORS, CLUSTER_M, CLUSTER_N, partial_sums
 
 DIRECTIONS = ("forward", "backward_data", "backward_weight")
 STREAM_K_ARCHITECTURE = 9
 
+TIMED_PLANS = 10
+"""torch.backends.cudnn.benchmark_limit, which hardly anyone changes."""
+
 _Answer = TypeVar("_Answer")
+
+
+class _Plan(NamedTuple):
+    workspace_bytes: int
+    is_transform: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """The workspaces of all plans, the largest first; and of the plans from the one that is taken to be fastest on."""
+
+    tried_bytes: tuple[int, ...]
+    by_speed_bytes: tuple[int, ...]
+
+    @property
+    def largest_timed_bytes(self) -> int:
+        return max(self.by_speed_bytes[:TIMED_PLANS])
 
 
 def cudnn_problem(
@@ -56,32 +84,32 @@ def cudnn_workspace_bytes(problem: ConvolutionProblem, card: Card) -> int:
     library = open_cudnn()
     choice = None if library is None else _asked(library.choice, problem, card)
     if library is not None and choice is not None:
-        return _workspaces(library, choice, problem, card)[0]
+        device_only = _device_only(problem, choice.refused, card)
+        return device_only[0].workspace_bytes if device_only else _own_workspace(library, choice, problem, card)
     fitted = fitted_workspace(problem, card.compute_capability, card.sm_count)
     return fitted.copies_bytes + fitted.partials_bytes
 
 
-@lru_cache(maxsize=5_000)
 def smaller_workspaces(problem: ConvolutionProblem, card: Card) -> tuple[int, ...]:
     """Those of the plans after the first, in the order in which PyTorch tries them while memory is refused."""
-    library = open_cudnn()
-    ranked = None if library is None else _asked(library.ranking, problem, card)
-    if library is None or not ranked:
-        return (0,)
-    return tuple(size for choice in ranked for size in _workspaces(library, choice, problem, card))[1:]
+    return tuple(plan.workspace_bytes for plan in _ranked_plans(problem, card)[1:]) or (0,)
 
 
 @lru_cache(maxsize=5_000)
-def benchmarked_workspaces(problem: ConvolutionProblem, card: Card) -> tuple[int, ...]:
-    """Of all plans that cudnn.benchmark tries on first sight of a shape, the largest first."""
-    library = open_cudnn()
-    sizes = {cudnn_workspace_bytes(problem, card), *smaller_workspaces(problem, card)}
-    if library is not None and (problem.dtype != "float32" or problem.tf32):
-        for refusal in _asked(library.refusals, problem, card) or ():
-            size = device_only_workspace(problem, refusal, card)
-            if size is not None:
-                sizes.add(size)
-    return tuple(sorted(sizes, reverse=True))
+def benchmark(problem: ConvolutionProblem, card: Card) -> Benchmark:
+    """What cudnn.benchmark does on first sight of a shape.
+
+    It times the first plans that cuDNN ranks. Which of them wins is only known on the card. On an H200 the first was
+    the fastest or took as much as the fastest in most cases, but transforms, which cuDNN ranks first for some weight
+    gradients of small images, hardly ever were.
+    """
+    plans = _ranked_plans(problem, card)
+    if not plans:
+        only = cudnn_workspace_bytes(problem, card)
+        return Benchmark((only,), (only, 0))
+    timed, others = plans[:TIMED_PLANS], plans[TIMED_PLANS:]
+    by_speed = [plan.workspace_bytes for plan in (*sorted(timed, key=lambda plan: plan.is_transform), *others)]
+    return Benchmark(tuple(sorted(set(by_speed), reverse=True)), tuple(by_speed))
 
 
 def _asked(
@@ -97,12 +125,24 @@ def _device(card: Card) -> CudnnDevice:
     return CudnnDevice(card.compute_capability, card.sm_count, card.l2_bytes, card.memory_bytes)
 
 
-def _workspaces(library: CudnnLibrary, choice: Choice, problem: ConvolutionProblem, card: Card) -> list[int]:
-    """Of the plans that only the card itself has before this one, and of this one."""
-    found = []
-    if problem.dtype != "float32" or problem.tf32:
-        found = [device_only_workspace(problem, refusal, card) for refusal in choice.refused]
-    return [size for size in found if size is not None] + [_own_workspace(library, choice, problem, card)]
+@lru_cache(maxsize=5_000)
+def _ranked_plans(problem: ConvolutionProblem, card: Card) -> tuple[_Plan, ...]:
+    """As cuDNN ranks them on the card; none where it cannot be asked."""
+    library = open_cudnn()
+    ranking = None if library is None else _asked(library.ranking, problem, card)
+    if library is None or ranking is None:
+        return ()
+    plans: list[_Plan] = []
+    for choice in ranking.plans:
+        plans += _device_only(problem, choice.refused, card)
+        plans.append(_Plan(_own_workspace(library, choice, problem, card), is_transform=False))
+    return (*plans, *_device_only(problem, ranking.refused_last, card))
+
+
+def _device_only(problem: ConvolutionProblem, refused: Iterable[Refusal], card: Card) -> list[_Plan]:
+    """The plans among the refused ones that the card itself has."""
+    found = [(refusal.engine, device_only_workspace(problem, refusal, card)) for refusal in refused]
+    return [_Plan(size, is_transform(problem, engine)) for engine, size in found if size is not None]
 
 
 def _own_workspace(library: CudnnLibrary, choice: Choice, problem: ConvolutionProblem, card: Card) -> int:

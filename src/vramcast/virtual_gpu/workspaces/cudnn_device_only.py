@@ -1,12 +1,15 @@
 """Plans that cuDNN offers only where a device is present: it drops them from an answer given without one.
 
 Its log names each with its reasons (`cudnn_query.Refusal`). Some would be dropped on the card too; those that would
-not, and what they take, are told apart here.
+not, and what they take, are told apart here. The rules are exact on the plans that an H200 listed with cuDNN 9.19
+(tests/workspaces/plans_h200.csv).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 from vramcast.virtual_gpu.workspaces.cudnn_fit import (
     EIGHT_WEIGHTS_PER_IMAGE,
@@ -21,25 +24,35 @@ _NEEDS_CUBLAS = "engine_iface->getStatus()"
 _NEEDS_DRIVER = "libcuda == nullptr"
 _NEEDS_LEGACY = ("ConvolutionEngine::getStatus()", "core_engine.getStatus()")
 _DEPTHWISE_WEIGHT_PARTS_ENGINE = 16
-_FOURIER_ENGINE, _WINOGRAD_WEIGHT_ENGINE, _FOURIER_WEIGHT_ENGINE, _TILED_FOURIER_DATA_ENGINE = 3, 17, 18, 50
-_WINOGRAD_TILE, _WINOGRAD_POINTS = 4, 36
+_COPY_ALIGNMENT, _RUNTIME_COPY_ALIGNMENT = 16, 128
+_SPATIAL = slice(2, None)
+
+# Winograd: the square of results that a tile yields and the points of its transform, by the size of the filter.
+_WINOGRAD_TILES = {3: (4, 36), 5: (9, 169)}
+_WINOGRAD_IMAGES = 16  # that many are transformed at a time
 _FOURIER_SMALLEST, _FOURIER_TILE, _FOURIER_LARGEST = 16, 32, 256
+_FOURIER_CHANNELS = 4
 
 
 def device_only_workspace(problem: ConvolutionProblem, refusal: Refusal, card: Card) -> int | None:
     """The workspace of a refused plan that the card would run; None: the card would refuse it too."""
+    tensor_cores = problem.dtype != "float32" or problem.tf32
     if _NEEDS_DRIVER in refusal.reasons:
-        return _depthwise(problem, refusal.engine)
+        if not tensor_cores:
+            return None
+        compiled = _COMPILED.get((problem.operation, refusal.engine))
+        return _depthwise(problem, refusal.engine) if compiled is None else compiled(problem)
     is_legacy = any(reason in refusal.reasons for reason in _NEEDS_LEGACY)
     if _NEEDS_CUBLAS in refusal.reasons and not is_legacy and problem.is_pointwise and problem.groups == 1:
-        return _matrix_product(problem, card)
+        return _matrix_product(problem, card) if tensor_cores else None
     rule = _LEGACY.get((problem.operation, refusal.engine))
-    if rule is None or not _is_plain(problem) or not is_legacy:
-        return None
-    workspace = rule(problem)
-    if workspace is not None and problem.channels_last:
-        workspace += problem.tensor_bytes  # contiguous copies
-    return workspace
+    is_plain = len(problem.x) == 4 and problem.groups == 1 and max(problem.dilation) == 1
+    return rule(problem) if rule is not None and is_legacy and is_plain else None
+
+
+def is_transform(problem: ConvolutionProblem, engine: int) -> bool:
+    """Whether a plan that only the card has works on Fourier or Winograd transforms."""
+    return (problem.operation, engine) in _LEGACY
 
 
 def _depthwise(problem: ConvolutionProblem, engine: int) -> int:
@@ -60,20 +73,67 @@ def _matrix_product(problem: ConvolutionProblem, card: Card) -> int:
     return fitted_workspace(problem, card.compute_capability, card.sm_count).partials_bytes
 
 
-def _is_plain(problem: ConvolutionProblem) -> bool:
-    return (
-        len(problem.x) == 4 and problem.x[2] > 1 and problem.groups == 1 and problem.dtype != "bfloat16"
-        and {*problem.stride, *problem.dilation} == {1}
-    )  # fmt: skip
+def _in_another_layout(problem: ConvolutionProblem, alignment: int) -> int:
+    """Copies of the tensors that are not the same in both layouts."""
+    tensors = [shape for shape in (problem.x, problem.w, problem.y) if math.prod(shape[_SPATIAL]) > 1 < shape[1]]
+    return sum(problem.item_bytes * math.prod(shape) + alignment for shape in tensors)
+
+
+def _compiled_forward(problem: ConvolutionProblem) -> int | None:
+    return _compiled(problem) if problem.w[1] * problem.item_bytes % 4 == 0 else None
+
+
+def _compiled_weight(problem: ConvolutionProblem) -> int | None:
+    is_aligned = all(channels * problem.item_bytes % 16 == 0 for channels in problem.w[:2])
+    return _compiled(problem) if is_aligned else None
+
+
+def _compiled_data(problem: ConvolutionProblem) -> int | None:
+    return _compiled_weight(problem) if max(problem.stride) == 1 else None
+
+
+def _compiled(problem: ConvolutionProblem) -> int:
+    """Kernels compiled at run time, for channels-last tensors."""
+    return 0 if problem.channels_last else _in_another_layout(problem, _RUNTIME_COPY_ALIGNMENT)
+
+
+_COMPILED: dict[tuple[str, int], Callable[[ConvolutionProblem], int | None]] = {
+    ("forward", 71): _compiled_forward,
+    ("backward_data", 78): _compiled_data,
+    ("backward_weight", 70): _compiled_weight,
+}
+
+
+def _contiguous_copies(problem: ConvolutionProblem) -> int:
+    """For kernels that know no other layout."""
+    return _in_another_layout(problem, 0) + _COPY_ALIGNMENT if problem.channels_last else 0
+
+
+def _winograd(problem: ConvolutionProblem, results: tuple[int, ...], images: int) -> int | None:
+    """Both operands and the result transformed, in fp32."""
+    kernel = problem.w[2]
+    if max(problem.stride) > 1 or kernel not in _WINOGRAD_TILES or set(problem.w[_SPATIAL]) != {kernel}:
+        return None
+    side, points = _WINOGRAD_TILES[kernel]
+    tiles = images * math.prod(-(-extent // side) for extent in results[_SPATIAL])
+    channels, filters = problem.x[1], problem.w[0]
+    return points * 4 * ((channels + filters) * tiles + filters * channels) + _contiguous_copies(problem)
+
+
+def _rounded_images(problem: ConvolutionProblem) -> int:
+    return -(-problem.x[0] // _WINOGRAD_IMAGES) * _WINOGRAD_IMAGES
 
 
 def _winograd_weight(problem: ConvolutionProblem) -> int | None:
-    """3x3 with tiles of 4x4: both operands and the result transformed, in fp32."""
-    if problem.w[2:] != (3, 3) or problem.padding != (1, 1):
-        return None
-    tiles = problem.x[0] * math.prod(-(-extent // _WINOGRAD_TILE) for extent in problem.y[2:])
-    channels, filters = problem.x[1], problem.w[0]
-    return _WINOGRAD_POINTS * 4 * ((channels + filters) * tiles + filters * channels)
+    return _winograd(problem, problem.y, problem.x[0] if problem.w[2] == 3 else _rounded_images(problem))
+
+
+def _winograd_forward(problem: ConvolutionProblem) -> int | None:
+    return None if problem.channels_last else _winograd(problem, problem.y, _rounded_images(problem))
+
+
+def _winograd_data(problem: ConvolutionProblem) -> int | None:
+    return None if problem.channels_last else _winograd(problem, problem.x, _rounded_images(problem))
 
 
 def _spectrum_bytes(size: int) -> int:
@@ -81,29 +141,38 @@ def _spectrum_bytes(size: int) -> int:
     return size * (size // 2 + 1) * 8
 
 
-def _fourier_planes_bytes(problem: ConvolutionProblem, planes: int) -> int | None:
-    """Transforms of a power of two that holds an image with its padding, each twice."""
+def _fourier(problem: ConvolutionProblem, planes: int, turned: tuple[int, ...]) -> int | None:
+    """Transforms of a power of two that holds an image with its padding, each twice; and a tensor turned over."""
     reach = max(extent + 2 * pad for extent, pad in zip(problem.x[2:], problem.padding, strict=True))
     size = max(_FOURIER_SMALLEST, 1 << (reach - 1).bit_length())
-    return None if size > _FOURIER_LARGEST else 2 * _spectrum_bytes(size) * planes
+    if size > _FOURIER_LARGEST or max(problem.stride) > 1 or problem.dtype == "bfloat16":
+        return None
+    return 2 * _spectrum_bytes(size) * planes + 4 * math.prod(turned) + _contiguous_copies(problem)
 
 
-def _fourier(problem: ConvolutionProblem) -> int | None:
-    """Operands or results, whichever are more, and the weight turned over."""
+def _fourier_forward(problem: ConvolutionProblem) -> int | None:
+    """Operands or results, whichever are more."""
     batch, channels, filters = problem.x[0], problem.x[1], problem.w[0]
-    planes = _fourier_planes_bytes(problem, max(channels * (batch + filters), batch * filters))
-    return None if planes is None else planes + 4 * math.prod(problem.w)
+    return _fourier(problem, max(channels * (batch + filters), batch * filters), problem.w)
 
 
 def _fourier_weight(problem: ConvolutionProblem) -> int | None:
-    """Operands or results, whichever are more, and the gradient turned over."""
     batch, channels, filters = problem.x[0], problem.x[1], problem.w[0]
-    planes = _fourier_planes_bytes(problem, max(batch * (channels + filters), channels * filters))
-    return None if planes is None else planes + 4 * math.prod(problem.y)
+    return _fourier(problem, max(batch * (channels + filters), channels * filters), problem.y)
 
 
 def _tiled_fourier_data(problem: ConvolutionProblem) -> int | None:
-    """Tiles of 32x32, two at a time, and the weight."""
+    """Tiles of 32x32, two at a time, and the weight. A strided one is made into one of stride one first."""
+    if problem.x[2] == 1 or problem.dtype == "bfloat16":
+        return None
+    if max(problem.stride) == 1:
+        return _tiled_fourier(problem) + _contiguous_copies(problem)
+    dense = _without_stride(problem)
+    tensors = sum(math.prod(shape) for shape in (dense.x, dense.w, dense.y))
+    return _tiled_fourier(dense) + problem.item_bytes * tensors + _COPY_ALIGNMENT
+
+
+def _tiled_fourier(problem: ConvolutionProblem) -> int:
     outputs = _FOURIER_TILE - max(problem.w[2:]) + 1
     tiles = 1 if max(problem.x[2:]) <= outputs else 2
     batch, channels, filters = problem.x[0], problem.x[1], problem.w[0]
@@ -111,9 +180,25 @@ def _tiled_fourier_data(problem: ConvolutionProblem) -> int | None:
     return _spectrum_bytes(_FOURIER_TILE) * planes
 
 
-_LEGACY = {
-    ("forward", _FOURIER_ENGINE): _fourier,
-    ("backward_weight", _WINOGRAD_WEIGHT_ENGINE): _winograd_weight,
-    ("backward_weight", _FOURIER_WEIGHT_ENGINE): _fourier_weight,
-    ("backward_data", _TILED_FOURIER_DATA_ENGINE): _tiled_fourier_data,
+def _without_stride(problem: ConvolutionProblem) -> ConvolutionProblem:
+    """The same gradient with the places of a stride as channels: smaller images, smaller filters, more of them."""
+    batch, filters = problem.x[0], problem.w[0]
+    channels = -(-problem.x[1] // _FOURIER_CHANNELS) * _FOURIER_CHANNELS * math.prod(problem.stride)
+    extents = [-(-extent // step) for extent, step in zip(problem.x[2:], problem.stride, strict=True)]
+    taps = [size // step + 1 for size, step in zip(problem.w[2:], problem.stride, strict=True)]
+    padding = [-(-pad // step) for pad, step in zip(problem.padding, problem.stride, strict=True)]
+    results = [x + 2 * pad - size + 1 for x, pad, size in zip(extents, padding, taps, strict=True)]
+    return replace(
+        problem, x=(batch, channels, *extents), w=(filters, channels, *taps), y=(batch, filters, *results),
+        padding=tuple(padding), stride=(1,) * len(padding),
+    )  # fmt: skip
+
+
+_LEGACY: dict[tuple[str, int], Callable[[ConvolutionProblem], int | None]] = {
+    ("forward", 3): _fourier_forward,
+    ("forward", 6): _winograd_forward,
+    ("backward_data", 7): _winograd_data,
+    ("backward_data", 50): _tiled_fourier_data,
+    ("backward_weight", 17): _winograd_weight,
+    ("backward_weight", 18): _fourier_weight,
 }

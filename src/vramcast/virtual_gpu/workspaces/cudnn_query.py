@@ -115,6 +115,15 @@ class Choice:
     refused: tuple[Refusal, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Every plan in the order PyTorch tries them, each with the engines that were dropped right before it; and the
+    engines that were dropped after the last plan."""
+
+    plans: tuple[Choice, ...]
+    refused_last: tuple[Refusal, ...]
+
+
 class CudnnLibrary:
     """A loaded libcudnn that can be asked about devices that are not here."""
 
@@ -149,48 +158,56 @@ class CudnnLibrary:
         return None
 
     @lru_cache(maxsize=5_000)  # noqa: B019  (one library for the life of the process)
-    def ranking(self, problem: ConvolutionProblem, device: CudnnDevice) -> tuple[Choice, ...]:
-        """Every plan in the order PyTorch tries them, each with the engines that were dropped right before it."""
+    def ranking(self, problem: ConvolutionProblem, device: CudnnDevice) -> Ranking:
         described = self._device(device)
-        ranked = []
+        plans, carried = [], []
         with self._descriptors() as make:
             graph = self._graph(problem, make)
             for mode in _HEURISTIC_MODES:
-                for config, refused in self._ranked(graph, described, mode, make):
+                ranked, refused_last = self._ranked(graph, described, mode, make)
+                for config, refused in ranked:
+                    carried += refused
                     workspace = self._plan_workspace(config, described, make)
                     if workspace is not None and not self._is_filtered(config, problem, make):
                         knobs = self._knobs(config, make)
-                        ranked.append(Choice(self._engine(config, make), knobs, workspace, refused))
-        return tuple(ranked)
-
-    def refusals(self, problem: ConvolutionProblem, device: CudnnDevice) -> tuple[Refusal, ...]:
-        """Every engine that was dropped, also those after the last plan."""
-        refused: list[Refusal] = []
-        with self._descriptors() as make, self._refusals(refused):
-            graph = self._graph(problem, make)
-            for mode in _HEURISTIC_MODES:
-                self._configs(graph, self._device(device), mode, make)
-        return tuple(dict.fromkeys(refused))
+                        plans.append(Choice(self._engine(config, make), knobs, workspace, tuple(carried)))
+                        carried = []
+                carried += refused_last
+        return Ranking(tuple(plans), tuple(carried))
 
     def _ranked(
         self, graph: ctypes.c_void_p, device: ctypes.c_void_p, mode: int, make: _Maker
-    ) -> list[tuple[ctypes.c_void_p, tuple[Refusal, ...]]]:
+    ) -> tuple[list[tuple[ctypes.c_void_p, list[Refusal]]], list[Refusal]]:
         refused: list[Refusal] = []
         with self._refusals(refused):
             configs = self._configs(graph, device, mode, make)
-        if not refused:
-            return [(config, ()) for config in configs]
         # The log does not say where it dropped an engine, but an answer of fewer plans logs only what came before.
-        ranked, before = [], 0
-        for count, config in enumerate(configs, 1):
-            heuristics = self._heuristics(graph, device, mode, make)
-            assert heuristics is not None
-            refused = []
-            with self._refusals(refused):
-                self._results(heuristics, count, make)
-            ranked.append((config, tuple(refused[before:])))
-            before = len(refused)
-        return ranked
+        logged = {0: 0, len(configs) + 1: len(refused)}
+
+        def ask_between(first: int, last: int) -> None:
+            """Fill in how many engines are dropped up to each plan; where none is in between, nothing is asked."""
+            if last - first < 2:
+                return
+            middle = (first + last) // 2
+            if logged[first] == logged[last]:
+                logged[middle] = logged[first]
+            else:
+                logged[middle] = self._dropped(graph, device, mode, middle, make)
+            ask_between(first, middle)
+            ask_between(middle, last)
+
+        ask_between(0, len(configs) + 1)
+        ranked = [(config, refused[logged[place] : logged[place + 1]]) for place, config in enumerate(configs)]
+        return ranked, refused[logged[len(configs)] :]
+
+    def _dropped(self, graph: ctypes.c_void_p, device: ctypes.c_void_p, mode: int, count: int, make: _Maker) -> int:
+        """How many engines are dropped from an answer of `count` plans."""
+        heuristics = self._heuristics(graph, device, mode, make)
+        assert heuristics is not None
+        refused: list[Refusal] = []
+        with self._refusals(refused):
+            self._results(heuristics, count, make)
+        return len(refused)
 
     def forced_workspace(
         self, problem: ConvolutionProblem, device: CudnnDevice, engine: int, knobs: Mapping[int, int], sm_count: int

@@ -4,22 +4,21 @@ The reserve is exact: what each layer and direction keeps for every step (gates,
 layers but the last, and one bit for each value that dropout may drop.
 The workspace holds the weights, 8 MiB for each layer and direction, and buffers in units of a step's hidden states: the
 largest of what the parts of the computation need. Read off 9,000 calls on an H200 with cuDNN 9.19: met to a few KiB
-but for deep one-way networks without a persistent kernel, which vary by some per cent. Which algorithm runs follows
-get_algo in aten/src/ATen/native/cudnn/RNN.cpp; cuDNN has no persistent kernel for bfloat16.
+but for deep one-way networks without a persistent kernel, which vary by some per cent (trace/recurrent.py: which
+algorithm runs).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-RNN_RELU, RNN_TANH, LSTM, GRU = range(4)  # cudnnRNNMode_t
+from vramcast.trace.recurrent import GRU, LSTM, RNN_RELU, RNN_TANH, has_small_kernel
+
 _GATES = {RNN_RELU: 1, RNN_TANH: 1, LSTM: 4, GRU: 3}
 _KEPT = {RNN_RELU: 1, RNN_TANH: 1, LSTM: 5, GRU: 6}  # values kept for a hidden unit at each step
 _FIXED_BYTES = 256
 _PER_LAYER_BYTES = 8 << 20
 _ALIGNMENT_BYTES = 32
-# use_rnn_persist_small_h: forward, backward
-_SMALL_HIDDEN = {RNN_RELU: (384, 256), RNN_TANH: (384, 256), LSTM: (192, 128), GRU: (192, 128)}
 _LONG = 256
 """Steps from which a standard one-way LSTM no longer computes all input gates at once."""
 
@@ -112,7 +111,8 @@ def workspace_bytes(shape: RecurrentShape, *, backward: bool = False) -> int:
     if shape.packed:
         choices: tuple[_Buffers, ...] = (_PACKED[gates, shape.directions],)
     else:
-        small = shape.hidden <= _SMALL_HIDDEN[shape.mode][backward] and not shape.projection and not shape.bfloat16
+        small = has_small_kernel(shape.mode, shape.hidden, backward=backward)
+        small = small and not shape.projection and not shape.bfloat16
         choices = _PADDED[gates, shape.directions, small]
         choices = tuple(b for b in choices if not b.short or shape.steps <= _LONG)
     elements = max(_elements(shape, buffers) for buffers in choices) + weight_elements(shape)

@@ -1,7 +1,7 @@
 """Which kernels an operator runs: a function for each name, which gives the parts of its work.
 
-An operator that is not listed and has tensors of one broadcast shape is taken as elementwise; those that are only
-guessed so are named in `CostModel.unknown_ops`.
+An operator of PyTorch that is not listed and has tensors of one broadcast shape is taken as elementwise. Any other is
+taken to read what it is given and to write as much as the largest of it. Both are named in `CostModel.unknown_ops`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from vramcast.timing.costs.families import (
     indexing,
     norms,
     optimizers,
+    quantized,
     reductions,
     spatial,
     special,
@@ -44,6 +45,7 @@ def _table() -> dict[str, Family]:
         norms,
         attention,
         optimizers,
+        quantized,
         indexing,
         spatial,
         special,
@@ -78,7 +80,9 @@ def parts_of(op: str, args: Arguments, card: Card, *, tf32: bool, cudnn_tf32: bo
         if any(tensor.sparse for tensor in args.tensors):
             return spatial.sparse(name, args, card), True
         return family(args, card, tf32, cudnn_tf32), True
-    return elementwise.pointwise(name, args, card), False
+    if op.startswith("aten.") and elementwise.is_broadcast(args.tensors):
+        return elementwise.pointwise(name, args, card), False
+    return elementwise.streamed(args, card), False
 
 
 def _call_named(

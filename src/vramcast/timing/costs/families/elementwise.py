@@ -44,6 +44,25 @@ def broadcast(tensors: list[Tensor]) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def is_broadcast(tensors: list[Tensor]) -> bool:
+    """Whether each tensor has the size of the whole, or one, in every dimension."""
+    shape = broadcast(tensors)
+    return all(
+        size in (1, whole)
+        for tensor in tensors
+        for size, whole in zip(tensor.shape, shape[len(shape) - len(tensor.shape) :], strict=True)
+    )
+
+
+def streamed(args: Arguments, card: Card) -> list[Part]:
+    """An operator of which nothing is known but what it is given: all of it read, as much as the largest written."""
+    sizes = [tensor.nbytes for tensor in args.tensors if tensor.device == "cuda"]
+    if not sizes:
+        return []
+    moved = float(sum(sizes) + max(sizes))
+    return [Part("elementwise-vector", max(moved / card.bandwidth, 1e-10), 0.0, moved)]
+
+
 def _steps(tensor: Tensor) -> tuple[int, ...]:
     if tensor.strides is not None:
         return tensor.strides

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import log2, prod
 
 from vramcast.timing.costs.card import Card
 from vramcast.timing.costs.families.elementwise import made_contiguous
 from vramcast.timing.costs.families.gemm import tiled_seconds, unit_of
 from vramcast.timing.costs.part import Part, feature
-from vramcast.timing.costs.signature import Arguments, Tensor, Value
+from vramcast.timing.costs.signature import Arguments, Tensor
+from vramcast.trace.recurrent import GRU, LSTM, RNN_RELU, RNN_TANH, has_small_kernel, has_static_kernel
 
 _INSTRUCTIONS = 100.0
 _THREADS_OF_AN_SM = 1024
-_PERSISTENT_WIDTH = 128
 # Four additions of an element to a smaller image, where as many neighbours as it is enlarged by add to the same place;
 # how their waiting grows was read off the H200's times.
 _ADDING_INSTRUCTIONS = 60.0
 _SHARED_POWER = 1.65
 _MOST_SHARED = 64.0
-_UNSPLIT_WIDTH = 512
+# The product of a backward step goes over all gates of a hidden state. Deeper than this it is split, and what its parts
+# give is added up by a kernel of its own, or cleared before; read off recorded steps.
+_UNSPLIT_DEPTH = {4: 816, 2: 2624}
 # aten/src/ATen/native/cuda/UpSampleBilinear2d.cu has a kernel for channels last from so many channels on.
 _CHANNELS_LAST_KERNEL = 4
-# What cuDNN numbers its networks by (cudnnRNNMode_t), and the gates of each.
-_LSTM = 2
-_GATES = {0: 1, 1: 1, _LSTM: 4, 3: 3}
+# Weights that stay in the multiprocessors: cycles of a time step, and of each byte of them, read off the H200's times.
+_RESIDENT_STEP_CYCLES = 500.0
+_RESIDENT_BYTE_CYCLES = 0.015
+_RESIDENT_BACKWARD_KERNELS = 11
+_GATES = {RNN_RELU: 1, RNN_TANH: 1, LSTM: 4, GRU: 3}
 
 
 def _image(name: str, card: Card, x: Tensor, out: int, moved: float, threads: int, window: int = 1) -> Part:
@@ -101,48 +104,79 @@ def fourier(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[P
     return [Part("fourier", max(passes * moved / card.bandwidth, 1e-10), flops, moved, "f32", kernels=passes)]
 
 
-def recurrent(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
-    return _recurrent(args, card, cudnn_tf32, args.args[6:14])
-
-
-def _recurrent(args: Arguments, card: Card, cudnn_tf32: bool, settings: Sequence[Value]) -> list[Part]:
-    """cuDNN's recurrent networks: gates of all steps from the inputs at once, then one product a step.
+@dataclass(frozen=True)
+class _Network:
+    """One call of cuDNN's recurrent networks.
 
     _cudnn_rnn(input, weights, weight_stride0, buffer, hx, cx, mode, hidden, projected, layers, batch_first, dropout,
-    train, bidirectional, ...); the backward call begins with the same and has four more tensors after cx. Weights that
-    autocast made are flat: their rows are those of the gates.
+    train, bidirectional, batch_sizes, ...); the backward call begins with the same and has four more tensors after cx.
+    Weights that autocast made are flat: their rows are those of the gates.
     """
-    x = args.tensor(0)
-    weights = [weight for weight in args.tensor_list(1) if len(weight.shape) == 2]
-    if x is None or not weights or len(x.shape) != 3 or len(settings) < 5:
-        return []
-    mode, hidden = settings[0], settings[1]
-    steps, batch = (x.shape[1], x.shape[0]) if settings[4] is True else (x.shape[0], x.shape[1])
-    gates = (_GATES.get(mode, 1) if isinstance(mode, int) else 1) * (hidden if isinstance(hidden, int) else 1)
-    biases = 2 * gates
-    matrices = [weight for weight in weights if weight.numel > biases]
-    unit = unit_of(x.dtype, cudnn_tf32 and card.has_tf32)
-    seconds, flops = 0.0, 0.0
-    for place, weight in enumerate(matrices):
-        width = max(weight.numel // gates, 1)
-        flops += 2.0 * steps * batch * gates * width
-        if place % 2 == 0:
-            seconds += tiled_seconds(card, 1, steps * batch, gates, width, unit)
+
+    x: Tensor
+    weights: list[Tensor]
+    mode: int
+    hidden: int
+    steps: int
+    batch: int
+    is_standard: bool
+    """No persistent kernel may run it: packed, projected, bfloat16 or double."""
+    directions: int
+
+    @staticmethod
+    def of(args: Arguments, *, backward: bool) -> _Network | None:
+        x, settings = args.tensor(0), args.args[10:19] if backward else args.args[6:15]
+        weights = [weight for weight in args.tensor_list(1) if len(weight.shape) == 2]
+        if x is None or not weights or len(x.shape) not in (2, 3) or len(settings) < 8:
+            return None
+        mode, hidden, projected, _, batch_first, _, _, two_way = settings[:8]
+        sizes = settings[8] if len(settings) > 8 else []
+        if not isinstance(mode, int) or not isinstance(hidden, int) or mode not in _GATES:
+            return None
+        if isinstance(sizes, list) and sizes:  # packed: how many sequences are left at each step
+            steps, batch = len(sizes), max(1, x.shape[0] // len(sizes))
+        elif len(x.shape) == 2:
+            steps, batch = x.shape[0], 1
         else:
-            seconds += steps * max(tiled_seconds(card, 1, batch, gates, width, unit), weight.nbytes / card.bandwidth)
-    moved = float(sum(weight.nbytes for weight in weights) + 2 * x.nbytes)
-    layers = max(len(matrices) // 2, 1)
-    base = max(seconds, 1e-9) + steps * layers * 2e-6
-    tags = (x.dtype, "lstm" if mode == _LSTM else "other")
-    if isinstance(hidden, int) and hidden <= _PERSISTENT_WIDTH and x.dtype != "bf16":
-        # The weights stay in the multiprocessors, and one kernel goes through all steps; BF16 has none of these.
-        return [Part("recurrent-persistent", base, flops, moved, unit, tags=tags, kernels=1 + 2 * layers)]
-    # A product and what follows it, step after step.
-    kernels = 2 * steps * layers
-    return [Part("recurrent", base, flops, moved, unit, tags=tags, kernels=kernels)]
+            steps, batch = (x.shape[1], x.shape[0]) if batch_first is True else (x.shape[0], x.shape[1])
+        standard = bool(sizes) or bool(projected) or x.dtype in ("bf16", "f64")
+        return _Network(x, weights, mode, hidden, steps, batch, standard, 2 if two_way is True else 1)
+
+    @property
+    def gates(self) -> int:
+        return _GATES[self.mode] * self.hidden
+
+    @property
+    def matrices(self) -> list[Tensor]:
+        return [weight for weight in self.weights if weight.numel > 2 * self.gates]
+
+    def is_small(self, *, backward: bool) -> bool:
+        """A multiprocessor holds all weights of a layer."""
+        return not self.is_standard and has_small_kernel(self.mode, self.hidden, backward=backward)
+
+    @property
+    def is_static(self) -> bool:
+        """All multiprocessors together hold them."""
+        layers = len(self.matrices) // 2 // self.directions
+        return not self.is_standard and self.x.dtype == "f16" and has_static_kernel(
+            self.mode, self.hidden, input_size=self.x.shape[-1], layers=layers, directions=self.directions,
+            batch=self.batch,
+        )  # fmt: skip
+
+
+def recurrent(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    network = _Network.of(args, backward=False)
+    return [] if network is None else [_recurrent(network, card, cudnn_tf32, backward=False)]
 
 
 def recurrent_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    network = _Network.of(args, backward=True)
+    if network is None:
+        return []
+    part = _recurrent(network, card, cudnn_tf32, backward=True)
+    if network.is_small(backward=True):
+        return [replace(part, flops=2 * part.flops, bytes=2 * part.bytes)]
+    is_split = network.gates > _UNSPLIT_DEPTH.get(network.x.item, 0) and not network.is_static
     return [
         replace(
             part,
@@ -150,16 +184,36 @@ def recurrent_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool
             base=2 * part.base,
             flops=2 * part.flops,
             bytes=2 * part.bytes,
-            # Products that are split, or add to what was cleared before, are two kernels.
-            kernels=part.kernels * 3 // 2 if _is_split(args) else part.kernels,
+            kernels=part.kernels * 3 // 2 if is_split else part.kernels,
         )
-        for part in _recurrent(args, card, cudnn_tf32, args.args[10:18])
     ]
 
 
-def _is_split(args: Arguments) -> bool:
-    x, hidden = args.tensor(0), args.args[11] if len(args.args) > 11 else None
-    return x is not None and (x.item == 4 or (isinstance(hidden, int) and hidden > _UNSPLIT_WIDTH))
+def _recurrent(network: _Network, card: Card, cudnn_tf32: bool, *, backward: bool) -> Part:
+    """The gates of all steps from the inputs at once, then one product a step."""
+    x, steps, batch, gates = network.x, network.steps, network.batch, network.gates
+    unit = unit_of(x.dtype, cudnn_tf32 and card.has_tf32)
+    seconds, flops = 0.0, 0.0
+    for place, weight in enumerate(network.matrices):
+        width = max(weight.numel // gates, 1)
+        flops += 2.0 * steps * batch * gates * width
+        if place % 2 == 0:
+            seconds += tiled_seconds(card, 1, steps * batch, gates, width, unit)
+        else:
+            seconds += steps * max(tiled_seconds(card, 1, batch, gates, width, unit), weight.nbytes / card.bandwidth)
+    moved = float(sum(weight.nbytes for weight in network.weights) + 2 * x.nbytes)
+    layers = max(len(network.matrices) // 2, 1)
+    base = max(seconds, 1e-9) + steps * layers * 2e-6
+    tags = (x.dtype, "lstm" if network.mode == LSTM else "other")
+    if network.is_small(backward=backward):
+        cycles = _RESIDENT_STEP_CYCLES + gates * network.hidden * x.item * _RESIDENT_BYTE_CYCLES
+        base = steps * layers * cycles / card.clock
+        kernels = _RESIDENT_BACKWARD_KERNELS * layers if backward else 2 + 2 * layers
+        return Part("recurrent-resident", base, flops, moved, unit, kernels=kernels)
+    if network.is_static:
+        return Part("recurrent-persistent", base, flops, moved, unit, tags=tags, kernels=1 + 2 * layers)
+    # A product and what follows it, step after step.
+    return Part("recurrent", base, flops, moved, unit, tags=tags, kernels=2 * steps * layers)
 
 
 def sparse(name: str, args: Arguments, card: Card) -> list[Part]:

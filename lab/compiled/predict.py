@@ -1,0 +1,58 @@
+"""Run one workload on the virtual card and write down what each step took.
+
+    python -m lab.compiled.predict NAME [--events FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import vramcast
+
+sys.path.insert(0, str(Path(__file__).parent))
+import workloads  # noqa: E402
+
+
+def predict(name: str, gpu: str = "h200", events: Path | None = None) -> dict[str, Any]:
+    begin = time.time()
+    record = workloads.RECORD
+    marks: list[int] = []
+    with vramcast.virtual_gpu(gpu) as card:
+        record.after_step = lambda: marks.append(card.n_events)
+        torch.manual_seed(0)
+        workloads.WORKLOADS[name]()
+    trace = card.trace()
+    if events is not None:
+        _write_events(trace, events, marks)
+    notes = sorted({f"{note.topic}: {note.text}" for note in trace.notes})
+    return {"name": name, "steps": record.steps, "seconds": round(time.time() - begin, 1), "notes": notes}
+
+
+def _write_events(trace: Any, path: Path, marks: list[int]) -> None:
+    """One line for each allocation and free: bytes, number, op, shape."""
+    ends = set(marks)
+    with path.open("w") as out:
+        for number, (kind, block) in enumerate(zip(trace.event_kind, trace.event_arg, strict=True)):
+            if number in ends:
+                print("-- step", file=out)
+            if kind < 2:
+                what = f"{trace.ops[trace.op[block]]} {trace.shapes[trace.shape[block]]} s{trace.stream[block]}"
+                print("+" if kind == 0 else "-", trace.requested_bytes[block], block, what, file=out)
+            else:
+                print("=", trace.labels[block], file=out)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name")
+    parser.add_argument("--gpu", default="h200")
+    parser.add_argument("--events", type=Path)
+    arguments = parser.parse_args()
+    print(json.dumps(predict(arguments.name, arguments.gpu, arguments.events)))

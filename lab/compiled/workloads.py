@@ -1,0 +1,298 @@
+"""Compiled training, one short loop for each way people write it. The same code runs on a real and a virtual card.
+
+    python workloads.py NAME            (one workload, 6 steps, prints what memory each step took)
+    vramcast run --gpu h200 workloads.py NAME
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parent))
+import models
+
+STEPS = 6
+Step = Callable[[int], torch.Tensor]
+WORKLOADS: dict[str, Callable[[], None]] = {}
+
+
+def workload(make: Callable[[], None]) -> Callable[[], None]:
+    WORKLOADS[make.__name__.replace("_", "-")] = make
+    return make
+
+
+class Record:
+    """What the allocator says after each step."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, int]] = []
+        self.after_step: Callable[[], None] = lambda: None
+
+    def step(self) -> None:
+        torch.cuda.synchronize()
+        self.steps.append({
+            "allocated": torch.cuda.memory_allocated(),
+            "peak_allocated": torch.cuda.max_memory_allocated(),
+            "reserved": torch.cuda.memory_reserved(),
+            "peak_reserved": torch.cuda.max_memory_reserved(),
+        })  # fmt: skip
+        self.after_step()
+
+
+RECORD = Record()
+
+
+def train(
+    model: nn.Module, loss_of: Step, *, amp: torch.dtype | None = None, optimizer: Any = None, clip: bool = False,
+    accumulate: int = 1, scaler: bool = False, compiled_step: bool = False, steps: int = STEPS,
+) -> None:  # fmt: skip
+    """The loop that nearly everybody writes."""
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    scale = torch.amp.GradScaler("cuda", enabled=scaler)
+    update = torch.compile(optimizer.step) if compiled_step else optimizer.step
+    for step in range(steps):
+        for _ in range(accumulate):
+            with torch.autocast("cuda", dtype=amp or torch.bfloat16, enabled=amp is not None):
+                loss = loss_of(step)
+            scale.scale(loss / accumulate).backward()
+        if scaler:
+            scale.unscale_(optimizer)
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if scaler:
+            scale.step(optimizer)
+            scale.update()
+        else:
+            update()
+        optimizer.zero_grad(set_to_none=True)
+        RECORD.step()
+
+
+def ids(batch: int, length: int, vocab: int = 50257) -> torch.Tensor:
+    return torch.randint(0, vocab, (batch, length)).cuda()
+
+
+def images(batch: int, size: int = 224, channels: int = 3) -> torch.Tensor:
+    return torch.randn(batch, channels, size, size).cuda()
+
+
+def gpt_loss(model: Any, batch: int, length: int) -> Step:
+    return lambda step: model(ids(batch, length), ids(batch, length))
+
+
+@workload
+def gpt2_amp() -> None:
+    model = models.GPT().cuda()
+    train(model, gpt_loss(torch.compile(model), 12, 1024), amp=torch.bfloat16, clip=True)
+
+
+@workload
+def gpt_dropout_accumulate() -> None:
+    model = models.GPT(layers=6, dropout=0.1).cuda()
+    train(model, gpt_loss(torch.compile(model), 8, 512), amp=torch.bfloat16, accumulate=2, clip=True)
+
+
+@workload
+def gpt_manual_attention() -> None:
+    model = models.GPT(layers=4, manual_attention=True, dropout=0.1).cuda()
+    train(model, gpt_loss(torch.compile(model), 8, 512), amp=torch.bfloat16)
+
+
+@workload
+def gpt_float32() -> None:
+    torch.set_float32_matmul_precision("high")
+    model = models.GPT(layers=4, vocab=32000).cuda()
+    train(model, gpt_loss(torch.compile(model), 8, 512), optimizer=torch.optim.AdamW(model.parameters()))
+
+
+@workload
+def gpt_layerwise() -> None:
+    model = models.GPT(layers=6).cuda()
+    for block in model.blocks:
+        block.compile()
+    train(model, gpt_loss(model, 12, 512), amp=torch.bfloat16)
+
+
+@workload
+def gpt_layerwise_checkpointed() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    model = models.GPT(layers=6).cuda().bfloat16()
+    for number, block in enumerate(model.blocks):
+        model.blocks[number] = torch.compile(block)
+
+    def loss_of(step: int) -> torch.Tensor:
+        inputs, targets = ids(12, 512), ids(12, 512)
+        x = model.wte(inputs) + model.wpe(torch.arange(inputs.size(1), device="cuda"))
+        for block in model.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return F.cross_entropy(model.head(model.ln_f(x)).flatten(0, 1), targets.flatten())
+
+    train(model, loss_of)
+
+
+@workload
+def gpt_dynamic() -> None:
+    model = models.GPT(layers=4).cuda()
+    compiled = torch.compile(model)
+    lengths = [512, 384, 768, 640, 256, 448]
+    train(model, lambda step: compiled(ids(8, lengths[step]), ids(8, lengths[step])), amp=torch.bfloat16)
+
+
+@workload
+def gpt_reduce_overhead() -> None:
+    model = models.GPT(layers=6).cuda()
+    train(model, gpt_loss(torch.compile(model, mode="reduce-overhead"), 8, 512), amp=torch.bfloat16)
+
+
+@workload
+def gpt_compiled_optimizer() -> None:
+    model = models.GPT(layers=4).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    train(model, gpt_loss(torch.compile(model), 8, 512), amp=torch.bfloat16, optimizer=optimizer, compiled_step=True)
+
+
+def _causal(config: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    config.use_cache = False
+    return AutoModelForCausalLM.from_config(config)
+
+
+def _llama(**options: Any) -> Any:
+    from transformers import LlamaConfig
+
+    settings = {
+        "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 6, "num_attention_heads": 16,
+        "num_key_value_heads": 4, "vocab_size": 32000, "max_position_embeddings": 2048, **options,
+    }  # fmt: skip
+    return _causal(LlamaConfig(**settings))
+
+
+def _labelled(model: Any, batch: int, length: int, vocab: int) -> Step:
+    def loss_of(step: int) -> torch.Tensor:
+        inputs = ids(batch, length, vocab)
+        return model(input_ids=inputs, labels=inputs).loss  # type: ignore[no-any-return]
+
+    return loss_of
+
+
+@workload
+def llama_bf16() -> None:
+    model = _llama().cuda().bfloat16()
+    train(model, _labelled(torch.compile(model), 8, 1024, 32000))
+
+
+@workload
+def llama_checkpointed_amp() -> None:
+    model = _llama().cuda()
+    model.gradient_checkpointing_enable()
+    model.train()
+    train(model, _labelled(torch.compile(model), 8, 1024, 32000), amp=torch.bfloat16)
+
+
+@workload
+def gpt2_hf_amp() -> None:
+    from transformers import GPT2Config
+
+    model = _causal(GPT2Config(n_layer=6)).cuda()
+    train(model, _labelled(torch.compile(model), 8, 1024, 50257), amp=torch.bfloat16, clip=True)
+
+
+@workload
+def bert_fp16() -> None:
+    from transformers import BertConfig, BertForMaskedLM
+
+    model = BertForMaskedLM(BertConfig(num_hidden_layers=6)).cuda()
+    train(model, _labelled(torch.compile(model), 32, 256, 30522), amp=torch.float16, scaler=True, clip=True)
+
+
+@workload
+def t5_bf16() -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(d_model=512, num_layers=4, num_decoder_layers=4, decoder_start_token_id=0, use_cache=False)
+    model = T5ForConditionalGeneration(config).cuda().bfloat16()
+    train(model, _labelled(torch.compile(model), 16, 256, 32000))
+
+
+def _classified(model: Any, batch: int, *, channels_last: bool = False, size: int = 224) -> Step:
+    def loss_of(step: int) -> torch.Tensor:
+        inputs = images(batch, size)
+        if channels_last:
+            inputs = inputs.to(memory_format=torch.channels_last)
+        return F.cross_entropy(model(inputs), torch.randint(0, 1000, (batch,)).cuda())
+
+    return loss_of
+
+
+@workload
+def vit_amp() -> None:
+    import torchvision
+
+    model = torchvision.models.vit_b_16().cuda()
+    train(model, _classified(torch.compile(model), 48), amp=torch.bfloat16)
+
+
+@workload
+def resnet_channels_last_amp() -> None:
+    import torchvision
+
+    model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    train(model, _classified(torch.compile(model), 64, channels_last=True), amp=torch.bfloat16, optimizer=optimizer)
+
+
+@workload
+def resnet18_float32() -> None:
+    import torchvision
+
+    model = torchvision.models.resnet18().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    train(model, _classified(torch.compile(model), 64), optimizer=optimizer)
+
+
+@workload
+def convnext_amp() -> None:
+    import torchvision
+
+    model = torchvision.models.convnext_tiny().cuda()
+    train(model, _classified(torch.compile(model), 48), amp=torch.bfloat16)
+
+
+@workload
+def unet_amp() -> None:
+    model = models.UNet().cuda()
+    compiled = torch.compile(model)
+
+    def loss_of(step: int) -> torch.Tensor:
+        return F.mse_loss(compiled(images(16, 128)), images(16, 128))
+
+    train(model, loss_of, amp=torch.bfloat16)
+
+
+@workload
+def dit_bf16() -> None:
+    model = models.DiT().cuda().bfloat16()
+    compiled = torch.compile(model)
+
+    def loss_of(step: int) -> torch.Tensor:
+        x = torch.randn(32, 4, 32, 32, device="cuda", dtype=torch.bfloat16)
+        out = compiled(x, torch.randint(0, 1000, (32,), device="cuda"))
+        return F.mse_loss(out, torch.randn_like(out))
+
+    train(model, loss_of)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    WORKLOADS[sys.argv[1]]()
+    print(json.dumps({"name": sys.argv[1], "steps": RECORD.steps}))

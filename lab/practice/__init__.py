@@ -1,0 +1,1 @@
+"""Ordinary training scripts, one for each technique, predicted and measured whole."""

@@ -1,0 +1,1 @@
+"""Imported by readers of video files that are not used here."""

@@ -1,0 +1,84 @@
+"""When memory that another stream used can be had again.
+
+At the free the allocator puts an event on that stream, and asks before each allocation which events have happened. The
+host runs ahead of the card, so they often have not. When they do follows from the time of the ops before (two queues,
+timing/queues.py); copies on a side stream are taken to run in the order in which they were issued. At the latest it is
+when the host has waited for the stream (`reusable` in the trace).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+
+from vramcast.allocator import CachingAllocator
+from vramcast.allocator.stream_uses import USED_ELSEWHERE
+from vramcast.gpus import GpuSpec
+from vramcast.timing.costs import CostModel
+from vramcast.timing.host import host_of
+from vramcast.timing.queues import Timeline, TwoQueues
+from vramcast.timing.step import costs_of, works_of
+from vramcast.trace import StepTrace
+
+
+class AwaitedFrees:
+    """The frees that wait, in the order they were made."""
+
+    def __init__(self, trace: StepTrace, allocator: CachingAllocator) -> None:
+        self._allocator = allocator
+        self._rows = trace.calls.event if trace.calls is not None else []
+        self._timeline = _timeline(trace)
+        self._waiting: deque[tuple[float, int]] = deque()
+
+    def add(self, event: int, address: int) -> None:
+        """The block at `address` is freed at `event`."""
+        row = self._row(event)
+        if self._timeline is None or not 0 <= row < len(self._timeline.end):
+            self._allocator.free(address)  # nothing is known of the time
+            return
+        self._allocator.free_later(address)
+        self._waiting.append((self._timeline.end[row], address))
+
+    def before_allocation(self, event: int) -> None:
+        """Take back what the card is done with when the host comes to `event`."""
+        if not self._waiting:
+            return
+        row = self._row(event) + 1
+        timeline = self._timeline
+        now = timeline.issue_start[row] if timeline is not None and row < len(timeline.issue_start) else float("inf")
+        while self._waiting and self._waiting[0][0] <= now:
+            self._allocator.free_awaited(self._waiting.popleft()[1])
+
+    def finish(self, address: int) -> None:
+        """The host has waited for the streams that used the block at `address`."""
+        for place, (_, waiting) in enumerate(self._waiting):
+            if waiting == address:
+                del self._waiting[place]
+                self._allocator.free_awaited(address)
+                return
+
+    def wait_for_all(self) -> bool:
+        """The host waits for the card; whether there was anything to take back."""
+        had = bool(self._waiting)
+        while self._waiting:
+            self._allocator.free_awaited(self._waiting.popleft()[1])
+        return had
+
+    def _row(self, event: int) -> int:
+        """The last op that was done before the event; -1 before the first one that is known."""
+        return bisect_right(self._rows, event) - 1
+
+
+def awaited_frees(trace: StepTrace, allocator: CachingAllocator) -> AwaitedFrees | None:
+    """None where no tensor was used on a second stream."""
+    return AwaitedFrees(trace, allocator) if USED_ELSEWHERE in trace.labels else None
+
+
+def _timeline(trace: StepTrace) -> Timeline | None:
+    calls = trace.calls
+    if calls is None:
+        return None
+    model = CostModel.for_gpu(GpuSpec.from_dict(trace.gpu))
+    host = host_of(model.calibration)
+    works = works_of(calls, range(len(calls)), costs_of(calls, model), host)
+    return TwoQueues(host.latencies).run(works)

@@ -1,0 +1,63 @@
+"""Ops that CUDA has and whose meta kernels PyTorch lacks: what they return, and what they take meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from vramcast.virtual_gpu.kernels.registry import Call, kernel
+
+
+@kernel(
+    "aten::multi_margin_loss_backward",
+    "aten::multilabel_margin_loss_backward",
+    "aten::fractional_max_pool3d_backward",
+)
+def gradient_of_input(call: Call) -> Any:
+    """One gradient, as large as the input (MultiMarginLoss.cu, MultiLabelMarginCriterion.cu, FractionalMaxPool3d.cu)."""
+    x = call.args[1]
+    held = [] if x.is_contiguous() else [call.empty(x.size(), x.dtype)]
+    out = call.empty(x.size(), x.dtype)
+    del held
+    return out
+
+
+@kernel("aten::glu_jvp")
+def glu_jvp(call: Call) -> Any:
+    glu = call.args[0]
+    return call.empty(glu.size(), glu.dtype)
+
+
+@kernel("aten::glu_backward_jvp")
+def glu_backward_jvp(call: Call) -> Any:
+    grad_x = call.args[0]
+    return call.empty(grad_x.size(), grad_x.dtype)
+
+
+@kernel("aten::_fake_quantize_learnable_per_tensor_affine", "aten::_fake_quantize_learnable_per_channel_affine")
+def fake_quantize_learnable(call: Call) -> Any:
+    """Per tensor the mask of values in range is made and dropped; per channel the scales are rounded into copies."""
+    x, scale = call.args[:2]
+    if "per_tensor" in call.func._schema.name:
+        out, mask = call.empty(x.size(), x.dtype), call.empty(x.size(), torch.bool)
+        del mask
+        return out
+    zero_points = call.empty(scale.size(), torch.int32)
+    out = call.empty(x.size(), x.dtype)
+    del zero_points
+    return out
+
+
+@kernel(
+    "aten::_fake_quantize_learnable_per_tensor_affine_backward",
+    "aten::_fake_quantize_learnable_per_channel_affine_backward",
+)
+def fake_quantize_learnable_backward(call: Call) -> Any:
+    """The gradients of scale and zero point are made for every element and then summed."""
+    _, x, scale, zero_point = call.args[:4]
+    grad_x = call.empty(x.size(), x.dtype)
+    each = [call.empty(x.size(), x.dtype) for _ in range(2)]
+    sums = [call.empty(t.size(), t.dtype) for t in (scale, zero_point)]
+    del each
+    return grad_x, *sums
