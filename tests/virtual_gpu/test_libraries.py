@@ -165,15 +165,3 @@ def test_data_parallel_takes_a_batch_from_the_host(gpu: VirtualGpu) -> None:
     trace = gpu.trace()
     batch = [place for place, size in enumerate(trace.requested_bytes) if size == 4096 * 256 * 4]
     assert [trace.stream[place] > 0 for place in batch] == [True, False]  # the copy, the result
-
-
-def test_more_than_one_process_is_refused(gpu: VirtualGpu) -> None:
-    from vramcast.errors import CannotPredict
-
-    with pytest.raises(CannotPredict, match="8 processes"):
-        torch.distributed.init_process_group("nccl", rank=0, world_size=8)
-    with pytest.raises(CannotPredict, match="4 processes"):
-        torch.multiprocessing.spawn(print, nprocs=4)
-    ran: list[int] = []
-    torch.multiprocessing.spawn(lambda rank, value: ran.append(rank + value), args=(5,), nprocs=1)
-    assert ran == [5]

@@ -2,7 +2,8 @@
 
 At the free the allocator puts an event on that stream, and asks before each allocation which events have happened. The
 host runs ahead of the card, so they often have not. When they do follows from the time of the ops before (two queues,
-timing/queues.py); copies on a side stream are taken to run in the order in which they were issued.
+timing/queues.py); copies on a side stream are taken to run in the order in which they were issued. At the latest it is
+when the host has waited for the stream (`reusable` in the trace).
 """
 
 from __future__ import annotations
@@ -53,6 +54,14 @@ class AwaitedFrees:
         now = timeline.issue_start[row] if timeline is not None and row < len(timeline.issue_start) else float("inf")
         while self._waiting and self._waiting[0][0] <= now:
             self._allocator.free_awaited(self._waiting.popleft()[1])
+
+    def finish(self, address: int) -> None:
+        """The host has waited for the streams that used the block at `address`."""
+        for place, (_, waiting) in enumerate(self._waiting):
+            if waiting == address:
+                del self._waiting[place]
+                self._allocator.free_awaited(address)
+                return
 
     def wait_for_all(self) -> bool:
         """The host waits for the card; whether there was anything to take back."""

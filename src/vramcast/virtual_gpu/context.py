@@ -42,11 +42,13 @@ from vramcast.virtual_gpu.cached_tensors import forget_cached_tensors
 from vramcast.virtual_gpu.compiled import Compiler
 from vramcast.virtual_gpu.composites import Composites
 from vramcast.virtual_gpu.device_memory import context_bytes
+from vramcast.virtual_gpu.distributed.world import world_in_environment
 from vramcast.virtual_gpu.functions import device_context_function
 from vramcast.virtual_gpu.given_values import GivenValues
 from vramcast.virtual_gpu.installed_torch import INSTALLED, cudnn_version
 from vramcast.virtual_gpu.ledger import AUTOCAST_COPIES, Ledger
 from vramcast.virtual_gpu.machine import FailedOp, Machine
+from vramcast.virtual_gpu.one_card import CARD
 from vramcast.virtual_gpu.position import Position
 from vramcast.virtual_gpu.storages import block_of, stand_ins
 from vramcast.virtual_gpu.threads import Modes, thread_with_modes
@@ -91,6 +93,7 @@ class VirtualGpu:
         self._fork = (0, 0)
         self._ledger.describe_out_of_memory = self._describe_out_of_memory
         self._machine.as_program = self._as_program
+        self._machine.with_functions = self._with_functions
         self._machine.initialize = self._ledger.on_first_use = self._initialize
         self._machine.change_allocator_settings = self._change_settings
         self._machine.libraries.on_load = self._set_capacity
@@ -171,6 +174,7 @@ class VirtualGpu:
         cudnn_version()  # torch looks at the cards to tell, and these are not the program's
         for through_indices in (False, True):
             accumulation.sole_counts(through_indices)  # runs a backward pass to learn something: not the program's
+        CARD.reset(world_in_environment().local_size)
         with ExitStack() as exits:
             _active = self
             exits.callback(self._finish)
@@ -219,6 +223,9 @@ class VirtualGpu:
             if ignored is not None:
                 self._machine.note("allocator", ignored)
             self._machine.graphs.note_what_is_missing()
+            nccl = self._machine.communicators.in_words()
+            if nccl is not None:
+                self._machine.note("NCCL", nccl)
             self._position.classify()
             self._ledger.close()
             self._trace = self._build_trace()
@@ -288,6 +295,14 @@ class VirtualGpu:
     @contextmanager
     def _as_program(self) -> Iterator[None]:
         with torch._C._EnableTorchFunction(), self._modes.current():
+            yield
+
+    @contextmanager
+    def _with_functions(self) -> Iterator[None]:
+        if torch._C._len_torch_function_stack():
+            yield
+            return
+        with self._modes.functions:
             yield
 
     @contextmanager

@@ -225,10 +225,11 @@ class DispatchMode(TorchDispatchMode):
     def _with_kernel(self, func: Any, kernel: Callable[[Call], Any]) -> Handler:
         plain, is_mutable = self._without_kernel(func), func._schema.is_mutable
         for_host = host_ops.holds_on_host(kernel)
+        for_data = host_ops.holds_for_data(kernel)
 
         def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
             device = self._device(args, kwargs, known)
-            if device == REAL and not _wants_meta(kwargs):
+            if device == REAL and not for_data and not _wants_meta(kwargs):
                 return func(*args, **kwargs)
             if device == HOST and not for_host:
                 return plain(func, args, kwargs, known)

@@ -12,6 +12,7 @@ from vramcast.allocator.driver_events import CUBLAS_HANDLE, CUDNN_HANDLE
 from vramcast.allocator.trials import Trial
 from vramcast.torch_versions import KEPT_LT_WORKSPACE
 from vramcast.virtual_gpu.cuda_graphs import CudaGraphs
+from vramcast.virtual_gpu.distributed.nccl import Communicators
 from vramcast.virtual_gpu.failures import is_our_failure, reason_of
 from vramcast.virtual_gpu.given_values import GivenValues
 from vramcast.virtual_gpu.guesses import Guesses
@@ -89,6 +90,7 @@ class Machine:
         self._told_of_streams = False
         self._dropout_state: torch.Tensor | None = None
         self.libraries = Libraries()
+        self.communicators = Communicators()
         self.guesses = Guesses(position, self.engine_is_running)
         self.graphs = CudaGraphs(ledger, position, self.note)
         self._assumed: dict[tuple[str, str], str] = {}
@@ -108,6 +110,8 @@ class Machine:
         self.change_allocator_settings: Callable[[str], None] = lambda conf: None
         self.as_program: Callable[[], AbstractContextManager[None]] = nullcontext
         """Inside, code sees the card as the program does, also from within an op."""
+        self.with_functions: Callable[[], AbstractContextManager[None]] = nullcontext
+        """The same where ops come to the card already: in a tensor subclass that takes an op apart."""
 
     def forget_libraries(self) -> None:
         """What CUDA's libraries took was another process's."""
@@ -196,6 +200,7 @@ class Machine:
 
     def synchronize(self) -> None:
         self.graphs.refuse_synchronizing()
+        self.ledger.timeline.finish_all()
         self.ledger.builder.mark("synchronize")
 
     def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
