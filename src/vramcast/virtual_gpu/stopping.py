@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from types import FrameType
 
+import torch
+
 from vramcast.errors import CannotPredict
 from vramcast.virtual_gpu.context import VirtualGpu
 from vramcast.virtual_gpu.growing import Growing
