@@ -406,36 +406,6 @@ def test_deformable_convolution(gpu: VirtualGpu) -> None:
     assert x.grad.shape == x.shape
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-def test_compiled_code_is_predicted_as_eager_where_it_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vramcast.virtual_gpu.compiled.compiler.why_not", lambda: "Triton is not installed")
-
-    @torch.compile
-    def before(x: torch.Tensor) -> torch.Tensor:
-        return x.sin() + 1
-
-    with vramcast.virtual_gpu("rtx-4090") as gpu:
-
-        @torch.compile(mode="max-autotune", fullgraph=True)
-        def inside(x: torch.Tensor) -> torch.Tensor:
-            return x.cos() + 1
-
-        @torch.compile
-        def never_called(x: torch.Tensor) -> torch.Tensor:
-            return x
-
-        x = torch.empty(1000, device="cuda")
-        assert allocations(gpu, lambda: before(x)) == [4000, 4000], "two kernels: nothing is fused"
-        assert allocations(gpu, lambda: inside(x)) == [4000, 4000]
-        model = torch.compile(nn.Linear(8, 8).cuda())
-        model(torch.empty(2, 8, device="cuda"))
-        assert isinstance(model._orig_mod, nn.Linear)
-    notes = {note.text.partition(" is ")[0].rpartition(".")[2] for note in gpu.trace().notes}
-    assert notes == {"before", "inside", "Linear"}
-    assert all("because Triton is not installed" in note.text for note in gpu.trace().notes)
-    assert "Linear" in gpu.trace().modules
-
-
 def test_the_default_dtype_is_obeyed(gpu: VirtualGpu) -> None:
     assert growth(lambda: torch.zeros(1024, device="cuda"))[0] == 4096
     torch.set_default_dtype(torch.bfloat16)

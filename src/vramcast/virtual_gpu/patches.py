@@ -7,11 +7,11 @@ gone.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -194,52 +194,68 @@ def groups_on_the_card(original: Callable[..., Any]) -> Callable[..., Any]:
     return group
 
 
-def _compiled_when_called(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Libraries compile many functions that a program never calls, and the first to be compiled makes dynamo import
-    much of inductor."""
-    compiled: list[Callable[..., Any]] = []
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not compiled:
-            compiled.append(original(function, backend="eager"))
-        return compiled[0](*args, **kwargs)
-
-    call._torchdynamo_orig_callable = function  # type: ignore[attr-defined]
-    return call
-
-
-def compile_as_eager(put: Patches, note: Callable[[str], None]) -> None:
-    """torch.compile whose result looks compiled and runs eagerly (the stance sees to that); each that runs is noted."""
+def refuse_compiled_code(put: Patches, refuse: Callable[[str], None]) -> None:
+    """torch.compile whose result looks compiled and is refused when it is called: libraries compile many functions
+    that a program never calls. The backend "eager" compiles nothing (the stance sees to that)."""
     original = torch.compile
+
+    def refused(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not _switched_off():
+                refuse(name)
+            return function(*args, **kwargs)
+
+        call._torchdynamo_orig_callable = function  # type: ignore[attr-defined]
+        return call
 
     def compile(model: Any = None, **options: Any) -> Any:
         if model is None:
             return lambda inner: compile(inner, **options)
-        if isinstance(model, torch.nn.Module):
-            note(type(model).__name__)
-        elif isinstance(model, (FunctionType, MethodType)):
-            return _compiled_when_called(original, model)
-        return original(model, backend="eager")
+        if options.get("backend") == "eager" or _switched_off():
+            return original(model, **options)
+        if not isinstance(model, torch.nn.Module):
+            return refused(model, _name_of(model))
+        compiled = original(model, backend="eager")
+        compiled.forward = refused(compiled.forward, type(model).__name__)
+        return compiled
 
     put.set(torch, "compile", compile)
-    put.set(torch.nn.Module, "compile", lambda module, *args, **kwargs: note(type(module).__name__))
-    # Functions are noted when they run.
+    # What was compiled before.
     eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     choose = getattr(eval_frame, "_callback_from_stance", None)
     if choose is None:
         return
 
     def _callback_from_stance(callback: Any) -> Any:
-        if callback not in (None, False):
-            function = sys._getframe(1).f_locals.get("fn")
-            owner = getattr(function, "__self__", None)
-            name = getattr(function, "__qualname__", "") if owner is None else type(owner).__name__
-            if name and not name.startswith("wrap_inline"):  # a module, noted by its own name
-                note(name)
+        if callback not in (None, False) and _backend_of(callback) != "eager" and not _switched_off():
+            refuse(_name_of(sys._getframe(1).f_locals.get("fn")))
         return choose(callback)
 
     put.set(eval_frame, "_callback_from_stance", _callback_from_stance)
+
+
+def _switched_off() -> bool:
+    """Whether torch.compile changes nothing, as torch._dynamo.optimize and its settings have it."""
+    settings = sys.modules.get("torch._dynamo.config")
+    by_variable = os.environ.get("TORCHDYNAMO_DISABLE") == "1" or os.environ.get("TORCH_COMPILE_DISABLE") == "1"
+    return by_variable or bool(getattr(settings, "disable", False))
+
+
+def _name_of(function: Any) -> str:
+    """A method has the name of its owner: that is how modules are compiled."""
+    owner = getattr(function, "__self__", None)
+    if owner is not None:
+        return type(owner).__name__
+    return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+def _backend_of(callback: Any) -> str | None:
+    """The name of the compiler behind Dynamo's callback."""
+    while callback is not None and not hasattr(callback, "_compiler_name"):
+        inner = getattr(callback, "_torchdynamo_orig_backend", None)  # in older torch: ..._callable
+        callback = inner or getattr(callback, "_torchdynamo_orig_callable", None)
+    return getattr(callback, "_compiler_name", None)
 
 
 _Generator = torch.Generator

@@ -23,14 +23,18 @@ if TYPE_CHECKING:
     from vramcast.virtual_gpu.machine import Machine
 
 OFF_BY = "compiled code often takes 10 to 50 % less memory than eager code, and sometimes 10 % more"
+INSTEAD = (
+    "TORCHDYNAMO_DISABLE=1 in the environment predicts eager code instead: the figures of a run without "
+    f"torch.compile ({OFF_BY})."
+)
 
 
 def why_not() -> str | None:
     """What keeps compiled code from being compiled here; None where nothing does."""
     if not COMPILED_HERE[0] <= INSTALLED < COMPILED_HERE[1]:
-        return f"vramcast does not know the compiler of torch {in_words(INSTALLED)}"
+        return f"compiled code needs torch {in_words(COMPILED_HERE[0])}, and torch {in_words(INSTALLED)} is installed"
     if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed"
+        return "compiled code needs Triton, which is not installed"
     return None
 
 
@@ -48,13 +52,12 @@ class Compiler:
         self.visibility = Visibility(replaced, dispatch)
         self._ready = False
         self._exits = ExitStack()
-        self._noted: set[str] = set()
 
     def install(self) -> None:
         """Called when the card is entered. Most is put off until something is compiled: Inductor is slow to import."""
         reason = why_not()
         if reason is not None:
-            self._predict_as_eager(reason)
+            self._refuse(reason)
             return
         from torch._dynamo import convert_frame, guards, trace_rules
 
@@ -67,15 +70,14 @@ class Compiler:
         put.set(manager, "__init__", self._guards_as_when_run(manager.__init__))
         put.set(torch, "compile", _compiled_when_called(torch.compile))
 
-    def _predict_as_eager(self, reason: str) -> None:
-        def note(name: str) -> None:
-            if name not in self._noted:
-                self._noted.add(name)
-                text = f"{name} is predicted as eager code, because {reason}: {OFF_BY}"
-                self._machine.note("torch.compile", text)
+    def _refuse(self, reason: str) -> None:
+        def refuse(name: str) -> None:
+            raise self._machine.report_unknown(
+                UnknownKernel(f"{name} is compiled with torch.compile: {reason}.\n{INSTEAD}")
+            )
 
-        patches.compile_as_eager(self._own, note)
         self._exits.enter_context(torch.compiler.set_stance("force_eager"))
+        patches.refuse_compiled_code(self._own, refuse)
 
     def remove(self) -> None:
         self._exits.close()
@@ -115,9 +117,7 @@ class Compiler:
         said = " ".join(lines[:2])[:300] if lines else type(error).__name__
         return UnknownKernel(
             f"{what} could not be compiled for {self._machine.gpu.name} here ({said}): "
-            "what it allocates is not known.\n"
-            "TORCHDYNAMO_DISABLE=1 in the environment predicts eager code instead: the figures of a run without "
-            f"torch.compile ({OFF_BY})."
+            f"what it allocates is not known.\n{INSTEAD}"
         )
 
     def _hidden(self, original: Callable[..., Any]) -> Callable[..., Any]:
