@@ -300,9 +300,11 @@ def test_a_branch_is_chosen_with_it(run: Run) -> None:
         import torch
         x = torch.nn.Linear(4, 1).cuda()(torch.rand(1, 4, device="cuda")).sum()
         if x.item() > 100:
-            torch.zeros(1 << 20, device="cuda")
+            torch.zeros(1 << 22, device="cuda")
     """
     from vramcast.assumptions import parse_assumption
 
     small, large = (run(text, assume=[parse_assumption(f"train.py:4={value}")]) for value in (1, 1000))
-    assert large.peak_allocated_bytes - small.peak_allocated_bytes >= (4 << 20) - 4096
+    assert (
+        large.peak_allocated_bytes - small.peak_allocated_bytes >= 15 << 20
+    )  # before torch 2.9, cuBLASLt's 1 MiB is back

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -62,6 +64,22 @@ def test_activations_are_named_where_the_forward_pass_breaks_off(gpu: VirtualGpu
     assert alive.startswith("Alive at this moment: saved activations")
     modules = next(line for line in str(caught.value).splitlines() if line.startswith("Largest modules"))
     assert "Sequential." in modules
+
+
+def test_what_a_refused_op_held_is_free_at_once(gpu: VirtualGpu) -> None:
+    def grow() -> None:
+        kept = [torch.empty(1 << 30, device="cuda")]
+        while True:
+            kept.append(kept[-1].sin())
+
+    gc.disable()  # not only once cycles are looked for
+    try:
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            grow()
+        del caught
+        assert torch.cuda.memory_allocated() == 0
+    finally:
+        gc.enable()
 
 
 def test_a_program_that_halves_its_batch() -> None:

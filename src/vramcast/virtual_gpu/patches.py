@@ -216,7 +216,7 @@ def refuse_compiled_code(put: Patches, refuse: Callable[[str], None]) -> None:
             return original(model, **options)
         if not isinstance(model, torch.nn.Module):
             return refused(model, _name_of(model))
-        compiled = original(model, backend="eager")
+        compiled: Any = original(model, backend="eager")
         compiled.forward = refused(compiled.forward, type(model).__name__)
         return compiled
 
