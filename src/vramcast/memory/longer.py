@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from itertools import compress
 from weakref import WeakKeyDictionary
 
-from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, OOM, STEP, StepTrace
+from vramcast.trace.schema import ALLOC, BLOCK_EVENTS, EMPTY_CACHE, FREE, OOM, REUSABLE, STEP, StepTrace
 
 SETTLED_STEPS = 6
 """As many as a measurement takes."""
 _LONGEST_PERIOD = 4
 """Optimizer steps in one round of a training loop, e.g. two in a GAN's."""
 
-_MOVES_MEMORY = (ALLOC, FREE, EMPTY_CACHE)
+_MOVES_MEMORY = (ALLOC, FREE, REUSABLE, EMPTY_CACHE)
 _BLOCK_COLUMNS = ("requested_bytes", "op", "module", "phase", "kind", "stream", "shape")
 
 
@@ -118,4 +118,4 @@ def _repeated(trace: StepTrace, last: _Round, times: int) -> StepTrace:
 def _shifted(trace: StepTrace, first: int, end: int, from_block: int, by: int) -> array[int]:
     """The arguments of some events, blocks from `from_block` on renumbered."""
     rows = zip(trace.event_kind[first:end], trace.event_arg[first:end], strict=True)
-    return array("q", [arg + by if arg >= from_block and code in (ALLOC, FREE) else arg for code, arg in rows])
+    return array("q", [arg + by if arg >= from_block and code in BLOCK_EVENTS else arg for code, arg in rows])

@@ -13,7 +13,7 @@ from vramcast.allocator.private_pools import read_mark
 from vramcast.allocator.stream_uses import USED_ELSEWHERE
 from vramcast.allocator.trials import trials_in, try_out
 from vramcast.memory.awaited_frees import awaited_frees
-from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, KINDS, MARK, OOM, StepTrace
+from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, KINDS, MARK, OOM, REUSABLE, StepTrace
 
 _WORKSPACES = KINDS.index("workspaces")
 
@@ -86,7 +86,11 @@ class Replay:
 
 
 def replay(
-    trace: StepTrace, conf: str | None = None, capacity_bytes: int | None = None, *, with_trials: bool = False
+    trace: StepTrace,
+    conf: str | None = None,
+    capacity_bytes: int | None = None,
+    *,
+    with_trials: bool = False,
 ) -> Replay:
     """Replay under `conf` (the trace's own when None) on a card that gives at most `capacity_bytes` (None: no end).
 
@@ -136,6 +140,9 @@ def replay(
                 else:
                     free(addresses[arg])
             next_free_waits = False
+        elif code == REUSABLE:
+            if awaited is not None:
+                awaited.finish(addresses[arg])
         elif code == EMPTY_CACHE:
             if awaited is not None:
                 awaited.wait_for_all()

@@ -14,7 +14,7 @@ from itertools import compress, pairwise
 from typing import Any
 
 from vramcast.trace.calls import BACKWARD_END, ITERATION, OpCalls
-from vramcast.trace.schema import ALLOC, FREE, MARK, StepTrace
+from vramcast.trace.schema import ALLOC, BLOCK_EVENTS, FREE, MARK, StepTrace
 
 BLOCK_COLUMNS = ("requested_bytes", "op", "module", "phase", "kind", "stream", "shape")
 _CALL_COLUMNS = ("call", "module", "phase", "flags", "event")
@@ -117,11 +117,11 @@ def inserted(trace: StepTrace, first_event: int, end_event: int, at_event: int, 
     replaced = {found[block]: successor[block] - first + base for block in freed}
     shift = base - first
     again = [
-        arg if code not in (ALLOC, FREE) else found[arg] if arg < first else arg + shift
+        arg if code not in BLOCK_EVENTS else found.get(arg, arg) if arg < first else arg + shift
         for code, arg in zip(*inside, strict=True)
     ]
     after = [
-        arg if code not in (ALLOC, FREE) else arg + count if arg >= base else replaced.get(arg, arg)
+        arg if code not in BLOCK_EVENTS else arg + count if arg >= base else replaced.get(arg, arg)
         for code, arg in zip(kinds[at_event:], args[at_event:], strict=True)
     ]
     columns = {}
@@ -182,7 +182,7 @@ def _without_marks(trace: StepTrace, calls: OpCalls | None) -> StepTrace:
         args += trace.event_arg[first + 1 : end]
     if labels != list(trace.labels[: len(labels)]):
         for event, code in enumerate(kinds):
-            if code not in (ALLOC, FREE):
+            if code not in BLOCK_EVENTS:
                 args[event] = number[args[event]]
     if calls is not None:
         events = array("q", [event - bisect_left(marks, event) for event in calls.event])

@@ -9,7 +9,7 @@ from typing import Any
 from vramcast.trace.calls import CallLog
 from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse
-from vramcast.trace.schema import ALLOC, EVENT_KINDS, FREE, KINDS, Note, StepTrace
+from vramcast.trace.schema import ALLOC, EVENT_KINDS, FREE, KINDS, REUSABLE, Note, StepTrace
 
 _EVENT_CODE = {name: code for code, name in enumerate(EVENT_KINDS)}
 _CODE_BITS = 4
@@ -72,6 +72,10 @@ class TraceBuilder:
 
     def free(self, block: int) -> None:
         self._events.append(block << _CODE_BITS | FREE)
+
+    def reusable(self, block: int) -> None:
+        """Other streams used the block, which was freed before; now they are done with it."""
+        self._events.append(block << _CODE_BITS | REUSABLE)
 
     def set_kind(self, block: int, kind_id: int) -> None:
         """What the block turned out to be; the last word counts."""

@@ -3,7 +3,7 @@
 Pure data, no torch. Two sets of parallel columns:
 
 events   in the order they happened: `event_kind` (an index into EVENT_KINDS) and `event_arg`
-         (alloc and free: the block; every other kind: an index into `labels`)
+         (alloc, free and reusable: the block; every other kind: an index into `labels`)
 blocks   one row for each allocation: `requested_bytes`, `op`, `module`, `phase` (indices into the string
          tables of those names), `kind` (an index into KINDS), `stream`, `shape` (an index into `shapes`, texts such
          as "float32[8, 1024, 768]" of the tensor it was made for; "" where there is none)
@@ -51,8 +51,11 @@ EVENT_KINDS: tuple[str, ...] = (
     "synchronize",
     "oom",  # the allocation just before was refused, and the run was told so
     "mark",  # label: anything a reader may want to find again
+    "reusable",  # arg: block, freed before; the other streams that used it are done with it
 )
-ALLOC, FREE, STEP, PHASE, EMPTY_CACHE, RESET_PEAK, SYNCHRONIZE, OOM, MARK = range(len(EVENT_KINDS))
+ALLOC, FREE, STEP, PHASE, EMPTY_CACHE, RESET_PEAK, SYNCHRONIZE, OOM, MARK, REUSABLE = range(len(EVENT_KINDS))
+BLOCK_EVENTS = (ALLOC, FREE, REUSABLE)
+"""Those whose argument is a block."""
 
 
 class TraceError(UsageError):
@@ -153,7 +156,7 @@ class StepTrace:
         events = range(first, last)
         made = [self.event_arg[event] for event in events if self.event_kind[event] == ALLOC]
         number = {block: place for place, block in enumerate(made)}
-        kept = [e for e in events if self.event_kind[e] not in (ALLOC, FREE) or self.event_arg[e] in number]
+        kept = [e for e in events if self.event_kind[e] not in BLOCK_EVENTS or self.event_arg[e] in number]
         columns: dict[str, Any] = {
             name: array(column.typecode, (column[block] for block in made))
             for name in ("requested_bytes", "op", "module", "phase", "kind", "stream", "shape")
@@ -163,7 +166,7 @@ class StepTrace:
         columns["event_arg"] = array(
             "q",
             (
-                number[self.event_arg[event]] if self.event_kind[event] in (ALLOC, FREE) else self.event_arg[event]
+                number[self.event_arg[event]] if self.event_kind[event] in BLOCK_EVENTS else self.event_arg[event]
                 for event in kept
             ),
         )
@@ -254,6 +257,9 @@ def _check_events(event_kind: array[int], event_arg: array[int], n_blocks: int) 
             if not 0 <= arg < made or freed[arg]:
                 raise TraceError(f"trace: event {event} frees block {arg}, which is not alive")
             freed[arg] = 1
+        elif code == REUSABLE:
+            if not 0 <= arg < made or not freed[arg]:
+                raise TraceError(f"trace: event {event} reuses block {arg}, which was not freed")
         elif not 0 <= code < len(EVENT_KINDS):
             raise TraceError(f"trace: event {event} is of unknown kind {code}")
     if made < n_blocks:

@@ -18,7 +18,7 @@ from vramcast.torch_versions import version_of
 from vramcast.trace.calls import OPTIMIZER, OpCalls, parameter_count
 from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse
-from vramcast.trace.schema import ALLOC, EVENT_KINDS, FREE, KINDS, Note, StepTrace, TraceError
+from vramcast.trace.schema import BLOCK_EVENTS, EVENT_KINDS, KINDS, Note, StepTrace, TraceError
 
 FORMAT = "vramcast-trace"
 VERSION = 1
@@ -89,7 +89,10 @@ def load(path: Path) -> StepTrace:
             f"this vramcast reads version {VERSION}: trace the run again"
         )
     try:
-        if tuple(document["kinds"]) != KINDS or tuple(document["event_kinds"]) != EVENT_KINDS:
+        if (
+            tuple(document["kinds"]) != KINDS
+            or tuple(document["event_kinds"]) != EVENT_KINDS[: len(document["event_kinds"])]
+        ):
             raise TraceError(f"{path} uses kinds this version does not know")
         fields: dict[str, Any] = {name: _typed(document, name, kind) for name, kind in _SCALARS}
         fields |= {name: _names(document[name]) for name in _TABLES}
@@ -174,7 +177,7 @@ def _check_ranges(trace: StepTrace) -> None:
         raise ValueError("a block is of a negative stream")
     labels = len(trace.labels)
     for kind, argument in zip(trace.event_kind, trace.event_arg, strict=True):
-        if kind not in (ALLOC, FREE) and not 0 <= argument < labels:
+        if kind not in BLOCK_EVENTS and not 0 <= argument < labels:
             raise ValueError("an event points outside the table of labels")
     if trace.host is not None:
         sizes = (trace.host.peak_bytes, trace.host.pinned_bytes, trace.host.paged_bytes, *trace.host.parts.values())

@@ -29,6 +29,7 @@ import torch
 from vramcast import overlay
 from vramcast.overlay.writes import NO_DATA
 from vramcast.virtual_gpu import values
+from vramcast.virtual_gpu.one_card import CARD
 from vramcast.virtual_gpu.safetensors_stubs import NAMES, Stub, is_stub, read_stub, stub_of
 from vramcast.virtual_gpu.storages import (
     ATTRIBUTE,
@@ -181,7 +182,7 @@ class Checkpoints:
             self._writer.meets(storage)
         block = storage.__dict__.get(ATTRIBUTE) if isinstance(storage, torch.UntypedStorage) else None
         if block is not None:
-            location = "cuda:0" if block.device == GPU else "cpu"
+            location = str(CARD.device) if block.device == GPU else "cpu"
             return location if block.values is not None else location + _TAG
         return "cpu" + _TAG if hasattr(storage, UNKNOWN_CONTENT) else None
 
@@ -252,7 +253,7 @@ class Checkpoints:
         """A virtual tensor from a checkpoint, where `map_location` puts it."""
         where = self._map_location
         if isinstance(where, dict):
-            where = where.get("cuda:0", where.get("cuda"))
+            where = where.get(str(CARD.device), where.get("cuda"))
         if callable(where):
             where = "cpu"
         on_gpu = is_gpu if where is None else not str(where).startswith("cpu")

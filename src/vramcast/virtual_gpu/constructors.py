@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.virtual_gpu.functions import CUDA0, FunctionMode, device_of, handles, placement
+from vramcast.virtual_gpu.functions import FunctionMode, device_of, handles, placement
+from vramcast.virtual_gpu.one_card import CARD
 from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def _storage_device(original: Any) -> Callable[[Any], torch.device]:
     def device(storage: Any) -> torch.device:
         block: Block | None = storage.__dict__.get(ATTRIBUTE)
         if block is not None and block.device == GPU:
-            return CUDA0
+            return CARD.device
         return original.__get__(storage)  # type: ignore[no-any-return]
 
     return device

@@ -42,11 +42,13 @@ from vramcast.virtual_gpu.cached_tensors import forget_cached_tensors
 from vramcast.virtual_gpu.compiled import Compiler
 from vramcast.virtual_gpu.composites import Composites
 from vramcast.virtual_gpu.device_memory import context_bytes
+from vramcast.virtual_gpu.distributed.world import world_in_environment
 from vramcast.virtual_gpu.functions import device_context_function
 from vramcast.virtual_gpu.given_values import GivenValues
 from vramcast.virtual_gpu.installed_torch import INSTALLED, cudnn_version
 from vramcast.virtual_gpu.ledger import AUTOCAST_COPIES, Ledger
 from vramcast.virtual_gpu.machine import FailedOp, Machine
+from vramcast.virtual_gpu.one_card import CARD
 from vramcast.virtual_gpu.position import Position
 from vramcast.virtual_gpu.storages import block_of, stand_ins
 from vramcast.virtual_gpu.threads import Modes, thread_with_modes
@@ -84,7 +86,6 @@ class VirtualGpu:
         self._patches = patches.Patches()
         self._compiler = Compiler(self._patches, self._machine, lambda: self._modes.dispatch)
         self._exits = ExitStack()
-        self._compiled: set[str] = set()
         self._trace: StepTrace | None = None
         self.growth: Growth | None = None
         """To be set by who runs the steps and sees that each leaves more behind."""
@@ -92,6 +93,7 @@ class VirtualGpu:
         self._fork = (0, 0)
         self._ledger.describe_out_of_memory = self._describe_out_of_memory
         self._machine.as_program = self._as_program
+        self._machine.with_functions = self._with_functions
         self._machine.initialize = self._ledger.on_first_use = self._initialize
         self._machine.change_allocator_settings = self._change_settings
         self._machine.libraries.on_load = self._set_capacity
@@ -172,6 +174,7 @@ class VirtualGpu:
         cudnn_version()  # torch looks at the cards to tell, and these are not the program's
         for through_indices in (False, True):
             accumulation.sole_counts(through_indices)  # runs a backward pass to learn something: not the program's
+        CARD.reset(world_in_environment().local_size)
         with ExitStack() as exits:
             _active = self
             exits.callback(self._finish)
@@ -220,6 +223,9 @@ class VirtualGpu:
             if ignored is not None:
                 self._machine.note("allocator", ignored)
             self._machine.graphs.note_what_is_missing()
+            nccl = self._machine.communicators.in_words()
+            if nccl is not None:
+                self._machine.note("NCCL", nccl)
             self._position.classify()
             self._ledger.close()
             self._trace = self._build_trace()
@@ -292,6 +298,14 @@ class VirtualGpu:
             yield
 
     @contextmanager
+    def _with_functions(self) -> Iterator[None]:
+        if torch._C._len_torch_function_stack():
+            yield
+            return
+        with self._modes.functions:
+            yield
+
+    @contextmanager
     def _in_thread(self) -> Iterator[None]:
         """A thread that the program starts sees the card too; PyTorch keeps modes by thread."""
         if not self._ledger.open:
@@ -312,11 +326,6 @@ class VirtualGpu:
                 yield
         finally:
             self._autocast.leave_thread()
-
-    def _note_compiled(self, name: str) -> None:
-        if name not in self._compiled:
-            self._compiled.add(name)
-            self._machine.note("torch.compile", f"{name} is predicted as eager code")
 
     def _mark_autocast_copy(self, tensor: torch.Tensor) -> None:
         with torch._C.DisableTorchFunction():

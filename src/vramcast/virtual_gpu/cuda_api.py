@@ -15,6 +15,7 @@ from vramcast.allocator import CachingAllocator
 from vramcast.trace.calls import SYNCHRONIZE
 from vramcast.virtual_gpu import cuda_graphs, legacy_types
 from vramcast.virtual_gpu.one_card import (
+    CARD,
     check_allocator,
     check_generator,
     check_id,
@@ -23,73 +24,11 @@ from vramcast.virtual_gpu.one_card import (
     index_of,
 )
 from vramcast.virtual_gpu.patches import CardGenerator
+from vramcast.virtual_gpu.streams import Event, Stream
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.machine import Machine
     from vramcast.virtual_gpu.patches import Patches
-
-
-class Stream:
-    """A stream of the virtual card; work on it allocates from its own pool."""
-
-    _next = 1
-
-    def __init__(self, device: Any = None, priority: int = 0, stream_id: int | None = None, **_: Any) -> None:
-        check_ordinal(device)
-        if stream_id is None:
-            stream_id = Stream._next
-            Stream._next += 1
-        self.stream_id = self.cuda_stream = stream_id
-        self.device = torch.device("cuda", 0)
-        self.device_index = 0
-        self.priority = priority
-        self._before: list[Any] = []
-
-    def synchronize(self) -> None: ...
-    def wait_stream(self, stream: Any) -> None: ...
-    def wait_event(self, event: Any) -> None: ...
-
-    def record_event(self, event: Any = None) -> Event:
-        return event or Event()
-
-    def query(self) -> bool:
-        return True
-
-    def is_capturing(self) -> bool:
-        cuda: Any = torch.cuda
-        return bool(cuda.current_stream() == self and cuda.is_current_stream_capturing())
-
-    def __enter__(self) -> Stream:
-        cuda: Any = torch.cuda
-        self._before.append(cuda.current_stream())
-        cuda.set_stream(self)
-        return self
-
-    def __exit__(self, *exc: Any) -> None:
-        torch.cuda.set_stream(self._before.pop())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and other.stream_id == self.stream_id
-
-    def __hash__(self) -> int:
-        return hash(self.stream_id)
-
-
-class Event:
-    """An event that has always happened: the virtual card takes no time here."""
-
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, **_: Any):
-        self.enable_timing = enable_timing
-
-    def record(self, stream: Any = None) -> None: ...
-    def wait(self, stream: Any = None) -> None: ...
-    def synchronize(self) -> None: ...
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, end_event: Any) -> float:
-        return 1.0
 
 
 class Device:
@@ -192,17 +131,18 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         allocator.set_memory_fraction(fraction)
 
     def set_device(device: Any) -> None:
-        check_ordinal(device)
+        CARD.choose(check_ordinal(device))
 
     def exchange(index: int) -> int:
-        check_ordinal(index)
-        return 0
+        before = CARD.index
+        CARD.choose(check_ordinal(index))
+        return before
 
     def can_access_peer(device: Any, peer_device: Any) -> bool:
         check_id(device)
-        if not 0 <= index_of(peer_device) < 1:
+        if not 0 <= index_of(peer_device) < CARD.count:
             raise AssertionError("Invalid peer device id")
-        return False
+        return CARD.count > 1 and index_of(device) != index_of(peer_device)
 
     summary = torch.cuda.memory.memory_summary
 
@@ -213,8 +153,8 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
     api: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
+        "device_count": lambda: CARD.count,
+        "current_device": lambda: CARD.index,
         "set_device": set_device,
         "init": nothing,
         "_lazy_init": nothing,
@@ -267,12 +207,12 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "get_per_process_memory_fraction": lambda device=None: (
             1.0 if allocator.allowed_bytes is None else allocator.allowed_bytes / total_memory_bytes
         ),
-        "default_generators": (CardGenerator(),),
+        "default_generators": tuple(CardGenerator() for _ in range(CARD.count)),
         "get_allocator_backend": lambda: "native",
         "get_gencode_flags": lambda: "",
         "get_sync_debug_mode": lambda: 0,
         "set_sync_debug_mode": nothing,
-        "memory_snapshot": lambda *args, **kwargs: [],
+        "memory_snapshot": lambda *args, **kwargs: _snapshot(allocator)["segments"],
         "memory_usage": lambda device=None: 0,
         "device_memory_used": lambda device=None: context_bytes() + allocator.reserved_bytes,
         "temperature": lambda device=None: 0,

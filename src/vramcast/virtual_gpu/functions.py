@@ -17,11 +17,10 @@ from vramcast.virtual_gpu import host_ops, reads
 from vramcast.virtual_gpu.dispatch import REAL, DispatchMode
 from vramcast.virtual_gpu.kernels import sparse
 from vramcast.virtual_gpu.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS
-from vramcast.virtual_gpu.one_card import check_ordinal
+from vramcast.virtual_gpu.one_card import CARD, check_ordinal
 from vramcast.virtual_gpu.patches import CardGenerator
 from vramcast.virtual_gpu.storages import GPU, HOST, UNKNOWN_CONTENT, block_of, dense_parts, known_values
 
-CUDA0 = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 META = torch.device("meta")
 
@@ -77,7 +76,7 @@ class FunctionMode(TorchFunctionMode):
                 return func(*args, **kwargs)
             target = REAL
         elif device.type == "cuda":
-            check_ordinal(device)
+            CARD.use(check_ordinal(device))
             target = GPU
             kwargs = {k: v for k, v in kwargs.items() if k not in ("generator", "pin_memory")}
             kwargs["device"] = META
@@ -109,9 +108,9 @@ class FunctionMode(TorchFunctionMode):
         kwargs["device"] = None
         source = args[0] if args else next(iter(kwargs.values()))
         if isinstance(source, torch.Tensor) and source.is_meta:
-            return self.move(source, CUDA0, kwargs.get("dtype"))
+            return self.move(source, CARD.device, kwargs.get("dtype"))
         requires_grad = kwargs.pop("requires_grad", False)
-        moved = self.move(func(*args, **kwargs), CUDA0, None)
+        moved = self.move(func(*args, **kwargs), CARD.device, None)
         return moved.requires_grad_() if requires_grad else moved
 
     def move(
@@ -120,7 +119,7 @@ class FunctionMode(TorchFunctionMode):
         """`tensor.to(device, dtype)` where the device really changes, else a plain conversion."""
         here = placement(tensor)
         if device.type == "cuda":
-            check_ordinal(device)
+            CARD.use(check_ordinal(device))
             if here != GPU:
                 return self._copy(tensor, META, dtype, GPU, **options)
         elif device.type == "cpu":
@@ -154,6 +153,8 @@ class FunctionMode(TorchFunctionMode):
     ) -> torch.Tensor:
         if tensor.layout is not torch.strided:
             self.dispatch.ledger.sparse_seen = True
+        if not options.get("non_blocking"):
+            self.dispatch.ledger.wait_for_stream()
         before, self.dispatch.target = self.dispatch.target, target
         try:
             memory_format = options.get("memory_format")
@@ -232,11 +233,11 @@ def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
 @handles(torch.Tensor.cuda)
 def _cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     device = args[1] if len(args) > 1 else kwargs.get("device")
-    chosen = CUDA0 if device is None else to_device(device)
+    chosen = CARD.device if device is None else to_device(device)
     options = {"memory_format": kwargs["memory_format"]} if kwargs.get("memory_format") is not None else {}
     tensor = args[0].data if isinstance(args[0], UninitializedTensorMixin) else args[0]
     non_blocking = bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
-    return mode.move(tensor, chosen or CUDA0, None, non_blocking=non_blocking, **options)
+    return mode.move(tensor, chosen or CARD.device, None, non_blocking=non_blocking, **options)
 
 
 @handles(torch.Tensor.cpu)
@@ -255,7 +256,7 @@ def _type(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
         return tensor.to(wanted)
     name = wanted if isinstance(wanted, str) else f"{wanted.__module__}.{wanted.__name__}"
     dtype = torch.empty(0).type(name.replace(".cuda", "")).dtype
-    return mode.move(tensor, CUDA0 if ".cuda." in name else CPU, dtype)
+    return mode.move(tensor, CARD.device if ".cuda." in name else CPU, dtype)
 
 
 @handles(torch.Tensor.pin_memory)
@@ -293,6 +294,10 @@ def _set_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
         mode.dispatch.machine.position.mark_weight(value)
     if target.is_meta and not value.is_meta and value.layout is torch.strided:
         value = host_ops.empty_twin(value)
+    elif value.is_meta and not target.is_meta and placement(value) != REAL:
+        # A tensor with data takes over one without: only the whole tensor behind the name can change.
+        torch._C._swap_tensor_impl(target, value.detach().requires_grad_(target.requires_grad))
+        return None
     return func(target, value)
 
 
@@ -321,7 +326,7 @@ def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: di
 
 def device_of(tensor: torch.Tensor) -> torch.device:
     where = placement(tensor)
-    return CUDA0 if where == GPU else CPU if where == HOST else tensor.device
+    return CARD.device if where == GPU else CPU if where == HOST else tensor.device
 
 
 @handles(torch.Tensor.device.__get__)
@@ -363,7 +368,7 @@ def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
     tensor = args[0]
     if placement(tensor) == GPU and not kwargs.get("force"):
         raise TypeError(
-            "can't convert cuda:0 device type tensor to numpy. "
+            f"can't convert {CARD.device} device type tensor to numpy. "
             "Use Tensor.cpu() to copy the tensor to host memory first."
         )
     if placement(tensor) == REAL:

@@ -14,13 +14,18 @@ if TYPE_CHECKING:
     from vramcast.virtual_gpu.machine import Machine
 
 # Rules about reading and moving data hold on the host too; all others say what CUDA kernels allocate.
-_RULES_FOR_HOST = (".data_reads", ".copies", ".sparse")
+_RULES_FOR_HOST = (".data_reads", ".copies", ".sparse", ".collectives")
 
 _LARGEST_MADE_UP = 1 << 24
 
 
 def holds_on_host(kernel: Any) -> bool:
     return str(kernel.__module__).endswith(_RULES_FOR_HOST)
+
+
+def holds_for_data(kernel: Any) -> bool:
+    """Whether the rule is also one for ordinary CPU tensors."""
+    return str(kernel.__module__).endswith(".collectives")
 
 
 def host_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -16,6 +16,7 @@ from vramcast.allocator.trials import Trial, try_out
 from vramcast.trace import TraceBuilder
 from vramcast.trace.builder import KIND_ID
 from vramcast.trace.host import PAGEABLE, HostLog
+from vramcast.virtual_gpu import streams
 from vramcast.virtual_gpu.storages import GPU, HOST, HOST_ATTRIBUTE, Block, HostBlock, attach, block_of
 
 WEIGHTS = KIND_ID["weights"]
@@ -58,14 +59,20 @@ class Ledger:
         self._lock = threading.RLock()
         self._busy = False
         self._waiting: list[tuple[int, int]] = []
-        self._used_elsewhere: set[int] = set()
-        """Blocks that a second stream uses."""
+        self._used_elsewhere: dict[int, set[int]] = {}
+        """Blocks that other streams use, and these."""
+        self.timeline = streams.begin()
+        self._unfinished: list[tuple[list[tuple[int, int]], int]] = []
+        """Freed, but used on other streams: the events to wait for, and the block."""
 
-    def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
-        """`tensor.record_stream`: its memory is only free again when that stream is done with it, too."""
+    def record_stream(self, tensor: torch.Tensor, stream: int) -> bool:
+        """`tensor.record_stream`: its memory is only free again when that stream is done with it, too. Whether that is
+        another than the one it was made on."""
         block = block_of(tensor)
-        if block is not None and block.block_id >= 0 and self.builder.stream_of(block.block_id) != stream:
-            self._used_elsewhere.add(block.block_id)
+        if block is None or block.block_id < 0 or self.builder.stream_of(block.block_id) == stream:
+            return False
+        self._used_elsewhere.setdefault(block.block_id, set()).add(stream)
+        return True
 
     def allocate(self, nbytes: int, shape: int = 0) -> tuple[int, int]:
         """Book `nbytes` on the card: (block id, address). Zero bytes take nothing, as on CUDA."""
@@ -80,6 +87,8 @@ class Ledger:
             stream = stream_in_pool(self.pools[stream], stream)
         with self._lock:
             self._busy = True
+            if self._unfinished:
+                self._process_events()
             try:
                 address = self.allocator.malloc(nbytes, stream)
                 block_id = builder.alloc(nbytes, self.op, self.module, self.phase, stream, shape)
@@ -112,6 +121,11 @@ class Ledger:
             self.allocator.give_up_pool(pool, at_once=at_once)
             self.builder.mark("mark", emptied(pool) if at_once else given_up(pool))
 
+    def wait_for_stream(self) -> None:
+        """The host waits for what the current stream was given: it copies or reads."""
+        if self._unfinished:
+            self.timeline.finish_stream(self.stream)
+
     def release(self, block_id: int, address: int) -> None:
         if not self.open or sys.is_finalizing():
             return
@@ -128,11 +142,26 @@ class Ledger:
     def _free(self, block_id: int, address: int) -> None:
         self._busy = True
         self.allocator.free(address)
-        if block_id in self._used_elsewhere:
-            self._used_elsewhere.discard(block_id)
+        used_on = self._used_elsewhere.pop(block_id, None) if self._used_elsewhere else None
+        if used_on:
             self.builder.mark("mark", USED_ELSEWHERE)
         self.builder.free(block_id)
+        if used_on:
+            events = [(stream, self.timeline.record(stream)[stream]) for stream in sorted(used_on)]
+            self._unfinished.append((events, block_id))
         self._busy = False
+
+    def _process_events(self) -> None:
+        """Blocks whose streams are done with them can be used again; the allocator looks before it allocates."""
+        has_happened = self.timeline.has_happened
+        left = []
+        for item in self._unfinished:
+            events, block_id = item
+            if all(has_happened(*event) for event in events):
+                self.builder.reusable(block_id)
+            else:
+                left.append(item)
+        self._unfinished = left
 
     def _release_waiting(self) -> None:
         while self._waiting:

@@ -1,4 +1,8 @@
-"""There is one card, cuda:0. What asks for another fails as CUDA and PyTorch fail on a machine with one."""
+"""The card of this process: cuda:0 of a machine with one, or the card of one rank on a machine with several.
+
+A process of a distributed job sees all cards of its node and uses one of them, which the program chooses by its local
+rank. What asks for a card that the machine does not have fails as CUDA and PyTorch fail.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +10,58 @@ from typing import Any
 
 import torch
 
-_NOTE = "the virtual GPU is one card, cuda:0"
+
+class Card:
+    """Which of the machine's cards this process uses, and how many there are."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self, count: int = 1) -> None:
+        self.count = count
+        self.index = 0
+        self.device = torch.device("cuda", 0)
+        self._in_use = False
+
+    def choose(self, index: int) -> None:
+        """The program makes this card the current one. The first tensor decides: a process has one card."""
+        if not self._in_use and index >= 0:
+            self.index = index
+            self.device = torch.device("cuda", index)
+
+    def use(self, index: int) -> None:
+        """The program puts a tensor there."""
+        if not self._in_use:
+            self.choose(index)
+            self._in_use = True
+
+
+CARD = Card()
+
+
+def _note() -> str:
+    return "the virtual GPU is one card, cuda:0" if CARD.count == 1 else f"there are {CARD.count} cards on each machine"
 
 
 def index_of(device: Any) -> int:
-    """The number of the card that is meant; None and a bare "cuda" mean the only one."""
+    """The number of the card that is meant; None and a bare "cuda" mean the one in use."""
     if device is None or isinstance(device, int):
-        return 0 if device is None else int(device)
+        return CARD.index if device is None else int(device)
     chosen = torch.device(device) if isinstance(device, str) else device
     if isinstance(chosen, torch.device):
         if chosen.type != "cuda":
             raise ValueError(f"Expected a cuda device, but got: {chosen}")
-        return chosen.index or 0
+        return CARD.index if chosen.index is None else chosen.index
     return int(chosen.idx)
 
 
 def check_ordinal(device: Any) -> int:
     """What the driver is asked for. A negative number asks for nothing."""
     index = index_of(device)
-    if index > 0:
+    if index >= CARD.count:
         kind: Any = getattr(torch, "AcceleratorError", RuntimeError)
         raise kind(
-            f"CUDA error: invalid device ordinal (cuda:{index}): {_NOTE}\n"
+            f"CUDA error: invalid device ordinal (cuda:{index}): {_note()}\n"
             "GPU device may be out of range, do you have enough GPUs?"
         )
     return index
@@ -35,23 +69,23 @@ def check_ordinal(device: Any) -> int:
 
 def check_id(device: Any) -> None:
     """What torch.cuda compares with device_count()."""
-    if not 0 <= index_of(device) < 1:
-        raise AssertionError(f"Invalid device id ({index_of(device)}: {_NOTE})")
+    if not 0 <= index_of(device) < CARD.count:
+        raise AssertionError(f"Invalid device id ({index_of(device)}: {_note()})")
 
 
 def check_stream(device: Any) -> None:
     index = index_of(device)
-    if index > 0:
-        raise RuntimeError(f"Device index value {index} is out of index range [0, 1): {_NOTE}")
+    if index >= CARD.count:
+        raise RuntimeError(f"Device index value {index} is out of index range [0, {CARD.count}): {_note()}")
 
 
 def check_allocator(device: Any) -> None:
     """What the allocator is asked about."""
     index = index_of(device)
-    if index > 0:
-        raise RuntimeError(f"Invalid device argument {index}: did you call init? ({_NOTE})")
+    if index >= CARD.count:
+        raise RuntimeError(f"Invalid device argument {index}: did you call init? ({_note()})")
 
 
 def check_generator(device: Any) -> None:
-    if index_of(device) > 0:
-        raise IndexError(f"tuple index out of range ({_NOTE})")
+    if index_of(device) >= CARD.count:
+        raise IndexError(f"tuple index out of range ({_note()})")

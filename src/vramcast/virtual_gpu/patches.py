@@ -18,9 +18,9 @@ import torch
 import torch.utils.checkpoint
 
 from vramcast.trace.calls import HOOK
+from vramcast.virtual_gpu.one_card import CARD
 from vramcast.virtual_gpu.storages import HOST, block_of
 
-CUDA0 = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 
 
@@ -183,7 +183,7 @@ def groups_on_the_card(original: Callable[..., Any]) -> Callable[..., Any]:
         first = next((tensor for tensors in group[0] for tensor in tensors if tensor is not None), None)
         with torch._C.DisableTorchFunction():
             block = None if first is None else block_of(first)
-        return CPU if block is not None and block.device == HOST else CUDA0
+        return CPU if block is not None and block.device == HOST else CARD.device
 
     def group(tensors: Any, with_indices: bool = False) -> Any:
         groups = original(tensors, with_indices)
@@ -273,7 +273,7 @@ class CardGenerator(_Generator):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return CUDA0
+        return CARD.device
 
     def clone_state(self) -> CardGenerator:
         return CardGenerator()

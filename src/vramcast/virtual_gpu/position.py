@@ -362,6 +362,7 @@ class Position:
         """The block of a tensor on the card; None if it is elsewhere (on the host it is of this kind) or takes
         nothing."""
         with torch._C.DisableTorchFunction():
+            tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, what is on this card
             block = block_of(tensor) if tensor.is_meta else None
         if block is not None and block.host is not None and kind is not None:
             block.host.log.set_kind(block.host.number, KINDS[kind])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 def known(machine: Machine, tensor: torch.Tensor) -> torch.Tensor | None:
     """Contents that need not be made up: those that the user has given for this line, or those of the data."""
+    machine.ledger.wait_for_stream()
     given = machine.given_values.read(tensor)
     return known_values(tensor) if given is None else given
 

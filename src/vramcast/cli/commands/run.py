@@ -33,10 +33,11 @@ from vramcast.cli.options import (
     write_chrome,
 )
 from vramcast.cli.progress import announced
+from vramcast.cli.ranks import add_rank_options, chosen_ranks, on_cards, predict_ranks
 from vramcast.cli.streams import lent_to_script
 
 if TYPE_CHECKING:
-    from vramcast.launchers import Launch
+    from vramcast.memory import Prediction
 
 RUNS_CODE = True
 
@@ -57,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length.add_argument(
         "--longest", action="store_true", help="find the loader's longest batches on the CPU, and run those"
     )
+    add_rank_options(parser)
     add_json_option(parser)
     add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
@@ -99,8 +101,8 @@ def execute(args: argparse.Namespace) -> int:
     launch = read_command(args.command[1:] if args.command[0] == "--" else args.command)
     if not launch.is_module and not os.path.isfile(launch.target):
         raise UsageError(f"no such script: {launch.target}")
-    if launch.world_size > 1:
-        raise CannotPredict(_several(launch))
+    launch = on_cards(launch, args.gpus, args.nodes)
+    ranks = chosen_ranks(args.rank, launch.world_size)
     assume = [parse_assumption(text) for text in args.assume]
     check_output(args.save, TRACE, force=args.force)
     check_output(args.chrome, CHROME_TRACE, force=args.force)
@@ -109,27 +111,30 @@ def execute(args: argparse.Namespace) -> int:
     spec, remark = card_for(args.gpu)
 
     from vramcast.virtual_gpu.runner import run_script
-    from vramcast.virtual_gpu.stopping import Until
 
     if args.whole or args.epoch:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # gives the verdict of what was seen
     try:
         # With --json, standard output holds the document and nothing else, whatever the script prints.
         with lent_to_script(output_to_errors=args.json), announced(Path(launch.target)) as progress:
-            prediction = run_script(
-                launch.target,
-                launch.arguments_of(),
-                gpu=spec,
-                is_module=launch.is_module,
-                environment=launch.environment_of(),
-                removed=launch.removed,
-                assume=assume,
-                steps=None if args.whole else args.steps,
-                until=Until.EPOCH if args.epoch else Until.LONGEST if args.longest else None,
-                allocator_conf=args.allocator_conf,
-                limit_bytes=limit,
-                progress=progress,
-            )
+
+            def run_rank(rank: int) -> Prediction:
+                return run_script(
+                    launch.target,
+                    launch.arguments_of(rank),
+                    gpu=spec,
+                    is_module=launch.is_module,
+                    environment=launch.environment_of(rank),
+                    removed=launch.removed,
+                    assume=assume,
+                    steps=None if args.whole else args.steps,
+                    until="epoch" if args.epoch else "longest" if args.longest else None,
+                    allocator_conf=args.allocator_conf,
+                    limit_bytes=limit,
+                    progress=progress if rank == ranks[0] else _silent,
+                )
+
+            prediction, of_ranks = predict_ranks(ranks, launch.world_size, run_rank)
     except CannotPredict as error:
         if args.traceback:
             print(getattr(error, "traceback_text", ""), end="", file=sys.stderr)
@@ -142,13 +147,8 @@ def execute(args: argparse.Namespace) -> int:
     if remark is not None:
         more.append(Note("card", remark))
     prediction = dataclasses.replace(prediction, notes=(*prediction.notes, *more))
-    return report(prediction, as_json=args.json, more={"files": overlay.latest().to_document()})
+    document = {"files": overlay.latest().to_document(), **({"ranks": of_ranks} if launch.world_size > 1 else {})}
+    return report(prediction, as_json=args.json, more=document)
 
 
-def _several(launch: Launch) -> str:
-    nodes = f" on each of {launch.nodes} nodes" if launch.nodes > 1 else ""
-    return (
-        f"{launch.launcher} starts {launch.processes} processes{nodes}, and a virtual GPU is one card in one process. "
-        "Start one (with --nproc-per-node 1, --num_processes 1 or --num_gpus 1) to predict what each takes without "
-        "its share of a larger world; a job file with `gpus` says what sharing changes (docs/jobs.md)."
-    )
+def _silent(text: str) -> None: ...

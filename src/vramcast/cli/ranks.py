@@ -1,0 +1,154 @@
+"""Ranks of a distributed job: which are run, and what they take side by side."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vramcast.errors import CannotPredict, UsageError
+from vramcast.processes import end_with_parent
+from vramcast.units import format_gib
+
+if TYPE_CHECKING:
+    from vramcast.launchers import Launch
+    from vramcast.memory import Prediction
+    from vramcast.trace import StepTrace
+
+
+def add_rank_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--gpus", type=_count, metavar="N", help="start N processes on each node, one a card, as torchrun does"
+    )
+    parser.add_argument("--nodes", type=_count, metavar="N", help="machines with that many cards each (default 1)")
+    parser.add_argument(
+        "--rank", metavar="R", help="the ranks to run: 5, or 0,7, or all (default: the first and the last)"
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 1 << 20:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+def on_cards(launch: Launch, gpus: int | None, nodes: int | None) -> Launch:
+    """The launch with as many processes as --gpus and --nodes say."""
+    if gpus is None and nodes is None:
+        return launch
+    if launch.world_size > 1:
+        raise UsageError(f"{launch.launcher} says how many processes there are already: leave --gpus and --nodes out")
+    from vramcast.launchers.torchrun import with_ranks
+
+    started = dataclasses.replace(launch, processes=gpus or 1, nodes=nodes or 1)
+    return with_ranks(started, address="127.0.0.1", port="29500", environment=os.environ)
+
+
+def chosen_ranks(text: str | None, world_size: int) -> tuple[int, ...]:
+    if text is None:
+        return (0,) if world_size == 1 else (0, world_size - 1)
+    if text == "all":
+        return tuple(range(world_size))
+    ranks = []
+    for part in text.split(","):
+        if not part.strip().isdecimal() or not 0 <= int(part) < world_size:
+            raise UsageError(
+                f"--rank {text}: {part.strip()!r} is not a rank of {world_size} (0 to {world_size - 1}); "
+                "--gpus or torchrun says how many there are"
+            )
+        ranks.append(int(part))
+    return tuple(dict.fromkeys(ranks))
+
+
+def predict_ranks(
+    ranks: Sequence[int], world_size: int, run: Callable[[int], Prediction]
+) -> tuple[Prediction, list[dict[str, Any]]]:
+    """The rank that takes the most, and what each took. Each runs in a process of its own, the first in this one."""
+    from vramcast.memory import predict
+    from vramcast.trace import Note
+
+    waiting = list(ranks[1:])
+    running = [_Child(waiting.pop(0), run) for _ in range(min(_AT_ONCE, len(waiting)))]
+    others = []
+    while waiting:  # before this process runs a rank itself, so that all start from the same
+        others.append(running.pop(0).finish())
+        running.append(_Child(waiting.pop(0), run))
+    found = {ranks[0]: run(ranks[0])}
+    for child in (*others, *(child.finish() for child in running)):
+        found[child.rank] = predict(child.trace())
+    largest = max(found, key=lambda rank: (found[rank].peak_reserved_bytes, -rank))
+    prediction = found[largest]
+    if len(found) > 1:
+        note = Note("ranks", _in_words(found, largest, world_size))
+        prediction = dataclasses.replace(prediction, notes=(*prediction.notes, note))
+    return prediction, [
+        {
+            "rank": rank,
+            "fits": one.fits,
+            "peak_allocated_bytes": one.peak_allocated_bytes,
+            "peak_reserved_bytes": one.peak_reserved_bytes,
+        }
+        for rank, one in sorted(found.items())
+    ]
+
+
+_AT_ONCE = max(1, (os.cpu_count() or 1) - 1)
+
+
+class _Child:
+    """A forked process that runs one rank and hands over its trace."""
+
+    def __init__(self, rank: int, run: Callable[[int], Prediction]) -> None:
+        self.rank = rank
+        # Opened here: what the child opens later is kept off the disk, as all files of the program are.
+        self._answer = tempfile.TemporaryFile()
+        parent = os.getpid()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                end_with_parent(parent)
+                self._work(run)
+            finally:
+                os._exit(0)
+
+    def _work(self, run: Callable[[int], Prediction]) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        answer: Any
+        try:
+            answer = run(self.rank).trace
+        except CannotPredict as error:
+            answer = str(error)
+        self._answer.write(pickle.dumps(answer))
+        self._answer.flush()
+
+    def finish(self) -> _Child:
+        os.waitpid(self._pid, 0)
+        return self
+
+    def trace(self) -> StepTrace:
+        """What it recorded."""
+        self._answer.seek(0)
+        data = self._answer.read()
+        self._answer.close()
+        if not data:
+            raise CannotPredict(f"rank {self.rank} ended without a result; --rank {self.rank} shows why")
+        answer = pickle.loads(data)
+        if isinstance(answer, str):
+            raise CannotPredict(f"rank {self.rank}: {answer}")
+        return answer  # type: ignore[no-any-return]
+
+
+def _in_words(found: dict[int, Prediction], largest: int, world_size: int) -> str:
+    rows = ", ".join(f"rank {rank} {format_gib(one.peak_reserved_bytes)}" for rank, one in sorted(found.items()))
+    left = world_size - len(found)
+    others = f"; the {left} between were not run (--rank all runs them)" if left else ""
+    return f"reserved at the peak: {rows}; shown is rank {largest}{others}"

@@ -1,0 +1,36 @@
+"""DTensor: its Python code runs inside an op, where calls must see the card too (random states, checks of devices)."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from vramcast.virtual_gpu.installed_torch import INSTALLED
+
+if TYPE_CHECKING:
+    from vramcast.virtual_gpu.machine import Machine
+    from vramcast.virtual_gpu.patches import Patches
+
+_DISPATCH = ("_dispatch_get_local_results_slow_path", "dispatch")
+"""Of OpDispatcher: torch 2.10 and later take the first from C++, earlier ones come in by the second."""
+
+
+def install(put: Patches, machine: Machine) -> None:
+    if INSTALLED < (2, 5):
+        return
+    dispatcher: Any = importlib.import_module("torch.distributed.tensor._dispatch").OpDispatcher
+    for name in _DISPATCH:
+        if name in vars(dispatcher):
+            put.set(dispatcher, name, _seeing_the_card(vars(dispatcher)[name], machine))
+            return
+
+
+def _seeing_the_card(original: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with machine.with_functions():
+            return original(*args, **kwargs)
+
+    return run
