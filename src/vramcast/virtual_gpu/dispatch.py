@@ -98,7 +98,10 @@ class DispatchMode(TorchDispatchMode):
                     raise self.machine.report_unknown(no_rule(func, args)) from error
                 told = in_words_of_cuda(error)
                 self.machine.note_failed_op(told)
-                raise told from error.__cause__
+                try:
+                    raise told from error.__cause__
+                finally:
+                    del told  # its traceback keeps this frame, which would keep it and the op's tensors
 
     def _prepare(self, func: Any) -> Handler:
         self._ops.append(func)
