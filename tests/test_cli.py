@@ -314,11 +314,15 @@ def test_run_takes_the_command_as_it_is_typed(
     assert its_own["environment"] == {}
 
 
-def test_run_of_several_processes_ends_with_3(
+def test_run_of_several_processes_runs_their_ranks(
     runner: FakeRunner, script: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, err = run(capsys, "run", "torchrun", "--nproc-per-node", "8", "--nnodes", "2", script)
-    assert code == 3 and "torchrun starts 8 processes on each of 2 nodes" in err
+    command = ["torchrun", "--nproc-per-node", "8", "--nnodes", "2", script]
+    code, _, _ = run(capsys, "run", "--gpu", "rtx-4090", "--rank", "9", *command)
+    assert code == 0
+    ((_, _, passed),) = runner.calls
+    said = passed["environment"]
+    assert [said[name] for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE")] == ["9", "1", "1", "16"]
 
 
 @pytest.mark.parametrize(

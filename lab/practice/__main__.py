@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -63,14 +64,14 @@ def predict(script: Path) -> Record:
     code, output, error, seconds = _outcome([*command, str(script)])
     record: Record = {"exit_code": code, "seconds": seconds, "gpu": "h200"}
     if code not in (0, 1):
-        return record | {"outcome": "not predicted", "message": error[-1500:]}
+        return record | {"outcome": "not predicted", "message": _without_folders(error)[-1500:]}
     document = json.loads(output)
     return record | {
         "outcome": "answered",
         "peak_allocated_bytes": document["peak_allocated_bytes"],
         "peak_reserved_bytes": document["peak_reserved_bytes"],
         "steps": document["steps"],
-        "notes": [note["text"] for note in document["notes"]],
+        "notes": [_without_folders(note["text"]) for note in document["notes"]],
         "torch": document["versions"].get("torch"),
     }
 
@@ -84,9 +85,14 @@ def measure(script: Path, history: Path | None = None) -> Record:
     code, output, error, seconds = _outcome(command)
     lines = output.splitlines()
     if not lines or not lines[-1].startswith("{"):
-        return {"outcome": "failed", "exit_code": code, "seconds": seconds, "message": error[-1500:]}
+        return {"outcome": "failed", "exit_code": code, "seconds": seconds, "message": _without_folders(error)[-1500:]}
     record: Record = json.loads(lines[-1])
     return record | {"exit_code": code, "seconds": seconds}
+
+
+def _without_folders(text: str) -> str:
+    """Paths as the repository or the package has them."""
+    return re.sub(r"/(?:\S+/)?(site-packages|lab|src)/", r"\1/", text)
 
 
 def _outcome(command: list[str]) -> tuple[int | None, str, str, float]:

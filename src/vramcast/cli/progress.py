@@ -85,8 +85,9 @@ def announced(script: Path) -> Iterator[Progress]:
         wait = _FIRST_WORD_SECONDS
         while not done.wait(max(0.1, last[0] + wait - time.monotonic())):
             if time.monotonic() - last[0] >= wait:
-                frame = sys._current_frames().get(thread)
-                reporter.line(f"{int(wait)} s without an optimizer step, now at {_line_of(frame, script)}")
+                # No name may keep the frame: it holds what its callers' variables hold, tensors of the card too.
+                place = _line_of(sys._current_frames().get(thread), script)
+                reporter.line(f"{int(wait)} s without an optimizer step, now at {place}")
                 wait *= 2
 
     watcher = threading.Thread(target=watch, daemon=True, name="vramcast progress")

@@ -47,4 +47,4 @@ def _range(levels: Sequence[int]) -> str:
 
 def _rise(levels: Sequence[int]) -> str:
     last = last_rise(levels)
-    return f", highest from step {last + 1:,} on" if last else ""
+    return f", highest from step {last + 1:,}" if last else ""

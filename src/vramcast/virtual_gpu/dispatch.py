@@ -97,11 +97,11 @@ class DispatchMode(TorchDispatchMode):
                 if "nested" in func._schema.name:  # torch mixes devices there itself
                     raise self.machine.report_unknown(no_rule(func, args)) from error
                 told = in_words_of_cuda(error)
+                self.machine.note_failed_op(told)
                 try:
-                    self.machine.note_failed_op(told)
                     raise told from error.__cause__
                 finally:
-                    del told  # its traceback holds this frame: they would keep each other, and every tensor
+                    del told  # its traceback keeps this frame, which would keep it and the op's tensors
 
     def _prepare(self, func: Any) -> Handler:
         self._ops.append(func)
