@@ -212,7 +212,7 @@ def refuse_compiled_code(put: Patches, refuse: Callable[[str], None]) -> None:
     def compile(model: Any = None, **options: Any) -> Any:
         if model is None:
             return lambda inner: compile(inner, **options)
-        if options.get("backend") == "eager" or _switched_off():
+        if _compiles_nothing(options.get("backend")) or _switched_off():
             return original(model, **options)
         if not isinstance(model, torch.nn.Module):
             return refused(model, _name_of(model))
@@ -228,7 +228,7 @@ def refuse_compiled_code(put: Patches, refuse: Callable[[str], None]) -> None:
         return
 
     def _callback_from_stance(callback: Any) -> Any:
-        if callback not in (None, False) and _backend_of(callback) != "eager" and not _switched_off():
+        if callback not in (None, False) and not _compiles_nothing(callback) and not _switched_off():
             refuse(_name_of(sys._getframe(1).f_locals.get("fn")))
         return choose(callback)
 
@@ -250,12 +250,24 @@ def _name_of(function: Any) -> str:
     return getattr(function, "__qualname__", None) or type(function).__name__
 
 
-def _backend_of(callback: Any) -> str | None:
-    """The name of the compiler behind Dynamo's callback."""
-    while callback is not None and not hasattr(callback, "_compiler_name"):
-        inner = getattr(callback, "_torchdynamo_orig_backend", None)  # in older torch: ..._callable
-        callback = inner or getattr(callback, "_torchdynamo_orig_callable", None)
-    return getattr(callback, "_compiler_name", None)
+def _compiles_nothing(backend: Any) -> bool:
+    """The backend "eager", by name or as a function. torch runs its higher-order operators with it."""
+    function = _innermost(backend)
+    if getattr(function, "__module__", "") != "torch._dynamo.backends.debugging":
+        return bool(function == "eager")
+    name: str = function.__qualname__
+    return name == "eager" or name.startswith("make_eager_backend")
+
+
+_INSIDE = ("_torchdynamo_orig_backend", "_torchdynamo_orig_callable", "compiler_fn")
+"""Where Dynamo's callbacks and torch.compile's own backends keep what they wrap, in one version of torch or another."""
+
+
+def _innermost(callback: Any) -> Any:
+    """The compiler behind Dynamo's callback."""
+    while (inner := next(filter(None, (getattr(callback, name, None) for name in _INSIDE)), None)) is not None:
+        callback = inner
+    return callback
 
 
 _Generator = torch.Generator
