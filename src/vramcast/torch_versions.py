@@ -82,6 +82,9 @@ TOPK_TWO_BUFFERS: Final = (2, 7)
 ATOMIC_EMBEDDING_BACKWARD: Final = (2, 11)
 """Few long segments are added up in place (#172454)."""
 
+TRUNCATED_NORMAL_DRAWS_AGAIN: Final = (2, 12)
+"""nn.init.trunc_normal_ draws anew what lies outside; before, uniform numbers were drawn once (#174997)."""
+
 CUDNN_OF_WHEEL: Final = {
     (2, 6): 90100,
     (2, 7): 90501,

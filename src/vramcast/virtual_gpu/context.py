@@ -259,6 +259,7 @@ class VirtualGpu:
             put(torch.UntypedStorage, name, method)
         constructors.install(self._patches)
         host_parameters.install(self._patches, self._ledger, self._position)
+        self._machine.host_draws.install(self._patches)
         optimizer = torch.optim.Optimizer
         lbfgs.install(self._patches, self._machine.note)
         is_new = functools.partial(paged.install_for, self._patches, self._ledger)

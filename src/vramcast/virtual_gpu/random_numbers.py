@@ -6,11 +6,19 @@ drawn on the card takes none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
+
+from vramcast.torch_versions import TRUNCATED_NORMAL_DRAWS_AGAIN
+from vramcast.virtual_gpu.installed_torch import INSTALLED
+from vramcast.virtual_gpu.storages import HOST, block_of, known_values
+
+if TYPE_CHECKING:
+    from vramcast.virtual_gpu.patches import Patches
 
 _MOST_DRAWN = 1 << 28
 """Numbers that are drawn in place of weights in one process, which takes about a second. With more, later draws differ
@@ -39,6 +47,25 @@ class HostDraws:
             taken = count if count <= 2 * _CHUNK else _CHUNK
             func(scratch[:taken], *args[1:], **kwargs)
             count -= taken
+
+    def install(self, put: Patches) -> None:
+        if INSTALLED >= TRUNCATED_NORMAL_DRAWS_AGAIN:
+            put.set(nn.init, "_no_grad_trunc_normal_", self._truncated_normal(nn.init._no_grad_trunc_normal_))
+
+    def _truncated_normal(self, original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        """How many numbers are drawn depends on the numbers: they are drawn for real, and dropped."""
+
+        def _no_grad_trunc_normal_(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            with torch._C.DisableTorchFunction():
+                block = block_of(tensor)
+            is_empty = block is not None and block.device == HOST and known_values(tensor) is None
+            if not is_empty or self._drawn + tensor.numel() > _MOST_DRAWN:
+                return original(tensor, *args, **kwargs)
+            self._drawn += tensor.numel()
+            original(torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"), *args, **kwargs)
+            return tensor
+
+        return _no_grad_trunc_normal_
 
 
 class CardDraws:
