@@ -58,8 +58,6 @@ CUDNN_HEADS_OF_256: Final = (2, 13)
 """Heads of 256 on Hopper and Blackwell with a cuDNN after 9.22.0, and with no other; at most 65535 heads."""
 ALIGNED_EFFICIENT_ATTENTION: Final = (2, 13)
 """The memory-efficient kernel takes inputs that start at a multiple of 16 bytes only."""
-OVERRIDEABLE_CAN_BE_SWITCHED_OFF: Version = (2, 8)
-"""By sdpa_kernel: before, it stays in the list of kernels, which no card of NVIDIA's has."""
 ONE_HEAD_FOR_ALL: Final = (2, 14)
 """One head of keys and values serves all queries in each fused kernel, grouped heads go to the memory-efficient one."""
 

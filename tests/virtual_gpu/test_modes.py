@@ -16,11 +16,6 @@ from vramcast.errors import CannotPredict
 from vramcast.units import MIB
 from vramcast.virtual_gpu.installed_torch import INSTALLED
 
-HIGHER_ORDER = pytest.mark.skipif(
-    INSTALLED < (2, 8),
-    reason="before torch 2.8 no mode sees higher-order operators: exit 3",
-)
-
 # -- inference mode ---------------------------------------------------------------------------------------------
 
 
@@ -117,7 +112,6 @@ def test_transforms_run(gpu: vramcast.VirtualGpu, transform: Any, shape: tuple[i
 # -- control flow and attention that is given as a function -------------------------------------------------------
 
 
-@HIGHER_ORDER
 def test_cond_and_while_loop(gpu: vramcast.VirtualGpu) -> None:
     from torch._higher_order_ops.while_loop import while_loop
 
@@ -130,7 +124,6 @@ def test_cond_and_while_loop(gpu: vramcast.VirtualGpu) -> None:
     assert 4 * MIB <= grown < 4 * MIB + 4096
 
 
-@HIGHER_ORDER
 def test_flex_attention_without_compiling_writes_the_scores_out(gpu: vramcast.VirtualGpu) -> None:
     from torch.nn.attention.flex_attention import flex_attention
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.attention
 
 from vramcast.torch_versions import (
     ALIGNED_EFFICIENT_ATTENTION,
@@ -27,7 +28,6 @@ from vramcast.torch_versions import (
     CUDNN_SINGLE_QUERIES,
     CUDNN_WIDE_HEADS,
     ONE_HEAD_FOR_ALL,
-    OVERRIDEABLE_CAN_BE_SWITCHED_OFF,
     Version,
 )
 from vramcast.virtual_gpu.installed_torch import INSTALLED, cudnn_version
@@ -156,9 +156,9 @@ def _order_in_force() -> list[str] | None:
     if not hasattr(torch._C, "_get_sdp_priority_order"):
         return None
     order = [_BACKENDS[number] for number in torch._C._get_sdp_priority_order()]
-    return (
-        order if OVERRIDEABLE_CAN_BE_SWITCHED_OFF <= INSTALLED else [name for name in order if name != "overrideable"]
-    )
+    # Where sdpa_kernel cannot switch it off, it stays in the list of kernels, and no card of NVIDIA's has it.
+    can_be_switched_off = "overrideable" in torch.nn.attention._backend_names
+    return order if can_be_switched_off else [name for name in order if name != "overrideable"]
 
 
 @contextmanager

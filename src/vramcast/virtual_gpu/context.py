@@ -27,6 +27,7 @@ from vramcast.virtual_gpu import (
     checkpoints,
     constructors,
     cuda_api,
+    dispatch,
     distributed,
     foreign,
     host_parameters,
@@ -258,6 +259,7 @@ class VirtualGpu:
         for name, method in stand_ins(self._ledger).items():
             put(torch.UntypedStorage, name, method)
         constructors.install(self._patches)
+        dispatch.install(self._patches)
         host_parameters.install(self._patches, self._ledger, self._position)
         self._machine.host_draws.install(self._patches)
         optimizer = torch.optim.Optimizer

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 
 from vramcast.virtual_gpu import host_ops, values
 from vramcast.virtual_gpu.first_calls import FirstCalls
@@ -17,6 +17,7 @@ from vramcast.virtual_gpu.kernels.sparse import sparse_rule
 from vramcast.virtual_gpu.known_calls import KnownCall, KnownCalls
 from vramcast.virtual_gpu.ledger import Ledger
 from vramcast.virtual_gpu.op_log import OpLog
+from vramcast.virtual_gpu.patches import Patches
 from vramcast.virtual_gpu.random_numbers import draws
 from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, known_values, sparse_parts
 from vramcast.virtual_gpu.unknown import in_words_of_cuda, no_rule
@@ -30,6 +31,26 @@ REAL = -1
 _WITH_RANDOM_STATE = ("graphsafe_run_with_rng_state", "run_with_rng_state", "run_and_save_rng_state")
 _META = torch.device("meta")
 _Tensor = torch.Tensor
+
+
+def install(put: Patches) -> None:
+    if not hasattr(TorchDispatchMode, "supports_higher_order_operators"):
+        operator = torch._ops.HigherOrderOperator
+        put.set(operator, "dispatch", _reaching_the_card(operator.dispatch))
+
+
+def _reaching_the_card(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Older torch refuses higher-order operators under a mode that it has no rule for; newer torch hands them over."""
+
+    def dispatch(operator: Any, key: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if key == torch._C.DispatchKey.Python:
+            mode = _get_current_dispatch_mode()
+            if isinstance(mode, DispatchMode) and type(mode) not in operator.python_key_table:
+                with _pop_mode_temporarily():
+                    return mode.__torch_dispatch__(operator, [], args, kwargs)
+        return original(operator, key, *args, **kwargs)
+
+    return dispatch
 
 
 class DispatchMode(TorchDispatchMode):
