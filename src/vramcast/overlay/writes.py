@@ -72,8 +72,8 @@ def _short(path: str, base: str) -> str:
 
 
 def is_noise(path: str) -> bool:
-    """What Python keeps for itself."""
-    return path.endswith(".pyc") or "/__pycache__/" in path
+    """What Python keeps for itself, and what torch.distributed writes into a temporary folder when it is imported."""
+    return path.endswith((".pyc", "/_remote_module_non_scriptable.py")) or "/__pycache__/" in path
 
 
 class Sizes:

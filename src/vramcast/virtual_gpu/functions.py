@@ -336,7 +336,7 @@ def _device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
 
 @handles(torch.Tensor.is_cuda.__get__)  # type: ignore[attr-defined]
 def _is_cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return placement(args[0]) == GPU
+    return device_of(args[0]).type == "cuda"
 
 
 @handles(torch.Tensor.is_cpu.__get__)  # type: ignore[attr-defined]
@@ -351,7 +351,7 @@ def _is_meta(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[
 
 @handles(torch.Tensor.get_device)
 def _get_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    return 0 if placement(args[0]) == GPU else -1
+    return 0 if device_of(args[0]).type == "cuda" else -1
 
 
 @handles(torch.Tensor.data_ptr)
