@@ -128,7 +128,9 @@ def test_what_cannot_be_compiled_is_no_eager_figure(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(lowering.lowerings, torch.ops.aten.sin.default, refuse)
     with vramcast.virtual_gpu("h200") as card:
-        with pytest.raises(CannotPredict, match="could not be compiled for NVIDIA H200 here.*no such kernel") as raised:
+        with pytest.raises(
+            CannotPredict, match=r"could not be compiled for NVIDIA H200 here.*no such kernel"
+        ) as raised:
             torch.compile(lambda x: x.sin() + 1)(torch.empty(16, device="cuda"))
         assert "TORCHDYNAMO_DISABLE=1" in str(raised.value)
         assert len(card.unknown_kernels) == 1, "also where the program catches the error"
