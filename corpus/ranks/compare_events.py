@@ -44,7 +44,9 @@ def predicted(trace: StepTrace) -> list[Step]:
     steps = []
     for kind, block in zip(trace.event_kind, trace.event_arg, strict=True):
         if kind in (ALLOC, FREE):
-            what = f"{trace.ops[trace.op[block]]} {trace.phases[trace.phase[block]]} {trace.modules[trace.module[block]]}"
+            what = (
+                f"{trace.ops[trace.op[block]]} {trace.phases[trace.phase[block]]} {trace.modules[trace.module[block]]}"
+            )
             action = "a" if kind == ALLOC else "r"
             steps.append(Step(action, block, trace.requested_bytes[block], trace.stream[block], what))
     return steps

@@ -197,13 +197,13 @@ class UNet(nn.Module):
 
 # --- sizes ------------------------------------------------------------------------------------------------------
 
-LLAMA = dict(width=2048, heads=16, kv_heads=4, hidden=5632, vocab=32000, length=2048)
+LLAMA = {"width": 2048, "heads": 16, "kv_heads": 4, "hidden": 5632, "vocab": 32000, "length": 2048}
 N_LLAMA = 8
-GPT = dict(width=768, heads=12, layers=12, vocab=50257, length=1024)
+GPT = {"width": 768, "heads": 12, "layers": 12, "vocab": 50257, "length": 1024}
 WIDTHS: tuple[int, ...] = (192, 384, 576, 960)
 if TINY:
-    LLAMA = dict(width=256, heads=8, kv_heads=4, hidden=512, vocab=1000, length=64)
-    GPT = dict(width=64, heads=4, layers=2, vocab=1000, length=64)
+    LLAMA = {"width": 256, "heads": 8, "kv_heads": 4, "hidden": 512, "vocab": 1000, "length": 64}
+    GPT = {"width": 64, "heads": 4, "layers": 2, "vocab": 1000, "length": 64}
     WIDTHS = (64, 128)
 
 
@@ -234,7 +234,9 @@ def language_step(model: nn.Module, batch: int, **sizes: int) -> Callable[[], No
     return step
 
 
-def train(step: Callable[[], None], optimizer: Any, clip: nn.Module | None = None, steps: int = STEPS) -> Iterator[None]:
+def train(
+    step: Callable[[], None], optimizer: Any, clip: nn.Module | None = None, steps: int = STEPS
+) -> Iterator[None]:
     for _ in range(steps):
         step()
         if clip is not None:
@@ -272,7 +274,9 @@ def fsdp2(
     *, batch: int = 2, mesh: tuple[int, ...] | None = None, checkpoint: bool = False, clip: bool = False,
     on: str | None = None, accumulate: int = 1, **options: Any,
 ) -> Iterator[None]:  # fmt: skip
-    devices = None if mesh is None else init_device_mesh(DEVICE, mesh, mesh_dim_names=("replicate", "shard")[-len(mesh) :])
+    devices = (
+        None if mesh is None else init_device_mesh(DEVICE, mesh, mesh_dim_names=("replicate", "shard")[-len(mesh) :])
+    )
     if on == "meta":
         with torch.device("meta"):
             model = Llama(range(N_LLAMA), **LLAMA)
@@ -347,7 +351,9 @@ def fsdp2_unet() -> Iterator[None]:
 # --- FSDP1 ------------------------------------------------------------------------------------------------------
 
 
-def fsdp1(strategy: str, *, batch: int = 2, offload: bool = False, checkpoint: bool = False, **options: Any) -> Iterator[None]:
+def fsdp1(
+    strategy: str, *, batch: int = 2, offload: bool = False, checkpoint: bool = False, **options: Any
+) -> Iterator[None]:
     from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
@@ -475,9 +481,9 @@ def pipeline(*, schedule: str = "1F1B", microbatches: int = 8, batch: int = 8) -
     rank, world = dist.get_rank(), dist.get_world_size()
     each = N_LLAMA // world
     with torch.device(DEVICE):
-        model = Llama(
-            range(rank * each, (rank + 1) * each), first=rank == 0, last=rank == world - 1, **LLAMA
-        ).to(torch.bfloat16)
+        model = Llama(range(rank * each, (rank + 1) * each), first=rank == 0, last=rank == world - 1, **LLAMA).to(
+            torch.bfloat16
+        )
     small = batch // microbatches
     inner = torch.empty(small, LLAMA["length"], LLAMA["width"], dtype=torch.bfloat16, device="meta")
     ids = torch.empty(small, LLAMA["length"], dtype=torch.long, device="meta")
@@ -521,9 +527,13 @@ def interleaved(*, microbatches: int = 8, batch: int = 8) -> Iterator[None]:
         logits = torch.empty(small, LLAMA["length"], LLAMA["vocab"], dtype=torch.bfloat16, device="meta")
         stages.append(
             PipelineStage(
-                model, number, 2 * world, torch.device(DEVICE),
-                input_args=(ids if first else inner,), output_args=(logits if last else inner,),
-            )  # fmt: skip
+                model,
+                number,
+                2 * world,
+                torch.device(DEVICE),
+                input_args=(ids if first else inner,),
+                output_args=(logits if last else inner,),
+            )
         )
     run = ScheduleInterleaved1F1B(stages, microbatches, loss_fn=loss_of)
     parameters = [p for stage in stages for p in stage.submod.parameters()]

@@ -1,6 +1,6 @@
 """Run one rank of each job of `jobs.py` on the virtual card, and compare it with what was measured.
 
-    python -m corpus.ranks.predict [NAME ...] [--records FOLDER]
+python -m corpus.ranks.predict [NAME ...] [--records FOLDER]
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def main() -> None:
             print(f"{name:26s} {type(error).__name__}: {str(error).strip()[:200]}", flush=True)
             continue
         last = rows[-1]
-        text = f"{name:26s} {len(rows)} steps {last['allocated']:>14,} {last['reserved']:>14,} {time.time() - began:6.1f}s"
+        text = (
+            f"{name:26s} {len(rows)} steps {last['allocated']:>14,} {last['reserved']:>14,} {time.time() - began:6.1f}s"
+        )
         path = options.records / f"{name}.json"
         if path.exists():
             measured = json.loads(path.read_text())["steps"]

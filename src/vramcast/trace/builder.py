@@ -91,9 +91,6 @@ class TraceBuilder:
     def module_of(self, block: int) -> int:
         return self._rows[block * _ROW + 2]
 
-    def stream_of(self, block: int) -> int:
-        return self._rows[block * _ROW + 4]
-
     def size_of(self, block: int) -> int:
         return self._rows[block * _ROW]
 

@@ -89,7 +89,10 @@ def load(path: Path) -> StepTrace:
             f"this vramcast reads version {VERSION}: trace the run again"
         )
     try:
-        if tuple(document["kinds"]) != KINDS or tuple(document["event_kinds"]) != EVENT_KINDS[: len(document["event_kinds"])]:
+        if (
+            tuple(document["kinds"]) != KINDS
+            or tuple(document["event_kinds"]) != EVENT_KINDS[: len(document["event_kinds"])]
+        ):
             raise TraceError(f"{path} uses kinds this version does not know")
         fields: dict[str, Any] = {name: _typed(document, name, kind) for name, kind in _SCALARS}
         fields |= {name: _names(document[name]) for name in _TABLES}

@@ -40,9 +40,7 @@ CARD = Card()
 
 
 def _note() -> str:
-    return (
-        "the virtual GPU is one card, cuda:0" if CARD.count == 1 else f"there are {CARD.count} cards on each machine"
-    )
+    return "the virtual GPU is one card, cuda:0" if CARD.count == 1 else f"there are {CARD.count} cards on each machine"
 
 
 def index_of(device: Any) -> int:

@@ -46,6 +46,8 @@ def install(put: Patches, machine: Machine) -> None:
 def _initializer(original: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
     names = inspect.signature(original)
 
+    c10d: Any = torch.distributed
+
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         asked = names.bind(*args, **kwargs).arguments
         world = _world(asked)
@@ -54,7 +56,7 @@ def _initializer(original: Callable[..., Any], machine: Machine) -> Callable[...
 
         original(
             backend=asked.get("backend") or "cpu:gloo,cuda:nccl",
-            store=torch.distributed.HashStore(),
+            store=c10d.HashStore(),
             rank=world.rank,
             world_size=world.size,
             timeout=asked.get("timeout") or _TIMEOUT,

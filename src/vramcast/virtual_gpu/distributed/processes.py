@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from vramcast.virtual_gpu.distributed.world import World, world_in_environment
 
 if TYPE_CHECKING:
