@@ -23,11 +23,21 @@ def install(put: Patches, machine: Machine) -> None:
         return
     # Made at the first random op and kept for the process, with a state that is on the card.
     put.set(importlib.import_module("torch.distributed.tensor._random"), "_rng_tracker", None)
+    _forget_plans()
     dispatcher: Any = importlib.import_module("torch.distributed.tensor._dispatch").OpDispatcher
     for name in _DISPATCH:
         if name in vars(dispatcher):
             put.set(dispatcher, name, _seeing_the_card(vars(dispatcher)[name]))
             put.set(sys.modules[__name__], "_machine", machine)
+            return
+
+
+def _forget_plans() -> None:
+    """How ops are sharded is kept for the process, with meshes whose groups are gone once another card is there."""
+    debug: Any = importlib.import_module("torch.distributed.tensor.debug")
+    for name in ("_clear_sharding_prop_cache", "_clear_python_sharding_prop_cache"):
+        if hasattr(debug, name):
+            getattr(debug, name)()
             return
 
 
