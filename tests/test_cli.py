@@ -314,13 +314,6 @@ def test_run_takes_the_command_as_it_is_typed(
     assert its_own["environment"] == {}
 
 
-def test_run_of_several_processes_ends_with_3(
-    runner: FakeRunner, script: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = run(capsys, "run", "torchrun", "--nproc-per-node", "8", "--nnodes", "2", script)
-    assert code == 3 and "torchrun starts 8 processes on each of 2 nodes" in err
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
