@@ -35,6 +35,23 @@ LONGEST_SECONDS = 60
 UNDISTURBED = 1.1
 """A block counts as quiet where the loop took at most this times its fastest, before and after it."""
 FEWEST = 4
+HERE = Path(__file__).resolve().parent
+RECORDS = HERE / "records" / "quiet"
+
+
+def quiet_runs(name: str) -> dict[str, dict[str, float]]:
+    """What was measured of the workloads of a recorded set (`quiet-1`), summed up."""
+    (path,) = RECORDS.glob(f"*-{name}.jsonl.gz")
+    records = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    fastest = min(record["loop_seconds"] for record in records)
+    return {record["name"]: summary(record, fastest) for record in records}
+
+
+def keep(folder: Path, out: Path) -> None:
+    """Gather what was measured into one file, without ops."""
+    found = [json.loads(gzip.decompress(path.read_bytes())) for path in sorted(folder.glob("*.json.gz"))]
+    lines = [json.dumps({key: value for key, value in one.items() if key != "ops"}) for one in found]
+    out.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
 
 
 def measure(workload: Workload, lock: Path, *, ops: bool = False) -> dict[str, Any]:

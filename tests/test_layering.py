@@ -22,6 +22,7 @@ BASE = {
     "outputs",
     "plain_text",
     "processes",
+    "script_marks",
     "sealing",
     "torch_versions",
 }

@@ -2,14 +2,13 @@
 
     python tools/fit_host.py TRACES [--out src/vramcast/timing/host.json] [--leave-out 5]
 
-TRACES: a folder of traces as `python -m corpus.time_accuracy --traces FOLDER` leaves it. Device times are the recorded
-ones of the same ops, so that only the host's are fitted: each step is run through the two queues as the measurement ran
-it, between two synchronisations, and set beside the measured step and phases. `--leave-out` fits without each of so many
-parts of the workloads in turn and says how far off those are.
-
-The machine is shared, and its host is slower than it could be most of the time. Where its speed was watched, it is known
-how much: these steps are fitted too, with predicted device times where no ops were recorded, and say what an undisturbed
-host takes over one as it was on average (`calm`). The figures that are written are of the undisturbed one.
+TRACES: a folder of traces as `python -m corpus.time_accuracy --traces FOLDER` leaves it (`--predict corpus/quiet-1.yaml`
+for the quiet ones). The machine is shared, and its host is slower than it could be most of the time; fitted is what is
+known of an undisturbed one:
+- steps that nothing disturbed (corpus/quiet.py), which follow one another without a wait;
+- steps whose host's speed was watched, between two synchronisations, as the measurement ran them, with their phases.
+Device times are the recorded ones of the same ops where there are any, else predicted ones. `--leave-out` fits without
+each of so many parts of the workloads in turn and says how far off those are.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
 
+from corpus.quiet import quiet_runs
 from corpus.times import OP_TIMES, PHASES, combined, held_out, measured_rows, measured_times, op_records
 
 from vramcast.gpus import find_gpu
@@ -37,14 +37,18 @@ from vramcast.trace.calls import OpCalls
 
 # Microseconds to begin with; the fit moves away from them only where that helps.
 START = {
-    "iteration": 300.0, "module": 8.0, "backward": 150.0, "optimizer": 284.0, "next optimizer": 20.0, "next list op": 21.0, "parameter": 8.0, "list op": 40.0,
-    "tensor of a list": 0.6, "library op": 60.0, "library call": 15.0, "host op": 4.0, "host read": 1.5,
-    "recurrent weight": 33.0, "forward op": 14.0, "forward view": 7.0, "unrecorded op": 11.0, "unrecorded view": 5.0,
-    "backward op": 13.0, "backward view": 6.0, "further kernel": 5.0, "kernel of many": 6.5,
-    "autocast": 4.0, "hook": 10.0, "calm": 0.8,
+    "iteration": 290.0, "module": 5.9, "backward": 140.0, "optimizer": 280.0, "next optimizer": 20.0, "parameter": 6.3,
+    "list op": 34.0, "next list op": 21.0, "tensor of a list": 0.58, "library op": 42.0, "library call": 14.0,
+    "host op": 3.4, "host read": 1.3, "recurrent weight": 33.0, "forward op": 15.0, "forward view": 6.1,
+    "unrecorded op": 9.5, "unrecorded view": 5.2, "backward op": 14.0, "backward view": 6.0, "further kernel": 9.6,
+    "kernel of many": 6.5, "autocast": 2.9, "hook": 9.0,
 }  # fmt: skip
-LATENCIES = {"launch_seconds": 4.0, "gap_seconds": 1.2, "wait_seconds": 12.0}
-PULL = 0.012
+LATENCIES = {"launch_seconds": 4.0, "gap_seconds": 1.33, "wait_seconds": 11.0}
+FITTED_QUIET = "quiet-1"
+"""The quiet steps that are fitted; later sets are kept out."""
+QUIET_WEIGHT = 2.0
+"""Of all quiet steps over all whose host's speed was only watched: that it was undisturbed is surer."""
+PULL = 0.04
 """How much the error must fall for a figure to move to e times its start."""
 SWEEPS = 6
 
@@ -57,8 +61,10 @@ class Case:
     """(kind, device seconds, kernels, waits)"""
     cuts: list[tuple[int, str]]
     measured: dict[str, float]
-    slowdown: float | None = None
-    """Of the host over an undisturbed one, where it is known."""
+    slowdown: float = 1.0
+    """Of the host over an undisturbed one."""
+    runs_on: bool = False
+    """Steps followed one another without a wait between them; phases are not known."""
 
 
 def load(folder: Path) -> list[Case]:
@@ -68,7 +74,7 @@ def load(folder: Path) -> list[Case]:
     for name, runs in measured_times().items():
         path = folder / f"{name}.trace"
         watched = [run.watched for run in runs if run.watched is not None]
-        if held_out(name) or not path.exists() or (name not in records and not watched):
+        if held_out(name) or not path.exists() or not watched:
             continue
         calls = StepTrace.load(path).calls
         assert calls is not None
@@ -82,11 +88,23 @@ def load(folder: Path) -> list[Case]:
             device = predicted_rows(calls, rows, model)
         kinds, found = host_work(calls, rows, device)
         cuts = [(part.end - rows.start, part.phase) for part in stretches(calls, rows)]
-        if name in records:
-            cases.append(Case(name, kinds, found, cuts, {"step": known.step_seconds, **known.phases}))
         for run in watched:
             aim = {"step": run.seconds, **run.phases}
             cases.append(Case(f"{name}, watched", kinds, found, cuts, aim, run.factor))
+    return [*cases, *load_quiet(folder, model)]
+
+
+def load_quiet(folder: Path, model: CostModel) -> list[Case]:
+    cases = []
+    for name, run in quiet_runs(FITTED_QUIET).items():
+        path = folder / f"{name}.trace"
+        calls = StepTrace.load(path).calls if path.exists() else None
+        if calls is None:
+            continue
+        rows = last_iteration(calls)
+        kinds, found = host_work(calls, rows, predicted_rows(calls, rows, model))
+        aim = {"step": run["quiet_seconds"], **dict.fromkeys(PHASES, 0.0)}
+        cases.append(Case(name, kinds, found, [(len(rows), PHASES[0])], aim, runs_on=True))
     return cases
 
 
@@ -114,38 +132,42 @@ def host_work(
 
 
 def simulate(case: Case, seconds: dict[str, float], latencies: dict[str, float]) -> dict[str, float]:
-    """Phases of one step between two synchronisations (timing/queues.py, without its records)."""
-    scale = 1e-6 * (1.0 if case.slowdown is None else seconds["calm"] * case.slowdown)
-    takes = [sum(seconds[name] * n for name, n in kind) * scale for kind in case.kinds]
+    """Phases of one step between two synchronisations, or of one that follows another (timing/queues.py, without its
+    records)."""
+    takes = [sum(seconds[name] * n for name, n in kind) * 1e-6 * case.slowdown for kind in case.kinds]
     launch, gap, wait = (latencies[name] * 1e-6 for name in ("launch_seconds", "gap_seconds", "wait_seconds"))
     host = device = reached = 0.0
     ends: list[float] = []
-    found = dict.fromkeys(PHASES, 0.0)
-    row = 0
-    for cut, phase in case.cuts:
-        for kind, busy, kernels, is_waiting in case.rows[row:cut]:
-            begun = host
-            host += takes[kind]
-            if kernels:
-                full = min(len(ends) + kernels - LAUNCH_QUEUE, len(ends))
-                if full > 0 and ends[full - 1] > host:
-                    host = ends[full - 1]
-                start = max(device + gap, begun + (host - begun) / kernels + launch)
-                device = max(start + busy + (kernels - 1) * gap, host + launch + busy / kernels)
-                ends += [device] * kernels
-            if is_waiting:
-                host = max(host, device) + wait
-        row = cut
-        now = max(host, device)
-        found[phase] += now - reached
-        reached = now
-    return {"step": reached, **found}
+    found: dict[str, float] = {}
+    for _ in range(2 if case.runs_on else 1):  # the second of two steps
+        found, row, begun_step = dict.fromkeys(PHASES, 0.0), 0, reached
+        for cut, phase in case.cuts:
+            for kind, busy, kernels, is_waiting in case.rows[row:cut]:
+                begun = host
+                host += takes[kind]
+                if kernels:
+                    full = min(len(ends) + kernels - LAUNCH_QUEUE, len(ends))
+                    if full > 0 and ends[full - 1] > host:
+                        host = ends[full - 1]
+                    start = max(device + gap, begun + (host - begun) / kernels + launch)
+                    device = max(start + busy + (kernels - 1) * gap, host + launch + busy / kernels)
+                    ends += [device] * kernels
+                if is_waiting:
+                    host = max(host, device) + wait
+            row = cut
+            now = max(host, device)
+            found[phase] += now - reached
+            reached = now
+    return {"step": reached - begun_step, **found}
 
 
 def off(case: Case, seconds: dict[str, float], latencies: dict[str, float]) -> float:
-    """Mean over the step (twice) and its phases, each by how much of the step it is."""
+    """Mean over the step (twice) and its phases, each by how much of the step it is; where they are not known, of the
+    step."""
     predicted, measured = simulate(case, seconds, latencies), case.measured
     total = 2 * abs(math.log(predicted["step"] / measured["step"]))
+    if case.runs_on:
+        return total / 2
     for phase in PHASES:
         if measured[phase] > 0.02 * measured["step"] and predicted[phase] > 0:
             total += min(1.0, abs(math.log(predicted[phase] / measured[phase]))) * measured[phase] / measured["step"]
@@ -154,9 +176,11 @@ def off(case: Case, seconds: dict[str, float], latencies: dict[str, float]) -> f
 
 def fit(cases: list[Case]) -> tuple[dict[str, float], dict[str, float]]:
     seconds, latencies = dict(START), dict(LATENCIES)
+    quiet = sum(case.runs_on for case in cases)
+    weight = {True: QUIET_WEIGHT / max(quiet, 1), False: 1 / max(len(cases) - quiet, 1)}
 
     def loss() -> float:
-        error = sum(min(0.5, off(case, seconds, latencies)) for case in cases) / len(cases)
+        error = sum(weight[case.runs_on] * min(0.5, off(case, seconds, latencies)) for case in cases)
         moved = sum(math.log(seconds[name] / START[name]) ** 2 for name in START)
         moved += sum(math.log(latencies[name] / LATENCIES[name]) ** 2 for name in LATENCIES)
         return error + PULL * moved / 10
@@ -220,11 +244,10 @@ def main() -> None:
     say(cases, seconds, latencies, options.details)
     print({name: round(value, 3) for name, value in (seconds | latencies).items()})
     if options.out:
-        calm = seconds.pop("calm")
         document = {
-            "source": f"host of the H200 machine (Xeon, Python 3.12, torch 2.11), fitted to {len(cases)} recorded steps",
+            "source": f"host of the H200 machine (Xeon, Python 3.12, torch 2.11), undisturbed, fitted to {len(cases)} steps",
             "latencies": {name: round(value * 1e-6, 9) for name, value in latencies.items()},
-            "seconds": {name: round(calm * value * 1e-6, 9) for name, value in seconds.items()},
+            "seconds": {name: round(value * 1e-6, 9) for name, value in seconds.items()},
             "calls": undisturbed_calls(),
             "dispatch": reference_dispatch(),
         }

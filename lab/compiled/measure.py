@@ -1,6 +1,6 @@
 """Run one workload on a real card and write down what it took, allocation by allocation.
 
-    python measure.py NAME RESULT_FOLDER
+python measure.py NAME RESULT_FOLDER
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def watch_choices() -> None:
 def main() -> None:
     RESULT.mkdir(parents=True, exist_ok=True)
     torch.cuda.init()
-    free, total = torch.cuda.mem_get_info()
+    free, _ = torch.cuda.mem_get_info()
     torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python", max_entries=2_000_000)
     workloads.RECORD.after_step = lambda: marks.append(len(trace()))
     watch_choices()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 class Block(nn.Module):
@@ -30,7 +33,9 @@ class Block(nn.Module):
             scores = F.softmax(scores.masked_fill(mask == 0, float("-inf")), dim=-1)
             y = F.dropout(scores, self.dropout, self.training) @ v
         else:
-            y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True)
+            y = F.scaled_dot_product_attention(
+                q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True
+            )
         x = x + F.dropout(self.proj(y.transpose(1, 2).reshape(batch, length, width)), self.dropout, self.training)
         return x + F.dropout(self.down(F.gelu(self.up(self.ln_2(x)))), self.dropout, self.training)
 
@@ -40,10 +45,10 @@ class GPT(nn.Module):
 
     def __init__(
         self, layers: int = 12, width: int = 768, heads: int = 12, vocab: int = 50304, length: int = 1024,
-        manual_attention: bool = False, dropout: float = 0.0,
+        manual_attention: bool = False, dropout: float = 0.0, checkpointed: bool = False, prints: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.dropout = dropout
+        self.dropout, self.checkpointed, self.prints = dropout, checkpointed, prints
         self.wte = nn.Embedding(vocab, width)
         self.wpe = nn.Embedding(length, width)
         self.blocks = nn.ModuleList(Block(width, heads, manual_attention, dropout) for _ in range(layers))
@@ -55,7 +60,9 @@ class GPT(nn.Module):
         positions = torch.arange(0, ids.size(1), dtype=torch.long, device=ids.device)
         x = F.dropout(self.wte(ids) + self.wpe(positions), self.dropout, self.training)
         for block in self.blocks:
-            x = block(x)
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
+        if self.prints:  # not compiled: the graph is cut here
+            print("logits of", tuple(x.shape))
         logits = self.head(self.ln_f(x))
         return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
 
@@ -80,7 +87,7 @@ class UNet(nn.Module):
         super().__init__()
         self.down = nn.ModuleList(ConvBlock(a, b) for a, b in zip((channels, *widths[:-1]), widths, strict=True))
         back = list(reversed(widths))
-        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, stride=2) for a, b in zip(back, back[1:], strict=False))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, stride=2) for a, b in itertools.pairwise(back))
         self.merge = nn.ModuleList(ConvBlock(2 * b, b) for b in back[1:])
         self.out = nn.Conv2d(widths[0], channels, 1)
 
@@ -129,7 +136,7 @@ class DiT(nn.Module):
     def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         half = torch.exp(-torch.arange(128, device=t.device) * (9.21 / 128))
         angles = t[:, None].float() * half[None]
-        c = self.time(torch.cat([angles.cos(), angles.sin()], dim=-1))
+        c = self.time(torch.cat([angles.cos(), angles.sin()], dim=-1).to(self.out.weight.dtype))
         x = self.patch(x).flatten(2).transpose(1, 2)
         for block in self.blocks:
             x = block(x, c)

@@ -1,6 +1,6 @@
 """Run one workload on the virtual card and write down what each step took.
 
-    python -m lab.compiled.predict NAME [--events FILE]
+python -m lab.compiled.predict NAME [--events FILE]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 import vramcast
 
 sys.path.insert(0, str(Path(__file__).parent))
-import workloads  # noqa: E402
+import workloads
 
 
 def predict(name: str, gpu: str = "h200", events: Path | None = None) -> dict[str, Any]:

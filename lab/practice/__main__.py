@@ -131,8 +131,8 @@ def _sizes(record: Record) -> str:
 def _difference(guess: Record, truth: Record) -> str:
     if guess.get("outcome") != "answered" or truth.get("outcome") != "measured":
         return ""
-    names = ("peak_allocated_bytes", "peak_reserved_bytes")
-    return " ".join(f"{guess[name] / truth[name] - 1:+8.3%}" if guess[name] != truth[name] else "       0" for name in names)
+    errors = [guess[name] / truth[name] - 1 for name in ("peak_allocated_bytes", "peak_reserved_bytes")]
+    return " ".join(f"{error:+8.3%}" if error else "       0" for error in errors)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import argparse
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 from vramcast.trace.schema import ALLOC, FREE, StepTrace
 
@@ -26,7 +27,10 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=20, help="stretches to print")
     parser.add_argument("--smallest", type=int, default=0, help="leave out stretches with nothing larger than this")
     args = parser.parse_args()
-    predicted, actual = _predicted(StepTrace.load(args.trace)), _actual(json.loads(gzip.open(args.events).read()))
+    predicted, actual = (
+        _predicted(StepTrace.load(args.trace)),
+        _actual(json.loads(gzip.decompress(args.events.read_bytes()))),
+    )
     print(f"{len(predicted)} events predicted, {len(actual)} on the card")
     shown = 0
     for mine, theirs in differences([e[0] for e in predicted], [e[0] for e in actual]):
@@ -77,12 +81,12 @@ def _predicted(trace: StepTrace) -> list[Event]:
         if kind in (ALLOC, FREE):
             size = trace.requested_bytes[block] * (1 if kind == ALLOC else -1)
             shape = trace.shapes[trace.shape[block]]
-            place = f"{trace.ops[trace.op[block]]} in {trace.modules[trace.module[block]]} {shape} s{trace.stream[block]}"
-            events.append((size, place))
+            op, module = trace.ops[trace.op[block]], trace.modules[trace.module[block]]
+            events.append((size, f"{op} in {module} {shape} stream {trace.stream[block]}"))
     return events
 
 
-def _actual(record: dict) -> list[Event]:
+def _actual(record: dict[str, Any]) -> list[Event]:
     sizes: list[int] = []
     streams = record["streams"]
     events: list[Event] = []

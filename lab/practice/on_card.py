@@ -16,8 +16,7 @@ import torch
 
 
 def main(script: str, history: str | None = None) -> int:
-    torch.cuda.init()
-    if history is not None:
+    if history is not None:  # else the script itself initializes CUDA, and may set the allocator's options before
         torch.cuda.memory._record_memory_history(context=None, max_entries=10_000_000)
     sys.argv = [script]
     failed = None
@@ -48,7 +47,7 @@ def _record(failed: str | None) -> dict[str, Any]:
 
 def _events() -> dict[str, Any]:
     """The events, and the streams of those allocations that were made on another than the first one's."""
-    from vramcast.measure.event_record import compact_events  # noqa: PLC0415  (the script runs without vramcast)
+    from vramcast.measure.event_record import compact_events
 
     entries = [entry for trace in torch.cuda.memory._snapshot()["device_traces"] for entry in trace]
     events, segments = compact_events(entries)

@@ -15,6 +15,9 @@ OLDEST: Final = (2, 6)
 NEWEST: Final = (2, 14)
 """The newest version whose sources were read; a later one is predicted with these rules, and a note says so."""
 
+COMPILED_HERE: Final = ((2, 11), (2, 12))
+"""From this version to below that one, torch.compile is run on the virtual card; its insides change with each."""
+
 # The caching allocator and its settings. Which of two equal blocks goes first: see allocator/blocks.py.
 WHOLE_CARD_IS_NO_LIMIT: Final = (2, 10)
 """A memory fraction of 1.0 limits nothing; before, it was a limit, which garbage collection asks for (#161035)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from vramcast.cli.main import main
 from vramcast.gpus import find_gpu
 from vramcast.timing import StepTime, Sync, predict_step
 from vramcast.timing.costs import CostModel
+from vramcast.timing.host import HOST_VARIABLE
 from vramcast.timing.step import costs_of
 from vramcast.trace import StepTrace
 from vramcast.trace.calls import GRAD, MARKS, RECOMPUTED
@@ -133,6 +135,18 @@ def test_the_host_is_named_and_can_be_chosen(
     assert "host assumed: one that takes 2.00 times as long as an undisturbed one" in words
     assert "the card alone would take" in words
     assert main(["show", "--host", "slow", str(tmp_path / "t")]) == 2
+
+
+def test_the_host_here_is_measured_and_named(
+    plain: StepTrace, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vramcast.measure.host_benchmark.slowdown_here", lambda: 1.5)
+    plain.save(tmp_path / "t")
+    main(["show", "--json", "--host", "here", str(tmp_path / "t")])
+    time = json.loads(capsys.readouterr().out)["time"]
+    assert time["host_factor"] == 1.5
+    assert time["host"] == "this computer, which takes 1.50 times as long as an undisturbed one"
+    assert HOST_VARIABLE not in os.environ
 
 
 def test_more_work_takes_longer(plain: StepTrace) -> None:

@@ -58,7 +58,7 @@ def test_a_card_without_that_room_is_enough() -> None:
 
 def test_what_is_refused_is_halved_and_nothing_stays() -> None:
     allocator = CachingAllocator(capacity_bytes=GIB)
-    try_out(allocator, Trial((2 * GIB, 900 * MIB, MIB), MIB, MIB))
+    try_out(allocator, Trial((2 * GIB, 900 * MIB, MIB), MIB, MIB, MIB))
     assert allocator.peak_reserved_bytes == 900 * MIB and allocator.allocated_bytes == 0
-    trial = Trial((5, 3), 3, 5)
+    trial = Trial((5, 3), 3, 0, 5)
     assert trials_in(["", trial.label, "another"]) == {1: trial}

@@ -99,6 +99,25 @@ def test_an_extension_that_would_be_compiled() -> None:
     assert "A CUDA extension is compiled here" in failure.remedy
 
 
+def test_a_cuda_extension_is_not_compiled(run: Run, tmp_path: Path) -> None:
+    """As torch.utils.cpp_extension does it; without CUDA in it, a build is none of our business."""
+    (tmp_path / "build.ninja").write_text("nvcc = /usr/local/cuda/bin/nvcc\n")
+    build = """
+        import subprocess, torch
+        torch.zeros(4, device="cuda")
+        try:
+            subprocess.run(["ninja", "-v"], cwd="{}", check=True, stdout=subprocess.PIPE)
+        except subprocess.CalledProcessError as error:
+            raise RuntimeError("Error building extension 'fused'") from error
+        except OSError:
+            print("no ninja here, or it may not write")
+    """
+    with pytest.raises(ScriptFailed, match=r"train\.py:7: the script cannot be followed beyond this line"):
+        run(build.format(tmp_path))
+    (tmp_path / "build.ninja").write_text("cxx = c++\n")
+    run(build.format(tmp_path))
+
+
 def test_a_step_without_a_script() -> None:
     assert step_failed(ValueError("bad"), "the step", {}) == "the step failed: ValueError: bad"
     ours = step_failed(RuntimeError("cannot be called on meta tensors"), "the step", {"a.py:1": "1"})
@@ -189,6 +208,17 @@ def test_errors_that_are_none(run: Run) -> None:
         with torch.no_grad():
             torch.nn.Linear(4, 4).cuda()(torch.rand(2, 4, device="cuda"))
     """)
+    (note,) = notes(prediction, "steps")
+    assert note.startswith("the script made no optimizer step")
+
+
+def test_an_evaluation_with_an_optimizer_at_hand(run: Run) -> None:
+    """An error before the optimizer was made has nothing to do with its steps."""
+    prediction = run(
+        "try: torch\nexcept NameError: import torch\n"
+        + MODEL
+        + "with torch.no_grad(): model(torch.rand(2, 4, device='cuda'))\n"
+    )
     (note,) = notes(prediction, "steps")
     assert note.startswith("the script made no optimizer step")
 

@@ -153,3 +153,15 @@ def test_data_parallelism_on_one_card(gpu: VirtualGpu, monkeypatch: pytest.Monke
         torch.distributed.barrier()
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_data_parallel_takes_a_batch_from_the_host(gpu: VirtualGpu) -> None:
+    """On a stream of its own, as torch copies it, so from another pool of the allocator."""
+    model = nn.DataParallel(nn.Linear(256, 256, bias=False).cuda())
+    before = torch.cuda.memory_allocated()
+    out = model(torch.ones(4096, 256))
+    assert out.is_cuda and torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert torch.cuda.memory_allocated() - before >= 2 * 4096 * 256 * 4
+    trace = gpu.trace()
+    batch = [place for place, size in enumerate(trace.requested_bytes) if size == 4096 * 256 * 4]
+    assert [trace.stream[place] > 0 for place in batch] == [True, False]  # the copy, the result

@@ -300,3 +300,18 @@ def test_the_command_line(write: Write, tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().err.count("\n") == 1
     assert main(["run", "--gpu", "rtx-4090", "--traceback", failing]) == 3
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_batches_of_different_sizes_are_noted(write: Write) -> None:
+    script = """
+        import torch
+        model = torch.nn.Linear(512, 512).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for rows in {sizes}:
+            model(torch.randn(rows, 512).cuda()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    assert texts(run(write(script.format(sizes=[64, 64, 64])), steps=3), "batches") == []
+    (text,) = texts(run(write(script.format(sizes=[64, 80, 48])), steps=3), "batches")
+    assert "the largest input of a step takes 96.0 KiB to 160.0 KiB" in text

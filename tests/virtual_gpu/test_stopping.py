@@ -177,6 +177,32 @@ def test_a_loop_of_forward_passes_ends(
     )
 
 
+def test_modules_in_a_loaders_worker_are_no_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SimCLR blurs its pictures with a module, in the processes that load them."""
+    monkeypatch.setattr(stopping, "INFERENCE_PASSES", 20)
+    monkeypatch.setattr(stopping, "FORWARD_PASSES", 20)
+    prediction = runner(tmp_path)(
+        MODEL
+        + """
+class Samples(torch.utils.data.Dataset):
+    blur = nn.AvgPool1d(3, stride=1, padding=1)
+    def __len__(self):
+        return 256
+    def __getitem__(self, place):
+        with torch.no_grad():
+            return self.blur(torch.ones(1, 1024))[0]
+
+if __name__ == "__main__":
+    optimizer = torch.optim.AdamW(model.parameters())
+    for batch in torch.utils.data.DataLoader(Samples(), batch_size=32, num_workers=1):
+        model(batch.cuda()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    )
+    assert prediction.steps == 3 and not notes(prediction, "steps")
+
+
 def test_an_optimizer_that_never_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "ACCUMULATED_PASSES", 10)
     prediction = runner(tmp_path)(

@@ -407,7 +407,9 @@ def test_deformable_convolution(gpu: VirtualGpu) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
-def test_compiled_code_is_predicted_as_eager() -> None:
+def test_compiled_code_is_predicted_as_eager_where_it_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vramcast.virtual_gpu.compiled.compiler.why_not", lambda: "Triton is not installed")
+
     @torch.compile
     def before(x: torch.Tensor) -> torch.Tensor:
         return x.sin() + 1
@@ -430,6 +432,7 @@ def test_compiled_code_is_predicted_as_eager() -> None:
         assert isinstance(model._orig_mod, nn.Linear)
     notes = {note.text.partition(" is ")[0].rpartition(".")[2] for note in gpu.trace().notes}
     assert notes == {"before", "inside", "Linear"}
+    assert all("because Triton is not installed" in note.text for note in gpu.trace().notes)
     assert "Linear" in gpu.trace().modules
 
 

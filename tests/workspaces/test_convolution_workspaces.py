@@ -245,3 +245,29 @@ def test_the_largest_workspace_that_benchmarking_tries() -> None:
         errors.append(abs(predicted - measured) / measured)
     assert len(errors) > 190 and equal > 0.95 * len(errors)
     assert max(errors) < 0.25
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    getattr(open_cudnn(), "version", 0) // 100 != RECORDED_CUDNN, reason="measured with another version of cuDNN"
+)
+def test_the_plans_of_an_h200() -> None:
+    """Every plan that cuDNN listed on the card for convolutions of the zoo's scripts, random layers and a grid of
+    sizes: strided, dilated, grouped, transposed, of one to three dimensions."""
+    count, largest, first_ten, device_only = 0, 0, 0, 0
+    with Path(__file__).with_name("plans_h200.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for (problem, measured), row in zip(_measured("plans_h200.csv"), rows, strict=True):
+        predicted = [plan.workspace_bytes for plan in _ranked_plans(problem, H200)]
+        count += 1
+        largest += abs(max(predicted) - measured) <= max(2 << 20, measured // 100)
+        listed = list(map(int, row["first_ten"].split()))
+        first_ten += len(predicted) >= len(listed) and all(
+            abs(ours - theirs) < 1024 for ours, theirs in zip(predicted, listed, strict=False)
+        )
+        found = {int(plan.partition(":")[2]) for plan in row["device_only"].split()}
+        device_only += all(any(abs(ours - size) <= size // 1000 + 1024 for ours in predicted) for size in found)
+    assert count == 500
+    assert largest >= 0.97 * count
+    assert first_ten >= 0.85 * count
+    assert device_only >= 0.99 * count

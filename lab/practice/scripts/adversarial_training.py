@@ -28,7 +28,9 @@ for step in range(4):
     optimizer.zero_grad()
     logits = model(x)
     loss = F.cross_entropy(logits, y)
-    loss = loss + 6 * F.kl_div(F.log_softmax(model(adversarial.detach()), 1), F.softmax(logits, 1), reduction="batchmean")
+    loss = loss + 6 * F.kl_div(
+        F.log_softmax(model(adversarial.detach()), 1), F.softmax(logits, 1), reduction="batchmean"
+    )
     loss = loss + model(sample.detach()).logsumexp(1).mean() - logits.logsumexp(1).mean()
     loss.backward()
     optimizer.step()

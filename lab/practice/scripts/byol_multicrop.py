@@ -1,7 +1,5 @@
 """DINO-like self-distillation: two large and six small crops, centering, a momentum teacher, schedules."""
 
-import copy
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -38,12 +36,16 @@ class Net(nn.Module):
 
 torch.manual_seed(0)
 student = Net().cuda()
-teacher = copy.deepcopy(student).requires_grad_(False)
+teacher = Net().cuda()
+teacher.load_state_dict(student.state_dict())
+teacher.requires_grad_(False)
 center = torch.zeros(1, 65536, device="cuda")
 optimizer = torch.optim.AdamW(student.parameters(), lr=5e-4)
 scaler = torch.amp.GradScaler("cuda")
 for step in range(4):
-    crops = [torch.randn(16, 3, 224, 224).cuda() for _ in range(2)] + [torch.randn(16, 3, 96, 96).cuda() for _ in range(6)]
+    crops = [torch.randn(16, 3, 224, 224).cuda() for _ in range(2)] + [
+        torch.randn(16, 3, 96, 96).cuda() for _ in range(6)
+    ]
     with torch.autocast("cuda", dtype=torch.float16):
         with torch.no_grad():
             taught = teacher(crops[:2])
@@ -51,7 +53,10 @@ for step in range(4):
         targets = F.softmax((taught - center) / 0.04, -1).detach().chunk(2)
         guesses = (learned / 0.1).chunk(8)
         terms = [
-            (-t * F.log_softmax(s, -1)).sum(-1).mean() for i, t in enumerate(targets) for j, s in enumerate(guesses) if i != j
+            (-t * F.log_softmax(s, -1)).sum(-1).mean()
+            for i, t in enumerate(targets)
+            for j, s in enumerate(guesses)
+            if i != j
         ]
         loss = sum(terms) / len(terms)
     center = center * 0.9 + taught.mean(0, keepdim=True) * 0.1

@@ -8,10 +8,19 @@ from torch import nn
 torch.manual_seed(0)
 backbone = torchvision.models.resnet50()
 backbone = torchvision.models._utils.IntermediateLayerGetter(backbone, {"layer1": "a", "layer2": "b", "layer4": "c"})
-decoder = nn.ModuleDict({
-    "c": nn.Conv2d(2048, 256, 1), "b": nn.Conv2d(512, 256, 1), "a": nn.Conv2d(256, 256, 1),
-    "out": nn.Sequential(nn.Conv2d(256, 128, 3, padding=1, bias=False), nn.BatchNorm2d(128), nn.ReLU(inplace=True), nn.Conv2d(128, 21, 1)),
-})
+decoder = nn.ModuleDict(
+    {
+        "c": nn.Conv2d(2048, 256, 1),
+        "b": nn.Conv2d(512, 256, 1),
+        "a": nn.Conv2d(256, 256, 1),
+        "out": nn.Sequential(
+            nn.Conv2d(256, 128, 3, padding=1, bias=False),
+            nn.BatchNorm2d(128),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(128, 21, 1),
+        ),
+    }
+)
 model = nn.ModuleList([backbone, decoder]).cuda().to(memory_format=torch.channels_last)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 scaler = torch.amp.GradScaler("cuda")

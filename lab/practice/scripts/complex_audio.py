@@ -30,7 +30,9 @@ def spectral_loss(a, b):
 
 
 torch.manual_seed(0)
-model = nn.Sequential(ComplexLinear(513, 1024), ComplexReLU(), ComplexLinear(1024, 1024), ComplexReLU(), ComplexLinear(1024, 513)).cuda()
+model = nn.Sequential(
+    ComplexLinear(513, 1024), ComplexReLU(), ComplexLinear(1024, 1024), ComplexReLU(), ComplexLinear(1024, 513)
+).cuda()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 window = torch.hann_window(1024, device="cuda")
 for step in range(5):

@@ -7,8 +7,12 @@ from torch import nn
 
 def double(i, o):
     return nn.Sequential(
-        nn.Conv3d(i, o, 3, padding=1), nn.InstanceNorm3d(o), nn.LeakyReLU(0.01, inplace=True),
-        nn.Conv3d(o, o, 3, padding=1), nn.InstanceNorm3d(o), nn.LeakyReLU(0.01, inplace=True),
+        nn.Conv3d(i, o, 3, padding=1),
+        nn.InstanceNorm3d(o),
+        nn.LeakyReLU(0.01, inplace=True),
+        nn.Conv3d(o, o, 3, padding=1),
+        nn.InstanceNorm3d(o),
+        nn.LeakyReLU(0.01, inplace=True),
     )
 
 

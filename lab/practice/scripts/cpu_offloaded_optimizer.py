@@ -4,7 +4,9 @@ import torch
 from transformers import OPTConfig, OPTForCausalLM
 
 torch.manual_seed(0)
-config = OPTConfig(hidden_size=1024, ffn_dim=4096, num_hidden_layers=8, num_attention_heads=16, word_embed_proj_dim=1024)
+config = OPTConfig(
+    hidden_size=1024, ffn_dim=4096, num_hidden_layers=8, num_attention_heads=16, word_embed_proj_dim=1024
+)
 model = OPTForCausalLM(config).cuda().bfloat16()
 masters = [p.detach().float().cpu().pin_memory().requires_grad_() for p in model.parameters()]
 optimizer = torch.optim.AdamW(masters, lr=1e-5)

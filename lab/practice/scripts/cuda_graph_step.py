@@ -4,7 +4,9 @@ import torch
 from torch import nn
 
 torch.manual_seed(0)
-model = nn.Sequential(*[nn.Sequential(nn.Linear(2048, 2048), nn.LayerNorm(2048), nn.GELU(), nn.Dropout(0.1)) for _ in range(12)]).cuda()
+model = nn.Sequential(
+    *[nn.Sequential(nn.Linear(2048, 2048), nn.LayerNorm(2048), nn.GELU(), nn.Dropout(0.1)) for _ in range(12)]
+).cuda()
 criterion = nn.MSELoss()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, capturable=True)
 static_x = torch.randn(4096, 2048, device="cuda")

@@ -5,8 +5,11 @@ from transformers import DetrConfig, DetrForObjectDetection, ResNetConfig
 
 torch.manual_seed(0)
 config = DetrConfig(
-    use_timm_backbone=False, use_pretrained_backbone=False, backbone=None,
-    backbone_config=ResNetConfig(out_features=["stage4"]), num_labels=80,
+    use_timm_backbone=False,
+    use_pretrained_backbone=False,
+    backbone=None,
+    backbone_config=ResNetConfig(out_features=["stage4"]),
+    num_labels=80,
 )
 model = DetrForObjectDetection(config).cuda()
 backbone = [p for n, p in model.named_parameters() if "backbone" in n]

@@ -22,9 +22,17 @@ class MiniDETR(nn.Module):
     def forward(self, x):
         h = self.conv(self.backbone(x))
         height, width = h.shape[-2:]
-        position = torch.cat([
-            self.columns[:width].unsqueeze(0).repeat(height, 1, 1), self.rows[:height].unsqueeze(1).repeat(1, width, 1)
-        ], -1).flatten(0, 1).unsqueeze(0)
+        position = (
+            torch.cat(
+                [
+                    self.columns[:width].unsqueeze(0).repeat(height, 1, 1),
+                    self.rows[:height].unsqueeze(1).repeat(1, width, 1),
+                ],
+                -1,
+            )
+            .flatten(0, 1)
+            .unsqueeze(0)
+        )
         h = self.transformer(position + 0.1 * h.flatten(2).transpose(1, 2), self.queries.expand(x.shape[0], -1, -1))
         return self.classes(h), self.boxes(h).sigmoid()
 
@@ -34,7 +42,9 @@ def match(logits, boxes, targets):
     pairs = []
     for logit, box, target in zip(logits, boxes, targets):
         cost = -logit.softmax(-1)[:, target["labels"]] + 5 * torch.cdist(box, target["boxes"], p=1)
-        cost -= 2 * generalized_box_iou(box_convert(box, "cxcywh", "xyxy"), box_convert(target["boxes"], "cxcywh", "xyxy"))
+        cost -= 2 * generalized_box_iou(
+            box_convert(box, "cxcywh", "xyxy"), box_convert(target["boxes"], "cxcywh", "xyxy")
+        )
         rows, columns = linear_sum_assignment(cost.cpu())
         pairs.append((torch.as_tensor(rows), torch.as_tensor(columns)))
     return pairs
@@ -46,7 +56,8 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 for step in range(4):
     images = torch.randn(8, 3, 512, 512 + 64 * (step % 2), device="cuda")
     targets = [
-        {"labels": torch.randint(0, 91, (6,), device="cuda"), "boxes": torch.rand(6, 4, device="cuda") * 0.3 + 0.2} for _ in range(8)
+        {"labels": torch.randint(0, 91, (6,), device="cuda"), "boxes": torch.rand(6, 4, device="cuda") * 0.3 + 0.2}
+        for _ in range(8)
     ]
     logits, boxes = model(images)
     pairs = match(logits, boxes, targets)

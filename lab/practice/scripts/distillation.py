@@ -16,9 +16,9 @@ for step in range(5):
         taught = teacher(ids, output_hidden_states=True)
     with torch.autocast("cuda", dtype=torch.float16):
         learned = student(ids, labels=labels, output_hidden_states=True)
-        soft = F.kl_div(
-            F.log_softmax(learned.logits / 2, -1), F.softmax(taught.logits / 2, -1), reduction="batchmean"
-        ) * 4
+        soft = (
+            F.kl_div(F.log_softmax(learned.logits / 2, -1), F.softmax(taught.logits / 2, -1), reduction="batchmean") * 4
+        )
         hidden = sum(
             F.mse_loss(mine, theirs) for mine, theirs in zip(learned.hidden_states[1:], taught.hidden_states[3::3])
         )

@@ -6,8 +6,13 @@ from transformers import MistralConfig, MistralForCausalLM
 
 torch.manual_seed(0)
 config = MistralConfig(
-    hidden_size=2048, intermediate_size=7168, num_hidden_layers=6, num_attention_heads=16, num_key_value_heads=4,
-    vocab_size=32000, use_cache=False,
+    hidden_size=2048,
+    intermediate_size=7168,
+    num_hidden_layers=6,
+    num_attention_heads=16,
+    num_key_value_heads=4,
+    vocab_size=32000,
+    use_cache=False,
 )
 model = MistralForCausalLM(config).to("cuda", torch.bfloat16)
 model = get_peft_model(

@@ -8,8 +8,13 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 torch.manual_seed(0)
 config = Qwen2Config(
-    hidden_size=896, intermediate_size=4864, num_hidden_layers=10, num_attention_heads=14, num_key_value_heads=2,
-    vocab_size=50000, use_cache=False,
+    hidden_size=896,
+    intermediate_size=4864,
+    num_hidden_layers=10,
+    num_attention_heads=14,
+    num_key_value_heads=2,
+    vocab_size=50000,
+    use_cache=False,
 )
 policy = Qwen2ForCausalLM(config).to("cuda", torch.bfloat16)
 reference = copy.deepcopy(policy).eval().requires_grad_(False)

@@ -7,8 +7,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 torch.manual_seed(0)
 config = LlamaConfig(
-    hidden_size=1536, intermediate_size=4096, num_hidden_layers=8, num_attention_heads=12, num_key_value_heads=4,
-    vocab_size=32000, use_cache=False,
+    hidden_size=1536,
+    intermediate_size=4096,
+    num_hidden_layers=8,
+    num_attention_heads=12,
+    num_key_value_heads=4,
+    vocab_size=32000,
+    use_cache=False,
 )
 model = LlamaForCausalLM(config).to("cuda", torch.bfloat16)
 model.gradient_checkpointing_enable()

@@ -12,7 +12,12 @@ for step in range(4):
         height, width = 400 + 40 * i, 600 - 30 * step
         images.append(torch.rand(3, height, width, device="cuda"))
         corner = torch.rand(8, 2, device="cuda") * 200
-        targets.append({"boxes": torch.cat([corner, corner + 50 + 100 * torch.rand(8, 2, device="cuda")], 1), "labels": torch.randint(1, 21, (8,), device="cuda")})
+        targets.append(
+            {
+                "boxes": torch.cat([corner, corner + 50 + 100 * torch.rand(8, 2, device="cuda")], 1),
+                "labels": torch.randint(1, 21, (8,), device="cuda"),
+            }
+        )
     losses = model(images, targets)
     loss = sum(losses.values())
     optimizer.zero_grad()

@@ -18,7 +18,13 @@ class Step(nn.Module):
         else:
             self.w = nn.Parameter(w)
         self.scale, self.shift = nn.Parameter(torch.zeros(1, c, 1, 1)), nn.Parameter(torch.zeros(1, c, 1, 1))
-        self.net = nn.Sequential(nn.Conv2d(c // 2, 512, 3, padding=1), nn.ReLU(), nn.Conv2d(512, 512, 1), nn.ReLU(), nn.Conv2d(512, c, 3, padding=1))
+        self.net = nn.Sequential(
+            nn.Conv2d(c // 2, 512, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(512, 512, 1),
+            nn.ReLU(),
+            nn.Conv2d(512, c, 3, padding=1),
+        )
 
     def forward(self, x):
         n, c, h, w = x.shape
@@ -51,8 +57,8 @@ for step in range(4):
             total = total + logdet
         if i < 2:
             x, z = x.chunk(2, 1)
-            log_p = log_p + torch.distributions.Normal(0.0, 1.0).log_prob(z).sum((1, 2, 3))
-    log_p = log_p + torch.distributions.Normal(0.0, 1.0).log_prob(x).sum((1, 2, 3))
+            log_p = log_p + (-0.5 * z.square() - 0.919).sum((1, 2, 3))
+    log_p = log_p + (-0.5 * x.square() - 0.919).sum((1, 2, 3))
     loss = -(log_p + total).mean() / (3 * 64 * 64)
     optimizer.zero_grad()
     loss.backward()

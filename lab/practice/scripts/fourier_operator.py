@@ -24,7 +24,10 @@ class SpectralConv(nn.Module):
 class FNO(nn.Module):
     def __init__(self, width=48, modes=24):
         super().__init__()
-        self.lift, self.project = nn.Conv2d(3, width, 1), nn.Sequential(nn.Conv2d(width, 128, 1), nn.GELU(), nn.Conv2d(128, 1, 1))
+        self.lift, self.project = (
+            nn.Conv2d(3, width, 1),
+            nn.Sequential(nn.Conv2d(width, 128, 1), nn.GELU(), nn.Conv2d(128, 1, 1)),
+        )
         self.spectral = nn.ModuleList(SpectralConv(width, modes) for _ in range(4))
         self.local = nn.ModuleList(nn.Conv2d(width, width, 1) for _ in range(4))
 

@@ -24,7 +24,9 @@ class FP8Matmul(torch.autograd.Function):
         x8, sx, w8, sw = ctx.saved_tensors
         g8, sg = cast(grad.contiguous(), E5M2)
         dx = torch._scaled_mm(g8, w8.t().contiguous().t(), scale_a=sg, scale_b=sw, out_dtype=torch.bfloat16)
-        dw = torch._scaled_mm(g8.t().contiguous(), x8.t().contiguous().t(), scale_a=sg, scale_b=sx, out_dtype=torch.bfloat16)
+        dw = torch._scaled_mm(
+            g8.t().contiguous(), x8.t().contiguous().t(), scale_a=sg, scale_b=sx, out_dtype=torch.bfloat16
+        )
         return dx, dw
 
 

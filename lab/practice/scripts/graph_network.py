@@ -41,7 +41,9 @@ for step in range(4):
         x = layer(x, edges)
     where = graph[:, None].expand_as(x)
     zeros = torch.zeros(graphs, 128, device="cuda")
-    pooled = torch.cat([zeros.scatter_reduce(0, where, x, how, include_self=False) for how in ("sum", "mean", "amax")], 1)
+    pooled = torch.cat(
+        [zeros.scatter_reduce(0, where, x, how, include_self=False) for how in ("sum", "mean", "amax")], 1
+    )
     loss = F.cross_entropy(head(pooled), torch.randint(0, 10, (graphs,), device="cuda"))
     optimizer.zero_grad()
     loss.backward()

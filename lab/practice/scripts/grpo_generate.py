@@ -5,8 +5,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 torch.manual_seed(0)
 config = LlamaConfig(
-    hidden_size=1024, intermediate_size=2816, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=8,
-    vocab_size=32000, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    hidden_size=1024,
+    intermediate_size=2816,
+    num_hidden_layers=8,
+    num_attention_heads=16,
+    num_key_value_heads=8,
+    vocab_size=32000,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
 )
 policy = LlamaForCausalLM(config).to(device="cuda", dtype=torch.bfloat16)
 reference = LlamaForCausalLM(config).to(device="cuda", dtype=torch.bfloat16).eval()
@@ -26,8 +33,13 @@ for step in range(4):
     policy.eval()
     with torch.no_grad():
         ids = policy.generate(
-            prompts, attention_mask=torch.ones_like(prompts), do_sample=True, temperature=1.0, top_k=0,
-            min_new_tokens=answer_length, max_new_tokens=answer_length,
+            prompts,
+            attention_mask=torch.ones_like(prompts),
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            min_new_tokens=answer_length,
+            max_new_tokens=answer_length,
         )
     policy.train()
     answers = ids[:, prompt_length:]

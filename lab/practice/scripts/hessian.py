@@ -5,7 +5,9 @@ from torch import nn
 from torch.func import functional_call, hessian, jacrev, vmap
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(3, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 1)).cuda()
+model = nn.Sequential(
+    nn.Linear(3, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 1)
+).cuda()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 
 

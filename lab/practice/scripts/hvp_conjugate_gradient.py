@@ -16,7 +16,12 @@ for step in range(4):
     gradient = parameters_to_vector(torch.autograd.grad(loss, params, create_graph=True))
 
     def hvp(v):
-        return torch.cat([o.contiguous().view(-1) for o in torch.autograd.grad((gradient * v).sum(), params, retain_graph=True)]) + 0.1 * v
+        return (
+            torch.cat(
+                [o.contiguous().view(-1) for o in torch.autograd.grad((gradient * v).sum(), params, retain_graph=True)]
+            )
+            + 0.1 * v
+        )
 
     b = -gradient.detach()
     d, r = torch.zeros_like(b), b.clone()

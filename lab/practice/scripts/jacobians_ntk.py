@@ -5,7 +5,9 @@ from torch import nn
 from torch.func import functional_call, jacfwd, jacrev, vmap
 
 torch.manual_seed(0)
-net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 14 * 14, 10)).cuda()
+net = nn.Sequential(
+    nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 14 * 14, 10)
+).cuda()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 
 

@@ -5,8 +5,13 @@ from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 torch.manual_seed(0)
 config = LlamaConfig(
-    hidden_size=1536, intermediate_size=4096, num_hidden_layers=8, num_attention_heads=12, num_key_value_heads=4,
-    vocab_size=32000, pad_token_id=0,
+    hidden_size=1536,
+    intermediate_size=4096,
+    num_hidden_layers=8,
+    num_attention_heads=12,
+    num_key_value_heads=4,
+    vocab_size=32000,
+    pad_token_id=0,
 )
 model = LlamaForCausalLM(config).to("cuda", torch.bfloat16)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -20,7 +25,9 @@ for step in range(4):
 model.eval()
 with torch.inference_mode():
     prompt = torch.randint(3, config.vocab_size, (32, 512), device="cuda")
-    dynamic = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=24, min_new_tokens=24, do_sample=False)
+    dynamic = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=24, min_new_tokens=24, do_sample=False
+    )
     cache = StaticCache(config=config, max_cache_len=640)
     position = torch.arange(512, device="cuda")
     output = model(prompt, past_key_values=cache, cache_position=position, use_cache=True)

@@ -22,8 +22,13 @@ for step in range(5):
     small = z.view(1024, 64, 256)[:, :32, :32]
     batched = torch.linalg.inv(small @ small.mT + eye[:32, :32])
     loss = (
-        torch.logdet(covariance) + spectrum.log1p().mean() + (s.max() / s.min()).log() + r.abs().mean()
-        + turned.abs().mean() + solved.diagonal().mean() + batched.diagonal(dim1=1, dim2=2).mean()
+        torch.logdet(covariance)
+        + spectrum.log1p().mean()
+        + (s.max() / s.min()).log()
+        + r.abs().mean()
+        + turned.abs().mean()
+        + solved.diagonal().mean()
+        + batched.diagonal(dim1=1, dim2=2).mean()
         + torch.linalg.matrix_norm(covariance, "nuc") / 256
     )
     optimizer.zero_grad()

@@ -8,8 +8,13 @@ vision = CLIPVisionConfig(
     hidden_size=768, intermediate_size=3072, num_hidden_layers=8, num_attention_heads=12, image_size=336, patch_size=14
 )
 text = LlamaConfig(
-    hidden_size=1536, intermediate_size=4096, num_hidden_layers=8, num_attention_heads=12, num_key_value_heads=4,
-    vocab_size=32064, use_cache=False,
+    hidden_size=1536,
+    intermediate_size=4096,
+    num_hidden_layers=8,
+    num_attention_heads=12,
+    num_key_value_heads=4,
+    vocab_size=32064,
+    use_cache=False,
 )
 config = LlavaConfig(vision_config=vision, text_config=text, image_token_id=32000, image_seq_length=576)
 model = LlavaForConditionalGeneration(config).to("cuda", torch.bfloat16)

@@ -7,9 +7,17 @@ from torch.func import functional_call, grad, vmap
 
 torch.manual_seed(0)
 net = nn.Sequential(
-    nn.Conv2d(1, 64, 3, 2, 1), nn.BatchNorm2d(64, track_running_stats=False), nn.ReLU(),
-    nn.Conv2d(64, 64, 3, 2, 1), nn.BatchNorm2d(64, track_running_stats=False), nn.ReLU(),
-    nn.Conv2d(64, 64, 3, 2, 1), nn.BatchNorm2d(64, track_running_stats=False), nn.ReLU(), nn.Flatten(), nn.Linear(64 * 16, 5),
+    nn.Conv2d(1, 64, 3, 2, 1),
+    nn.BatchNorm2d(64, track_running_stats=False),
+    nn.ReLU(),
+    nn.Conv2d(64, 64, 3, 2, 1),
+    nn.BatchNorm2d(64, track_running_stats=False),
+    nn.ReLU(),
+    nn.Conv2d(64, 64, 3, 2, 1),
+    nn.BatchNorm2d(64, track_running_stats=False),
+    nn.ReLU(),
+    nn.Flatten(),
+    nn.Linear(64 * 16, 5),
 ).cuda()
 optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
 

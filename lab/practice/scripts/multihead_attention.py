@@ -20,9 +20,14 @@ for step in range(4):
     y, weights = attention(x, x, x, key_padding_mask=padding, need_weights=True, average_attn_weights=False)
     z, _ = plain(y, memory, memory, need_weights=False)
     causal = nn.Transformer.generate_square_subsequent_mask(384, device=device)
-    out = seq2seq(x, z, tgt_mask=causal, src_key_padding_mask=padding, memory_key_padding_mask=padding, tgt_is_causal=True)
+    out = seq2seq(
+        x, z, tgt_mask=causal, src_key_padding_mask=padding, memory_key_padding_mask=padding, tgt_is_causal=True
+    )
     out = encoder(out, src_key_padding_mask=padding)
-    loss = nn.functional.cross_entropy(head(out).flatten(0, 1), torch.randint(0, 1000, (16 * 384,), device=device)) + weights.var()
+    loss = (
+        nn.functional.cross_entropy(head(out).flatten(0, 1), torch.randint(0, 1000, (16 * 384,), device=device))
+        + weights.var()
+    )
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -8,8 +8,14 @@ from torch import nn
 class Field(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(63, 256)] + [nn.Linear(256 + (63 if i == 4 else 0), 256) for i in range(1, 8)])
-        self.density, self.feature, self.color = nn.Linear(256, 1), nn.Linear(256, 256), nn.Sequential(nn.Linear(283, 128), nn.ReLU(), nn.Linear(128, 3))
+        self.layers = nn.ModuleList(
+            [nn.Linear(63, 256)] + [nn.Linear(256 + (63 if i == 4 else 0), 256) for i in range(1, 8)]
+        )
+        self.density, self.feature, self.color = (
+            nn.Linear(256, 1),
+            nn.Linear(256, 256),
+            nn.Sequential(nn.Linear(283, 128), nn.ReLU(), nn.Linear(128, 3)),
+        )
 
     def forward(self, x, d):
         x, d = encode(x, 10), encode(d, 4)

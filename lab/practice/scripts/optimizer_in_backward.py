@@ -5,8 +5,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 torch.manual_seed(0)
 config = LlamaConfig(
-    hidden_size=2048, intermediate_size=5632, num_hidden_layers=8, num_attention_heads=32, num_key_value_heads=4,
-    vocab_size=32000, use_cache=False,
+    hidden_size=2048,
+    intermediate_size=5632,
+    num_hidden_layers=8,
+    num_attention_heads=32,
+    num_key_value_heads=4,
+    vocab_size=32000,
+    use_cache=False,
 )
 with torch.device("cuda"):
     model = LlamaForCausalLM(config).bfloat16()

@@ -1,5 +1,7 @@
 """Speech: a convolutional front end, a bidirectional LSTM on packed sequences, CTC loss."""
 
+import random
+
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -21,14 +23,15 @@ class Recognizer(nn.Module):
         return self.out(x).log_softmax(-1), lengths
 
 
+random.seed(0)
 torch.manual_seed(0)
 model = Recognizer().cuda()
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
 ctc = nn.CTCLoss(zero_infinity=True)
 for step in range(6):
-    lengths = torch.randint(400, 1000, (16,))
+    lengths = torch.tensor([random.randint(400, 1000) for _ in range(16)])
     speech = torch.randn(16, int(lengths.max()), 80, device="cuda")
-    target_lengths = torch.randint(20, 60, (16,))
+    target_lengths = torch.tensor([random.randint(20, 60) for _ in range(16)])
     targets = torch.randint(1, 29, (16, 60), device="cuda")
     output, output_lengths = model(speech, lengths)
     loss = ctc(output.transpose(0, 1), targets, output_lengths, target_lengths)

@@ -25,7 +25,9 @@ for step in range(4):
         gradients = torch.autograd.grad(loss, [*shared, *heads[i].parameters()], retain_graph=i < 2, allow_unused=True)
         for p, g in zip(heads[i].parameters(), gradients[len(shared) :]):
             p.grad = g
-        flat.append(torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for p, g in zip(shared, gradients)]))
+        flat.append(
+            torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for p, g in zip(shared, gradients)])
+        )
     projected = []
     for i, g in enumerate(flat):
         g = g.clone()

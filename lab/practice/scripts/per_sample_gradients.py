@@ -7,9 +7,19 @@ from torch.func import functional_call, grad, vmap
 
 torch.manual_seed(0)
 model = nn.Sequential(
-    nn.Conv2d(3, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.ReLU(), nn.MaxPool2d(2),
-    nn.Conv2d(64, 128, 3, padding=1), nn.GroupNorm(8, 128), nn.ReLU(), nn.MaxPool2d(2),
-    nn.Conv2d(128, 256, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(4096, 100),
+    nn.Conv2d(3, 64, 3, padding=1),
+    nn.GroupNorm(8, 64),
+    nn.ReLU(),
+    nn.MaxPool2d(2),
+    nn.Conv2d(64, 128, 3, padding=1),
+    nn.GroupNorm(8, 128),
+    nn.ReLU(),
+    nn.MaxPool2d(2),
+    nn.Conv2d(128, 256, 3, padding=1),
+    nn.ReLU(),
+    nn.AdaptiveAvgPool2d(4),
+    nn.Flatten(),
+    nn.Linear(4096, 100),
 ).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 

@@ -28,8 +28,14 @@ optimizer = torch.optim.Adam(policy.parameters(), lr=1.4e-5)
 for step in range(4):
     queries = torch.randint(0, 50000, (16, 64), device="cuda")
     with torch.no_grad():
-        ids = policy.model.generate(queries, attention_mask=torch.ones_like(queries), max_new_tokens=48,
-                                    min_new_tokens=48, do_sample=True, top_p=0.9)
+        ids = policy.model.generate(
+            queries,
+            attention_mask=torch.ones_like(queries),
+            max_new_tokens=48,
+            min_new_tokens=48,
+            do_sample=True,
+            top_p=0.9,
+        )
         logits, values = policy(ids)
         old = log_probabilities(logits, ids)
         frozen = log_probabilities(reference(ids).logits, ids)

@@ -10,8 +10,12 @@ def quantized(module):
     for name, child in module.named_children():
         if isinstance(child, torch.nn.Linear) and name != "lm_head":
             layer = bnb.nn.Linear4bit(
-                child.in_features, child.out_features, bias=child.bias is not None,
-                compute_dtype=torch.bfloat16, compress_statistics=True, quant_type="nf4",
+                child.in_features,
+                child.out_features,
+                bias=child.bias is not None,
+                compute_dtype=torch.bfloat16,
+                compress_statistics=True,
+                quant_type="nf4",
             )
             layer.weight = bnb.nn.Params4bit(
                 child.weight.data, requires_grad=False, compress_statistics=True, quant_type="nf4"
@@ -24,8 +28,13 @@ def quantized(module):
 
 torch.manual_seed(0)
 config = LlamaConfig(
-    hidden_size=2048, intermediate_size=5504, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=8,
-    vocab_size=32000, use_cache=False,
+    hidden_size=2048,
+    intermediate_size=5504,
+    num_hidden_layers=8,
+    num_attention_heads=16,
+    num_key_value_heads=8,
+    vocab_size=32000,
+    use_cache=False,
 )
 model = LlamaForCausalLM(config).to(torch.bfloat16)
 model = quantized(model).cuda()
@@ -34,7 +43,10 @@ model = prepare_model_for_kbit_training(model, gradient_checkpointing_kwargs={"u
 model = get_peft_model(
     model,
     LoraConfig(
-        r=16, lora_alpha=32, lora_dropout=0.05, task_type="CAUSAL_LM",
+        r=16,
+        lora_alpha=32,
+        lora_dropout=0.05,
+        task_type="CAUSAL_LM",
         target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
     ),
 )

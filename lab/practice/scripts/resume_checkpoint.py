@@ -1,7 +1,6 @@
 """Train, save a checkpoint, free everything, load it with map_location and go on; one group is unfrozen later."""
 
 import gc
-import io
 import os
 import tempfile
 

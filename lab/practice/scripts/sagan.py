@@ -19,7 +19,12 @@ class ConditionalBN(nn.Module):
 class Attention(nn.Module):
     def __init__(self, c):
         super().__init__()
-        self.q, self.k, self.v, self.o = SN(nn.Conv2d(c, c // 8, 1)), SN(nn.Conv2d(c, c // 8, 1)), SN(nn.Conv2d(c, c // 2, 1)), SN(nn.Conv2d(c // 2, c, 1))
+        self.q, self.k, self.v, self.o = (
+            SN(nn.Conv2d(c, c // 8, 1)),
+            SN(nn.Conv2d(c, c // 8, 1)),
+            SN(nn.Conv2d(c, c // 2, 1)),
+            SN(nn.Conv2d(c // 2, c, 1)),
+        )
         self.gamma = nn.Parameter(torch.zeros(1))
 
     def forward(self, x):
@@ -32,7 +37,13 @@ class Attention(nn.Module):
 class GBlock(nn.Module):
     def __init__(self, i, o, classes):
         super().__init__()
-        self.b1, self.c1, self.b2, self.c2, self.s = ConditionalBN(i, classes), SN(nn.Conv2d(i, o, 3, padding=1)), ConditionalBN(o, classes), SN(nn.Conv2d(o, o, 3, padding=1)), SN(nn.Conv2d(i, o, 1))
+        self.b1, self.c1, self.b2, self.c2, self.s = (
+            ConditionalBN(i, classes),
+            SN(nn.Conv2d(i, o, 3, padding=1)),
+            ConditionalBN(o, classes),
+            SN(nn.Conv2d(o, o, 3, padding=1)),
+            SN(nn.Conv2d(i, o, 1)),
+        )
 
     def forward(self, x, y):
         h = F.interpolate(F.relu(self.b1(x, y)), scale_factor=2)
@@ -43,7 +54,14 @@ class G(nn.Module):
     def __init__(self, w=64, classes=100):
         super().__init__()
         self.fc = SN(nn.Linear(128, 16 * 16 * w))
-        self.blocks = nn.ModuleList([GBlock(16 * w, 8 * w, classes), GBlock(8 * w, 4 * w, classes), GBlock(4 * w, 2 * w, classes), GBlock(2 * w, w, classes)])
+        self.blocks = nn.ModuleList(
+            [
+                GBlock(16 * w, 8 * w, classes),
+                GBlock(8 * w, 4 * w, classes),
+                GBlock(4 * w, 2 * w, classes),
+                GBlock(2 * w, w, classes),
+            ]
+        )
         self.attention, self.out = Attention(4 * w), SN(nn.Conv2d(w, 3, 3, padding=1))
 
     def forward(self, z, y):
@@ -58,8 +76,14 @@ class G(nn.Module):
 class D(nn.Module):
     def __init__(self, w=64, classes=100):
         super().__init__()
-        self.convs = nn.ModuleList(SN(nn.Conv2d(a, b, 4, 2, 1)) for a, b in ((3, w), (w, 2 * w), (2 * w, 4 * w), (4 * w, 8 * w)))
-        self.attention, self.fc, self.embed = Attention(2 * w), SN(nn.Linear(8 * w, 1)), SN(nn.Embedding(classes, 8 * w))
+        self.convs = nn.ModuleList(
+            SN(nn.Conv2d(a, b, 4, 2, 1)) for a, b in ((3, w), (w, 2 * w), (2 * w, 4 * w), (4 * w, 8 * w))
+        )
+        self.attention, self.fc, self.embed = (
+            Attention(2 * w),
+            SN(nn.Linear(8 * w, 1)),
+            SN(nn.Embedding(classes, 8 * w)),
+        )
 
     def forward(self, x, y):
         for i, conv in enumerate(self.convs):
@@ -72,7 +96,10 @@ class D(nn.Module):
 
 torch.manual_seed(0)
 g, d = G().cuda(), D().cuda()
-og, od = torch.optim.Adam(g.parameters(), 1e-4, betas=(0.0, 0.9)), torch.optim.Adam(d.parameters(), 4e-4, betas=(0.0, 0.9))
+og, od = (
+    torch.optim.Adam(g.parameters(), 1e-4, betas=(0.0, 0.9)),
+    torch.optim.Adam(d.parameters(), 4e-4, betas=(0.0, 0.9)),
+)
 for step in range(4):
     real, y = torch.randn(128, 3, 64, 64, device="cuda"), torch.randint(0, 100, (128,), device="cuda")
     with torch.no_grad():

@@ -1,7 +1,6 @@
 """Sharpness-aware minimization around a GaLore-like optimizer: gradients projected by SVD, states in low rank."""
 
 import torch
-import torch.nn.functional as F
 from transformers import BertConfig, BertForSequenceClassification
 
 

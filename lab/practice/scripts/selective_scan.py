@@ -13,7 +13,10 @@ class Mamba(nn.Module):
         self.inp, self.out = nn.Linear(width, 2 * inner, bias=False), nn.Linear(inner, width, bias=False)
         self.conv = nn.Conv1d(inner, inner, 4, groups=inner, padding=3)
         self.x, self.dt = nn.Linear(inner, 32 + 2 * state, bias=False), nn.Linear(32, inner)
-        self.a_log, self.d = nn.Parameter(torch.log(torch.arange(1, state + 1).float()).repeat(inner, 1)), nn.Parameter(torch.ones(inner))
+        self.a_log, self.d = (
+            nn.Parameter(torch.log(torch.arange(1, state + 1).float()).repeat(inner, 1)),
+            nn.Parameter(torch.ones(inner)),
+        )
         self.norm = nn.RMSNorm(width)
 
     def forward(self, u):

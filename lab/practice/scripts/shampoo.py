@@ -25,7 +25,9 @@ class Shampoo(torch.optim.Optimizer):
                 if state["step"] % group["every"] == 0:
                     for i, factor in enumerate(state["factors"]):
                         values, vectors = torch.linalg.eigh(factor)
-                        state["roots"][i] = vectors @ torch.diag(values.clamp(min=group["epsilon"]) ** -0.25) @ vectors.T
+                        state["roots"][i] = (
+                            vectors @ torch.diag(values.clamp(min=group["epsilon"]) ** -0.25) @ vectors.T
+                        )
                 state["step"] += 1
                 update = state["roots"][0] @ g @ state["roots"][1]
                 update *= g.norm() / (update.norm() + 1e-12)

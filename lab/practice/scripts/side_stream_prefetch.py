@@ -34,7 +34,10 @@ class Prefetcher:
 
 torch.manual_seed(0)
 batches = [
-    (torch.randint(0, 256, (128, 3, 224, 224), dtype=torch.uint8).pin_memory(), torch.randint(0, 1000, (128,)).pin_memory())
+    (
+        torch.randint(0, 256, (128, 3, 224, 224), dtype=torch.uint8).pin_memory(),
+        torch.randint(0, 1000, (128,)).pin_memory(),
+    )
     for _ in range(8)
 ]
 model = torchvision.models.resnet34().cuda()

@@ -6,7 +6,13 @@ from torch import nn
 
 torch.manual_seed(0)
 localize = nn.Sequential(
-    nn.Conv2d(3, 32, 7, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(),
+    nn.Conv2d(3, 32, 7, 2),
+    nn.ReLU(),
+    nn.MaxPool2d(2),
+    nn.Conv2d(32, 64, 5),
+    nn.ReLU(),
+    nn.AdaptiveAvgPool2d(4),
+    nn.Flatten(),
     nn.Linear(1024, 6),
 ).cuda()
 network = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 3, 3, padding=1)).cuda()

@@ -9,11 +9,24 @@ def block(i, o):
 
 
 torch.manual_seed(0)
-critic = nn.Sequential(nn.Conv2d(3, 64, 4, 2, 1), nn.LeakyReLU(0.2), block(64, 128), block(128, 256), block(256, 512), nn.Conv2d(512, 1, 4)).cuda()
+critic = nn.Sequential(
+    nn.Conv2d(3, 64, 4, 2, 1), nn.LeakyReLU(0.2), block(64, 128), block(128, 256), block(256, 512), nn.Conv2d(512, 1, 4)
+).cuda()
 maker = nn.Sequential(
-    nn.ConvTranspose2d(100, 512, 4), nn.BatchNorm2d(512), nn.ReLU(), nn.ConvTranspose2d(512, 256, 4, 2, 1), nn.BatchNorm2d(256), nn.ReLU(),
-    nn.ConvTranspose2d(256, 128, 4, 2, 1), nn.BatchNorm2d(128), nn.ReLU(), nn.ConvTranspose2d(128, 64, 4, 2, 1), nn.BatchNorm2d(64), nn.ReLU(),
-    nn.ConvTranspose2d(64, 3, 4, 2, 1), nn.Tanh(),
+    nn.ConvTranspose2d(100, 512, 4),
+    nn.BatchNorm2d(512),
+    nn.ReLU(),
+    nn.ConvTranspose2d(512, 256, 4, 2, 1),
+    nn.BatchNorm2d(256),
+    nn.ReLU(),
+    nn.ConvTranspose2d(256, 128, 4, 2, 1),
+    nn.BatchNorm2d(128),
+    nn.ReLU(),
+    nn.ConvTranspose2d(128, 64, 4, 2, 1),
+    nn.BatchNorm2d(64),
+    nn.ReLU(),
+    nn.ConvTranspose2d(64, 3, 4, 2, 1),
+    nn.Tanh(),
 ).cuda()
 opt_c = torch.optim.Adam(critic.parameters(), lr=1e-4, betas=(0.0, 0.9))
 opt_m = torch.optim.Adam(maker.parameters(), lr=1e-4, betas=(0.0, 0.9))

@@ -15,28 +15,30 @@ from vramcast.allocator.caching import CachingAllocator
 from vramcast.allocator.errors import OutOfMemory
 
 _SIZE = r"\d{1,15}"
-_TRIAL = re.compile(rf"trial of ({_SIZE}(?: {_SIZE})*), taken: ({_SIZE}), or up to ({_SIZE})")
+_TRIAL = re.compile(rf"trial of ({_SIZE}(?: {_SIZE})*), taken: ({_SIZE}), or from ({_SIZE}) to ({_SIZE})")
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The workspaces of all plans, the largest first; what the run is taken to use from then on; and the most that it
-    may use, because the fastest plan is only known on the card."""
+    """The workspaces of all plans, the largest first; what the run is taken to use from then on; and the least and the
+    most that it may use, because the fastest plan is only known on the card."""
 
     sizes: tuple[int, ...]
     assumed_bytes: int
+    least_bytes: int
     most_bytes: int
 
     @property
     def label(self) -> str:
-        return f"trial of {' '.join(map(str, self.sizes))}, taken: {self.assumed_bytes}, or up to {self.most_bytes}"
+        sizes = " ".join(map(str, self.sizes))
+        return f"trial of {sizes}, taken: {self.assumed_bytes}, or from {self.least_bytes} to {self.most_bytes}"
 
 
 def trials_in(labels: Sequence[str]) -> dict[int, Trial]:
     """Each trial, by the place of its label."""
     found = {place: _TRIAL.fullmatch(label) for place, label in enumerate(labels)}
     return {
-        place: Trial(tuple(map(int, match[1].split())), int(match[2]), int(match[3]))
+        place: Trial(tuple(map(int, match[1].split())), *map(int, match.groups()[1:]))
         for place, match in found.items()
         if match is not None
     }

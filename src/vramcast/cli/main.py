@@ -94,7 +94,10 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
         # Code that a job names may say 0, which means "fits".
         print(f"vramcast: the job's own code ended the process: sys.exit({error.code!r})", file=sys.stderr)
         return 3
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            print(f"vramcast: this needs PyTorch, and {sys.executable} has none: pip install torch", file=sys.stderr)
+            return 2
         # Python would end with 1, which means "does not fit" to whoever gates on it.
         import traceback
 

@@ -40,7 +40,7 @@ from vramcast.memory.rounds import END_OF_PASS, END_OF_STEP, full_length
 from vramcast.sealing import sealed
 from vramcast.trace import Note, StepTrace
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
-from vramcast.virtual_gpu.failures import is_our_failure, step_failed
+from vramcast.virtual_gpu.failures import job_failed, step_failed
 from vramcast.virtual_gpu.quiet import libraries_quiet
 from vramcast.virtual_gpu.runner import run_script_on
 
@@ -309,10 +309,7 @@ def _own_step(job: Job, card: VirtualGpu, session: _Session, steps: int, progres
     except (VramcastError, TooManyElements, torch.OutOfMemoryError, KeyboardInterrupt):
         raise
     except Exception as error:
-        name = job.step.factory
-        if is_our_failure(error):
-            raise CannotPredict(f"step.factory: {step_failed(error, name, card.assumed_values)}") from error
-        raise UsageError(f"step.factory: {step_failed(error, name, card.assumed_values)}") from error
+        raise job_failed(error, "step.factory", job.step.factory, card.assumed_values) from error
 
 
 def _timed(card: VirtualGpu, step: int, steps: int) -> AbstractContextManager[None]:

@@ -20,6 +20,8 @@ _SHORT = {"m": "module", "r": "redirects", "t": "tee"}
 TORCHRUN = OptionTable("torchrun", _WITH_VALUE, _FLAGS, _SHORT, abbreviated=True)
 LAUNCH = OptionTable("torch.distributed.launch", _WITH_VALUE, _FLAGS | {"use_env"}, _SHORT, abbreviated=True)
 
+_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+
 CARDS = 1
 """A virtual machine has one card: what `--nproc-per-node gpu` means."""
 
@@ -32,12 +34,13 @@ def launch(options: Options, target: Launch, environment: Mapping[str, str], tab
     is_legacy = table is LAUNCH and "use_env" not in options
     started = with_ranks(
         replace(target, launcher=table.command, processes=processes, nodes=nodes),
-        address=str(given["master_addr"] or _host(str(given["rdzv_endpoint"])) or "127.0.0.1"),
+        address=str(given["master_addr"] or _host(str(given["rdzv_endpoint"])) or _own_address(options)),
         port=str(given["master_port"] or _port(str(given["rdzv_endpoint"])) or "29500"),
         role=str(given["role"] or "default"),
         restarts=str(given["max_restarts"] or "0"),
         run_id=str(given["rdzv_id"] or "none"),
         node_rank=whole(table.command, "node-rank", given["node_rank"] or "0"),
+        signals=str(given["signals_to_handle"] or _SIGNALS),
         environment=environment,
     )
     return replace(started, local_rank_option="--local-rank" if is_legacy else "")
@@ -52,6 +55,7 @@ def with_ranks(
     restarts: str = "0",
     run_id: str = "none",
     node_rank: int = 0,
+    signals: str = _SIGNALS,
     environment: Mapping[str, str],
 ) -> Launch:
     """What torch's elastic agent puts into the environment of its workers (local_elastic_agent.py)."""
@@ -68,6 +72,7 @@ def with_ranks(
         "TORCHELASTIC_MAX_RESTARTS": restarts,
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": signals,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": environment.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
     if target.processes > 1 and "OMP_NUM_THREADS" not in environment:
@@ -96,6 +101,10 @@ def _nodes(command: str, text: str) -> int:
     if most and whole(command, "nnodes", most, 1) < whole(command, "nnodes", least, 1):
         raise UsageError(f"{command}: --nnodes {text}: the second number must not be smaller")
     return whole(command, "nnodes", least, 1)
+
+
+def _own_address(options: Options) -> str:
+    return "localhost" if "standalone" in options else "127.0.0.1"
 
 
 def _host(endpoint: str) -> str:

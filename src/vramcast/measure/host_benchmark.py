@@ -1,15 +1,15 @@
 """How fast this computer issues PyTorch's work, in about a second and without a GPU.
 
 The same small calls are timed as on the computer that the packaged host figures come from: Python, modules, the
-dispatcher, autograd and an optimizer, on CPU tensors so small that their arithmetic does not count. The median round
-counts, so that what else runs here now is part of the answer.
+dispatcher, autograd and an optimizer, on CPU tensors so small that their arithmetic does not count. It is this thread's
+own time on a processor: waiting while another program has it is not part of the answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import median
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import torch
 from torch import nn
@@ -17,6 +17,9 @@ from torch import nn
 from vramcast.timing.host import factor_between, reference_dispatch
 
 _ROUNDS = 9
+_FEWEST_ROUNDS = 3
+_SECONDS = 1.0
+"""On a slow or busy computer, fewer rounds are made."""
 
 
 def slowdown_here() -> float:
@@ -33,12 +36,15 @@ def dispatch_seconds(rounds: int = _ROUNDS) -> dict[str, float]:
     try:
         found: dict[str, list[float]] = {}
         cases = _cases()
-        for _ in range(rounds):  # kinds take turns, so that a disturbance meets all of them
+        deadline = perf_counter() + _SECONDS
+        for done in range(rounds):  # kinds take turns, so that a disturbance meets all of them
+            if done >= _FEWEST_ROUNDS and perf_counter() > deadline:
+                break
             for name, (call, count) in cases.items():
-                started = perf_counter()
+                started = thread_time()
                 for _ in range(count):
                     call()
-                found.setdefault(name, []).append((perf_counter() - started) / count)
+                found.setdefault(name, []).append((thread_time() - started) / count)
         return {name: median(times) for name, times in found.items()}
     finally:
         torch.set_num_threads(threads)

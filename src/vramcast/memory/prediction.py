@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from vramcast.allocator.trials import trials_in
+from vramcast.allocator.trials import Trial, trials_in
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.gpus import GpuSpec
 from vramcast.memory.account import Account, account
@@ -125,8 +125,7 @@ def predict(
     if trials:
         tried = replay(run, allocator_conf, capacity, with_trials=True)
         touched_bytes = max(device_bytes, tried.peak_reserved.reserved_bytes + context_bytes)
-        more_bytes = max(trial.most_bytes - trial.assumed_bytes for trial in trials.values())
-        notes.append(Note("cudnn.benchmark", _benchmark_text(device_bytes, touched_bytes, more_bytes)))
+        notes.append(Note("cudnn.benchmark", _benchmark_text(device_bytes, touched_bytes, trials.values())))
     grows = outlook(trace, allocator_conf, capacity, shown.peak_reserved.reserved_bytes)
     if grows is not None:
         notes.append(grows.note())
@@ -155,10 +154,15 @@ def predict(
     )
 
 
-def _benchmark_text(needed_bytes: int, touched_bytes: int, more_bytes: int) -> str:
-    fastest = "which plan is fastest is only known on the card: the first that cuDNN ranks is assumed"
-    if more_bytes >= MIB:
-        fastest += f", and another that it times may keep up to {format_size(more_bytes)} more"
+def _benchmark_text(needed_bytes: int, touched_bytes: int, trials: Collection[Trial]) -> str:
+    more_bytes = max(trial.most_bytes - trial.assumed_bytes for trial in trials)
+    less_bytes = max(trial.assumed_bytes - trial.least_bytes for trial in trials)
+    fastest = "which plan is fastest is only known on the card: the first that suits the shape is assumed"
+    differs = [
+        f"{format_size(size)} {how}" for size, how in ((more_bytes, "more"), (less_bytes, "less")) if size >= MIB
+    ]
+    if differs:
+        fastest += f", and another that cuDNN times may keep up to {' or '.join(differs)}"
     if touched_bytes <= needed_bytes:
         return f"cuDNN tries its plans for each new shape; {fastest}"
     return (

@@ -33,12 +33,29 @@ Place = tuple[int, int, int, int]
 
 def wanted() -> bool | None:
     """The truth value that lets the check pass for which the program reads a value now; None if it is for no check."""
+    frame = _reader()
+    return None if frame is None else _wanted_at(frame.f_code, frame.f_lasti // 2)
+
+
+def decides_rounds() -> bool:
+    """Whether the program reads a value now to see whether a `while` loop goes on."""
+    frame = _reader()
+    return frame is not None and _decides_rounds(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _reader() -> FrameType | None:
+    """The frame that reads a value."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith((_OWN, *_PLUMBING)):
         frame = frame.f_back
-    if frame is None or frame.f_lasti < 0:
-        return None
-    return _wanted_at(frame.f_code, frame.f_lasti // 2)
+    return None if frame is None or frame.f_lasti < 0 else frame
+
+
+@functools.lru_cache(maxsize=4096)
+def _decides_rounds(filename: str, line: int) -> bool:
+    tree = _tree(filename)
+    loops = (node.test for node in ast.walk(tree) if isinstance(node, ast.While)) if tree is not None else ()
+    return any(test.lineno <= line <= (test.end_lineno or test.lineno) for test in loops)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -57,11 +74,16 @@ def _wanted_at(code: CodeType, instruction: int) -> bool | None:
 @functools.lru_cache(maxsize=256)
 def _checks(filename: str) -> Sequence[tuple[ast.expr, bool]]:
     """The conditions of a file's checks, and the truth value with which each passes."""
+    tree = _tree(filename)
+    return () if tree is None else tuple(_checks_in(tree))
+
+
+@functools.lru_cache(maxsize=64)
+def _tree(filename: str) -> ast.Module | None:
     try:
-        tree = ast.parse("".join(linecache.getlines(filename)))
+        return ast.parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError, RecursionError):
-        return ()
-    return tuple(_checks_in(tree))
+        return None
 
 
 def _checks_in(tree: ast.AST) -> Iterator[tuple[ast.expr, bool]]:

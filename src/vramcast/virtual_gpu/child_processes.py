@@ -341,6 +341,11 @@ class Children:
     def _starting(self, original: Callable[..., None]) -> Callable[..., None]:
         def _execute_child(popen: Any, args: Any, executable: Any, preexec_fn: Any, *rest: Any) -> None:
             words = _words(args)
+            if _compiles_cuda(words, rest[2]):
+                text = "a CUDA extension was not compiled, and is missing: on a card the script would run its kernels"
+                self._card.note("extension", text, own_line())
+                # As if the compiler had failed: torch then tells which extension could not be built.
+                raise subprocess.CalledProcessError(1, words, output=b"a virtual card compiles no CUDA extension")
             if _may_train(words):
                 self._programs.append((own_line(), words))
                 text = (
@@ -457,6 +462,17 @@ def _may_train(words: Sequence[str]) -> bool:
             after = [other for other in words[place + 1 :] if not other.startswith("-") or other in ("-m", "-c")]
             return bool(after) and (after[0].endswith(".py") or (after[0] == "-m" and after[1:2] != ["pip"]))
     return False
+
+
+def _compiles_cuda(words: Sequence[str], folder: Any) -> bool:
+    """torch.utils.cpp_extension builds with ninja, in a folder of the extension's own."""
+    if not words or os.path.basename(words[0]) != "ninja" or folder is None:
+        return False
+    try:
+        with open(os.path.join(folder, "build.ninja"), "rb") as file:
+            return b"nvcc" in file.read(1 << 20)
+    except OSError:
+        return False
 
 
 def _command_for(words: Sequence[str]) -> str:

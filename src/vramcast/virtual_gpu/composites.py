@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from vramcast.torch_versions import FUSED_RMS_NORM
-from vramcast.virtual_gpu import attention_choice, batch_norm_choice, fused_norm, recurrent
+from vramcast.virtual_gpu import attention_choice, batch_norm_choice, encoder_layer, fused_norm, recurrent
 from vramcast.virtual_gpu.installed_torch import INSTALLED
 
 _KEYS = ("AutogradMeta", "Meta")
@@ -25,6 +25,7 @@ class Composites:
         self._machine = machine
         self._libraries: list[Any] = []
         self._fastpath = True
+        self._forwards: dict[Any, Any] = {}
 
     def install(self) -> None:
         functions: dict[str, Callable[..., Any]] = {
@@ -48,13 +49,18 @@ class Composites:
             for name, function in functions.items():
                 library.impl(name, key, function, False)
             self._libraries.append(library)
-        # Evaluation through nn.TransformerEncoder would take a fused inference kernel that has no rule here.
+        # PyTorch's fused kernels for evaluation have no rule: encoder_layer.py does what they do, in ordinary ops.
         self._fastpath = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
+        for kind, forward_of in encoder_layer.FORWARDS.items():
+            self._forwards[kind] = kind.forward
+            kind.forward = forward_of(kind.forward, lambda: self._fastpath)
 
     def remove(self) -> None:
         if self._libraries:
             torch.backends.mha.set_fastpath_enabled(self._fastpath)
+            for kind, forward in self._forwards.items():
+                kind.forward = forward
         for library in self._libraries:
             library.reset()
         self._libraries = []

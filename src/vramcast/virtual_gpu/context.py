@@ -86,7 +86,6 @@ class VirtualGpu:
         self._patches = patches.Patches()
         self._compiler = Compiler(self._patches, self._machine, lambda: self._modes.dispatch)
         self._exits = ExitStack()
-        self._compiled: set[str] = set()
         self._trace: StepTrace | None = None
         self.growth: Growth | None = None
         """To be set by who runs the steps and sees that each leaves more behind."""
@@ -327,11 +326,6 @@ class VirtualGpu:
                 yield
         finally:
             self._autocast.leave_thread()
-
-    def _note_compiled(self, name: str) -> None:
-        if name not in self._compiled:
-            self._compiled.add(name)
-            self._machine.note("torch.compile", f"{name} is predicted as eager code")
 
     def _mark_autocast_copy(self, tensor: torch.Tensor) -> None:
         with torch._C.DisableTorchFunction():

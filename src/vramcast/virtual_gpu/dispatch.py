@@ -18,7 +18,7 @@ from vramcast.virtual_gpu.known_calls import KnownCall, KnownCalls
 from vramcast.virtual_gpu.ledger import Ledger
 from vramcast.virtual_gpu.op_log import OpLog
 from vramcast.virtual_gpu.random_numbers import draws
-from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, sparse_parts
+from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, HOST, Block, known_values, sparse_parts
 from vramcast.virtual_gpu.unknown import in_words_of_cuda, no_rule
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any], KnownCall | None], Any]
@@ -27,6 +27,7 @@ Handler = Callable[[Any, tuple[Any, ...], dict[str, Any], KnownCall | None], Any
 REAL = -1
 """Neither on the card nor virtual host memory: ordinary CPU tensors, or the user's own meta tensors."""
 
+_WITH_RANDOM_STATE = ("graphsafe_run_with_rng_state", "run_with_rng_state", "run_and_save_rng_state")
 _META = torch.device("meta")
 _Tensor = torch.Tensor
 
@@ -144,6 +145,8 @@ class DispatchMode(TorchDispatchMode):
 
     def _higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Control flow and FlexAttention, as they run where nothing is compiled: their parts come here again."""
+        if func.name() in _WITH_RANDOM_STATE:
+            return self._with_random_state(func.name(), args, kwargs)
         kernel = func.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
         if kernel is None:
             raise self.machine.report_unknown(no_rule(f"higher_order::{func.name()}", args))
@@ -152,6 +155,14 @@ class DispatchMode(TorchDispatchMode):
                 chosen, true_branch, false_branch, operands = args
                 return (true_branch if chosen else false_branch)(*operands)
             return kernel(*args, **kwargs)
+
+    def _with_random_state(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An op that checkpointing repeats with the random numbers of its first run; the state lies on the host."""
+        op, *rest = args[1:] if name == "run_with_rng_state" else args
+        given = {key: value for key, value in kwargs.items() if key != "rng_state"}
+        with self:
+            out = op(*rest, **given)
+        return (torch.zeros(16, dtype=torch.uint8), out) if name == "run_and_save_rng_state" else out
 
     def _functional(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
         device = self._device(args, kwargs, known)
@@ -183,7 +194,7 @@ class DispatchMode(TorchDispatchMode):
             known = None
         self.enter(func)
         out = self.run_in_place(func, args, kwargs, device, known)
-        if device == HOST and draws(func) and values.known_values(args[0]) is None:
+        if device == HOST and draws(func) and known_values(args[0]) is None:
             self.machine.host_draws.skip(func, args, kwargs)
         self._note_written(func, args, kwargs)
         return out

@@ -17,7 +17,7 @@ from types import TracebackType
 import torch
 
 from vramcast import overlay
-from vramcast.errors import DEFECT, CannotPredict, VramcastError
+from vramcast.errors import DEFECT, CannotPredict, UsageError, VramcastError
 from vramcast.virtual_gpu.unknown import is_machinery, is_of_vramcast, short_path, where_raised
 
 _LONGEST = 500
@@ -154,6 +154,12 @@ def step_failed(error: BaseException, whose: str, assumed: Mapping[str, str]) ->
     if is_our_failure(error):
         return f"vramcast failed, not {whose}: {reason_of(error)}; {DEFECT}, please report it{before}"
     return f"{whose} failed: {reason_of(error)}{before}"
+
+
+def job_failed(error: BaseException, place: str, whose: str, assumed: Mapping[str, str] | None = None) -> VramcastError:
+    """The answer where code that a job names at `place` failed: a mistake in the job, unless it was ours."""
+    message = f"{place}: {step_failed(error, whose, assumed or {})}"
+    return CannotPredict(message) if is_our_failure(error) else UsageError(message)
 
 
 def assumptions(assumed: Mapping[str, str], *, may_be_given: bool = True) -> str:

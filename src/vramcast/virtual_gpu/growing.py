@@ -28,7 +28,7 @@ LOOKED_AT = 8
 """Steps before growth is called growth: a queue of the last few batches is full by then."""
 _FIRST_DOUBT = 3
 _LINES_AFTER = 5
-"""Steps; in a longer run the lines of the next few are looked at, where memory has grown until then."""
+"""Steps; where memory has grown until then, a longer run notes the lines of what it makes."""
 _LINES_FROM_BYTES = 1 << 12
 
 
@@ -61,10 +61,9 @@ class Growing:
     def step_ended(self) -> None:
         nodes = torch._C._autograd._get_sequence_nr()
         self._ends.append(_End(self._builder.n_events, self._builder.n_blocks, nodes, self._live_bytes()))
-        if self.steps == LOOKED_AT:
-            self._builder.alloc = self._alloc  # type: ignore[method-assign]
-        elif self.steps == _LINES_AFTER and self._grows():
-            self._builder.alloc = self._alloc_with_line  # type: ignore[method-assign]
+        if self.steps in (_LINES_AFTER, LOOKED_AT):
+            alloc = self._alloc_with_line if self._grows() else self._alloc
+            self._builder.alloc = alloc  # type: ignore[method-assign]
 
     def is_to_be_watched(self) -> bool:
         """Each step has left something behind so far, so that a few more are worth a look."""

@@ -45,6 +45,10 @@ _CPU = torch.device("cpu")
 _HOLDS_TENSORS = (torch.Tensor, list, tuple)
 _OVERWRITES = frozenset({"copy_", "fill_", "zero_"})
 _RANDOM_WRITES = frozenset({"bernoulli_", "exponential_", "log_normal_", "normal_", "random_", "uniform_"})
+_RESHAPES = frozenset(
+    {"as_strided_", "detach_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"}
+)
+"""They change the shape of the tensor they are given, and nothing that it holds."""
 _FAILURES = (LookupError, RuntimeError, NotImplementedError, TypeError, ValueError)
 
 # Elementwise arithmetic, comparisons, reductions, selections: cheap on the CPU, and what sizes are made of. Layers
@@ -532,6 +536,8 @@ class Guesses:
         block = block_of(target) if isinstance(target, torch.Tensor) and target.is_meta else None
         if block is None or target is None:
             return
+        if func._schema.name.removeprefix("aten::") in _RESHAPES:
+            return
         if not self._position.in_optimizer:
             self._origins.note(func, args, kwargs, target)
         if block.values is not None:
@@ -615,7 +621,7 @@ class Guesses:
         if recipe.for_reads and recipe.stand_in is None:
             self._for_reads = True
         if recipe.depth >= DEPTH:
-            if self._for_reads or recipe.count <= _SMALL or not recipe.dtype.is_floating_point:
+            if self._for_reads or not recipe.dtype.is_floating_point or _cost(recipe, set()) <= READ_LIMIT:
                 _begin_again(recipe)
             else:
                 recipe = block.recipe = self._layer(tensor, block, counted)

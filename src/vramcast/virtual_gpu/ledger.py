@@ -65,11 +65,14 @@ class Ledger:
         self._unfinished: list[tuple[list[tuple[int, int]], int]] = []
         """Freed, but used on other streams: the events to wait for, and the block."""
 
-    def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
-        """`tensor.record_stream`: its memory is only free again when that stream is done with it, too."""
+    def record_stream(self, tensor: torch.Tensor, stream: int) -> bool:
+        """`tensor.record_stream`: its memory is only free again when that stream is done with it, too. Whether that is
+        another than the one it was made on."""
         block = block_of(tensor)
-        if block is not None and block.block_id >= 0 and self.builder.stream_of(block.block_id) != stream:
-            self._used_elsewhere.setdefault(block.block_id, set()).add(stream)
+        if block is None or block.block_id < 0 or self.builder.stream_of(block.block_id) == stream:
+            return False
+        self._used_elsewhere.setdefault(block.block_id, set()).add(stream)
+        return True
 
     def allocate(self, nbytes: int, shape: int = 0) -> tuple[int, int]:
         """Book `nbytes` on the card: (block id, address). Zero bytes take nothing, as on CUDA."""

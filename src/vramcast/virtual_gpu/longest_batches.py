@@ -1,7 +1,7 @@
 """The largest batches that a training loader gives, found by going through its epoch on the CPU.
 
-They are then given to the training loop in rising order, which is the worst for a caching allocator: every batch needs
-blocks a little larger than those that were freed. The largest comes once more after the smallest.
+They are then given to the training loop in rising order, in which every batch needs blocks a little larger than those
+that were freed. The largest comes once more after the smallest.
 """
 
 from __future__ import annotations

@@ -39,15 +39,21 @@ OLD_CUDNN = (
 _MOST_PASSED_CHECKS = 2000
 """In one step."""
 
+TWO_STREAMS = (
+    "memory that two streams use can be had again when both are done with it. When that is follows from predicted "
+    "times, and on a card reserved memory differs a little from run to run"
+)
+
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
 
 
 class FailedOp:
-    """The op that failed last: why, in which line, and after how many allocations. No frame is kept."""
+    """The op that failed last: why, in which line, and how far the program was. No frame is kept."""
 
-    def __init__(self, error: RuntimeError, where: str, n_blocks: int) -> None:
-        self.reason, self.is_ours, self.where, self.n_blocks = reason_of(error), is_our_failure(error), where, n_blocks
+    def __init__(self, error: RuntimeError, where: str, after_optimizer: bool, n_blocks: int) -> None:
+        self.reason, self.is_ours = reason_of(error), is_our_failure(error)
+        self.where, self.after_optimizer, self.n_blocks = where, after_optimizer, n_blocks
 
 
 class Libraries(set[str]):
@@ -81,6 +87,7 @@ class Machine:
         self._plans: dict[tuple[bool, ConvolutionProblem], int] = {}
         """The workspace of the plan that cuDNN keeps for a convolution."""
         self._told_of_fit = False
+        self._told_of_streams = False
         self._dropout_state: torch.Tensor | None = None
         self.libraries = Libraries()
         self.communicators = Communicators()
@@ -156,7 +163,8 @@ class Machine:
         plans: Iterable[int] = self.workspaces.convolution(problem)
         if benchmark:
             found = self.workspaces.benchmark(problem)
-            self.ledger.try_out(Trial(found.tried_bytes, found.by_speed_bytes[0], found.largest_timed_bytes))
+            timed = found.timed_bytes
+            self.ledger.try_out(Trial(found.tried_bytes, timed[0], min(timed), max(timed)))
             self.empty_cache()
             plans = found.by_speed_bytes
         for workspace_bytes in plans:
@@ -198,7 +206,9 @@ class Machine:
     def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
         """When the memory can be had again depends on the time of what runs from here on."""
         self.op_log.start()
-        self.ledger.record_stream(tensor, stream)
+        if self.ledger.record_stream(tensor, stream) and not self._told_of_streams:
+            self._told_of_streams = True
+            self.note("streams", TWO_STREAMS)
 
     def note_gradients_of_other_streams(self, args: tuple[Any, ...]) -> None:
         """Autograd itself calls record_stream where a node hands a gradient to a node of another stream
@@ -224,7 +234,7 @@ class Machine:
     def note_failed_op(self, error: RuntimeError) -> None:
         """The program may catch it and go on."""
         if not isinstance(error, torch.OutOfMemoryError):
-            self.failed_op = FailedOp(error, caller(), self.ledger.builder.n_blocks)
+            self.failed_op = FailedOp(error, caller(), self.position.had_optimizer, self.ledger.builder.n_blocks)
 
     def note_unknown_read(self, what: str, assumed: str) -> None:
         """A line that reads many values is told of once, with the first of them."""

@@ -32,7 +32,9 @@ class HostDraws:
         if self._drawn + count > _MOST_DRAWN or any(isinstance(arg, torch.Tensor) for arg in args[1:]):
             return
         self._drawn += count
-        scratch = torch.empty(min(count, 2 * _CHUNK), dtype=target.dtype)
+        scratch = torch.empty(2 * min(count, 2 * _CHUNK), dtype=target.dtype)
+        # Numbers for a tensor that is not contiguous are drawn one by one.
+        scratch = scratch[: scratch.numel() // 2] if target.is_contiguous() else scratch[::2]
         while count:
             taken = count if count <= 2 * _CHUNK else _CHUNK
             func(scratch[:taken], *args[1:], **kwargs)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 def known(machine: Machine, tensor: torch.Tensor) -> torch.Tensor | None:
     """Contents that need not be made up: those that the user has given for this line, or those of the data."""
+    machine.ledger.wait_for_stream()
     given = machine.given_values.read(tensor)
     return known_values(tensor) if given is None else given
 
@@ -40,12 +41,12 @@ def look(machine: Machine, tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
 
 def read(machine: Machine, tensor: torch.Tensor, what: str) -> torch.Tensor:
     """The same, with a note of `what` is done where the contents are made up."""
-    machine.ledger.wait_for_stream()
-    content, made_up = look(machine, tensor)
+    given = machine.given_values.read(tensor)
+    content, made_up = (given, True) if given is not None else look(machine, tensor)
     if not made_up:
         return content
     assumed = _in_words(content)
-    if content.dtype == torch.bool and content.numel() == 1:
+    if given is None and content.dtype == torch.bool and content.numel() == 1:
         answer, assumed = truth(machine, bool(content.item()))
         content = torch.full(content.shape, answer)
     machine.note_unknown_read(what, assumed)
@@ -56,7 +57,8 @@ def truth(machine: Machine, made_up: bool) -> tuple[bool, str]:
     """A made-up truth value as the program is told, and in words: where the program checks it, it passes the check."""
     wanted = checks.wanted()
     if wanted is None or wanted == made_up or not machine.may_pass_check():
-        return made_up, repr(made_up)
+        rounds = "; how often the loop runs depends on it" if checks.decides_rounds() else ""
+        return made_up, repr(made_up) + rounds
     return wanted, f"{wanted!r}, with which the check passes"
 
 

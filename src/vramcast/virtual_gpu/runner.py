@@ -12,14 +12,18 @@ from vramcast import overlay
 from vramcast.assumptions import Assumption
 from vramcast.errors import CannotPredict
 from vramcast.gpus import GpuSpec
-from vramcast.memory import Prediction
+from vramcast.memory import Prediction, predict
+from vramcast.memory.orders import worst_order
+from vramcast.trace import Note, StepTrace
+from vramcast.units import format_size
+from vramcast.virtual_gpu import uneven_batches
 from vramcast.virtual_gpu.captures import Captures
 from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
 from vramcast.virtual_gpu.failures import explain, where_in
 from vramcast.virtual_gpu.library_stages import stages_ahead
 from vramcast.virtual_gpu.program import Program, changed_environment
 from vramcast.virtual_gpu.script_ending import ScriptEnding
-from vramcast.virtual_gpu.stopping import USUAL_STEPS, Stopping, Until, counted
+from vramcast.virtual_gpu.stopping import LONGEST_AT_END, OWN_STEPS, USUAL_STEPS, Stopping, Until, counted
 from vramcast.virtual_gpu.swallowed import Swallowed
 
 Progress = Callable[[str], None]
@@ -37,14 +41,14 @@ def run_script(
     environment: Mapping[str, str] | None = None,
     removed: Sequence[str] = (),
     steps: int | None = 3,
-    until: Until | None = None,
+    until: str | None = None,
     allocator_conf: str | None = None,
     limit_bytes: int | None = None,
     assume: Sequence[Assumption] = (),
     progress: Progress = _silent,
 ) -> Prediction:
     """Run `path` as `python path *argv` would, on a virtual `gpu`, until every optimizer has made `steps` steps, or to
-    its end (None), or for as long as `until` says.
+    its end (None), or until it has shown an "epoch" or the "longest" batches.
 
     `is_module`: `path` is the name of a module, to be run as by `python -m`.
     `environment`, `removed`: variables that a launcher sets, and those that it takes away.
@@ -59,12 +63,27 @@ def run_script(
         )
         card.assume(assume)
         try:
-            run_program_on(card, program, steps=steps, until=until, progress=progress)
+            chosen = None if until is None else Until(until)
+            run_program_on(card, program, steps=steps, until=chosen, progress=progress)
         finally:
             card.check_assumptions()
     if card.unknown_kernels:  # the script caught the error and went another way than it would on the card
         raise card.unknown_kernels[0]
-    return card.prediction()
+    return predict(_in_worst_order(card.trace())) if until == Until.LONGEST.value else card.prediction()
+
+
+def _in_worst_order(trace: StepTrace) -> StepTrace:
+    """The longest batches were run in rising order; the last of them is repeated at the end, and stays there."""
+    worst = worst_order(trace, OWN_STEPS + 1, trace.steps - LONGEST_AT_END) if not trace.ends_refused else None
+    if worst is None:
+        return trace
+    text = f"{worst.tried} orders of these steps were replayed"
+    if worst.reserved_bytes > worst.as_run_bytes:
+        more = format_size(worst.reserved_bytes - worst.as_run_bytes)
+        text += f"; the worst, which the figures are of, reserves {more} more than the order from short to long"
+    else:
+        text += ", and none reserves more than the one from short to long"
+    return worst.trace.changed(notes=(*worst.trace.notes, Note("longest batches", text)))
 
 
 def run_script_on(
@@ -94,7 +113,7 @@ def run_program_on(
     swallowed = Swallowed(card, path)
 
     def note_what_is_ahead(frame: FrameType) -> None:
-        ahead = [script.summary(frame), *stages_ahead(frame)]
+        ahead = [script.summary(frame), *(() if stopping.has_evaluated else stages_ahead(frame))]
         if any(ahead):
             parts = ", ".join(filter(None, ahead))
             card.note("not run", f"{parts}; it may take more memory than the steps seen: --whole runs it")
@@ -150,6 +169,9 @@ def run_program_on(
                     "model. Is its data set empty, or does an option leave the training out?"
                 )
         note_what_is_missing(failure is not None)
+        uneven = uneven_batches.summary(card.trace()) if steps is not None and failure is None else ""
+        if uneven:
+            card.note("batches", uneven)
     return failure is not None
 
 

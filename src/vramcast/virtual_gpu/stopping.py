@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from types import FrameType
 
+import torch
+
 from vramcast.errors import CannotPredict
 from vramcast.virtual_gpu.context import VirtualGpu
 from vramcast.virtual_gpu.growing import Growing
@@ -49,13 +51,16 @@ MOST_EVENTS = 10_000_000
 OWN_STEPS = 2
 """Steps that a script makes with its own batches before it is given the longest: its optimizer has state by then."""
 
+LONGEST_AT_END = 3
+"""Steps at the end of such a run that were made with the longest batch, at least."""
+
 
 class Until(Enum):
     """What a run is to show, where that is not a number of steps."""
 
-    EPOCH = "--epoch"
+    EPOCH = "epoch"
     """One epoch of the training loader, and what follows it up to the first backward pass of the next."""
-    LONGEST = "--longest"
+    LONGEST = "longest"
     """The longest batches of that epoch."""
 
 
@@ -123,6 +128,8 @@ class Stopping:
             self._stop_unless_more_is_to_see(max(stepping))
 
     def _count_forward(self) -> None:
+        if torch.utils.data.get_worker_info() is not None:
+            return  # a loader's worker that uses modules to prepare its samples
         self._batches = 0
         self._forward_passes += 1
         if self._wanted is None or self._forward_passes < INFERENCE_PASSES:
@@ -168,7 +175,7 @@ class Stopping:
             if self.fewest >= USUAL_STEPS:
                 name = self._until.value if self._until is not None else ""
                 self._give_up(
-                    f"{name}: after {counted(self.fewest)} the script has taken no batch from a DataLoader of "
+                    f"--{name}: after {counted(self.fewest)} the script has taken no batch from a DataLoader of "
                     "PyTorch's, so there is no epoch to follow. --steps N or --whole runs it"
                 )
         elif self._until is Until.EPOCH:
@@ -198,6 +205,11 @@ class Stopping:
     def watched(self) -> AbstractContextManager[None]:
         """While the script runs."""
         return self._loader.followed()
+
+    @property
+    def has_evaluated(self) -> bool:
+        """In a run that goes by the loader: evaluation was among what was run."""
+        return self._until is not None and self._loader.has_evaluated
 
     @property
     def refused_with(self) -> str:

@@ -21,6 +21,8 @@ class _Caught:
     failure: Failure
     through_torch: bool
     """Raised by torch or the card, or by what these called."""
+    after_optimizer: bool
+    """There was an optimizer by then, so that a step was to come."""
     n_blocks: int
     """Allocations until then."""
 
@@ -37,19 +39,19 @@ class Swallowed:
         error = sys.exc_info()[1]
         if isinstance(error, Exception) and not isinstance(error, _EXPECTED):
             failure = failure_of(error, self._path)
-            self._latest = _Caught(failure, _through_torch(error), self._card.n_blocks)
+            self._latest = _Caught(failure, _through_torch(error), self._card.had_optimizer, self._card.n_blocks)
 
     def check(self) -> None:
         """After a script that ended by itself without a training step: CannotPredict where an error was the cause.
 
-        It was where there is an optimizer to make steps; otherwise where the error came out of torch, and nothing was
-        done on the card after it.
+        It was where an optimizer was waiting to make steps; otherwise where the error came out of torch, and nothing
+        was done on the card after it.
         """
         latest = self._latest or self._failed_op()
         if latest is None:
             return
         is_last = latest.through_torch and latest.n_blocks == self._card.n_blocks
-        if self._card.had_optimizer or is_last:
+        if latest.after_optimizer or is_last:
             raise CannotPredict(
                 "no training step was seen: the script caught an error and ended without one. "
                 f"{latest.failure.sentence()}{latest.failure.remedy}{assumptions(self._card.assumed_values)}"
@@ -60,11 +62,12 @@ class Swallowed:
         failed = self._card.failed_op
         if failed is None:
             return None
-        return _Caught(Failure(failed.reason, failed.where, failed.is_ours), True, failed.n_blocks)
+        failure = Failure(failed.reason, failed.where, failed.is_ours)
+        return _Caught(failure, True, failed.after_optimizer, failed.n_blocks)
 
 
 def _through_torch(error: BaseException) -> bool:
-    trace = error.__traceback__
+    trace = None if isinstance(error, OSError) else error.__traceback__  # files and programs pass through us too
     while trace is not None:
         filename = trace.tb_frame.f_code.co_filename
         if is_of_torch(filename) or is_of_vramcast(filename):

@@ -31,11 +31,12 @@ class Pass:
         self.number = number
         self.random_state = random_state
         self.batches = 0
+        self.length = _length(loader)
+        self.ended = False
 
 
 class TrainingLoader:
-    """`choose`: given the batch count of the training pass so far, a batch to give instead of the next; None for the
-    loader's own."""
+    """`on_batch`: called before each batch of any loader."""
 
     def __init__(self, on_batch: Callable[[], None], *, remember_random_state: bool = False) -> None:
         self._on_batch = on_batch
@@ -45,16 +46,24 @@ class TrainingLoader:
         self.training: Pass | None = None
         """The first run through the loader of the training loop."""
         self.choose: Callable[[], Any] | None = None
-        self._ended_at = 0
-        """Passes begun when the training loader first came to its end."""
+        """What to give the training loop instead of the loader's own batches."""
+        self.has_evaluated = False
+        """Another loader has given batches since training began."""
+        self._passes_at_end = 0
+        """How many had begun when the training loader first came to its end."""
         self._next_epoch = False
         self._steps_after = 0
 
     def step_made(self) -> None:
         if self.training is None:
             self.training = self._last
-        elif self._ended_at and self._last is not None and self._last.number > self._ended_at:
+            if self.training is not None and self.training.ended:
+                self._passes_at_end = self._passes
+        elif self._is_after_epoch(self._last):
             self._steps_after += 1
+
+    def _is_after_epoch(self, one: Pass | None) -> bool:
+        return one is not None and 0 < self._passes_at_end < one.number
 
     @property
     def epoch_has_ended(self) -> bool:
@@ -85,13 +94,9 @@ class TrainingLoader:
             try:
                 batch = following(batches)
             except StopIteration:
-                if made_by is self.training and not self._ended_at:
-                    self._ended_at = self._passes
+                self._end(made_by)
                 raise
-            made_by.batches += 1
-            self._last = made_by
-            if self._ended_at and self.training is not None and made_by.number > self._ended_at:
-                self._next_epoch = self._next_epoch or made_by.dataset == self.training.dataset
+            self._note_batch(made_by)
             return batch
 
         patches = Patches()
@@ -103,9 +108,34 @@ class TrainingLoader:
         finally:
             patches.undo()
 
+    def _note_batch(self, made_by: Pass) -> None:
+        made_by.batches += 1
+        self._last = made_by
+        if made_by.batches == made_by.length:  # Lightning counts, and does not ask for more
+            self._end(made_by)
+        if self.training is not None and made_by.dataset != self.training.dataset:
+            self.has_evaluated = True
+        elif self._is_after_epoch(made_by):
+            self._next_epoch = True
+
+    def _end(self, one: Pass) -> None:
+        one.ended = True
+        if one is self.training and not self._passes_at_end:
+            self._passes_at_end = self._passes
+
     def _begin(self, loader: Any) -> Pass:
         self._passes += 1
         return Pass(loader, self._passes, RandomState(loader) if self._remembers else None)
+
+
+def _length(loader: Any) -> int | None:
+    """How many batches it gives, where that is known without asking the data set."""
+    if loader._dataset_kind != dataloader._DatasetKind.Map:
+        return None
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 class RandomState:

@@ -107,7 +107,7 @@ class Unreached:
                 if inner:
                     setattr(statement, name, self._marked(inner))
             for handler in getattr(statement, "handlers", ()):
-                handler.body = [_call(CAUGHT, [], handler.body[0]), *self._marked(handler.body)]
+                handler.body = [_call(CAUGHT, [], handler.body[0]), *handler.body]
 
     def _branch(self, body: list[ast.stmt]) -> list[ast.stmt]:
         self._parts[self._marks] = _Part(True, body)

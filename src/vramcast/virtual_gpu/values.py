@@ -152,7 +152,7 @@ def update_in_place(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
 
 def _drawing(mode: DispatchMode, func: Any, tensor: torch.Tensor) -> AbstractContextManager[None]:
     """Random numbers of the card are none of the host's."""
-    return mode.machine.card_draws.drawing() if draws(func) and is_virtual_gpu(tensor) else nullcontext()  # type: ignore[no-any-return]
+    return mode.machine.card_draws.drawing() if draws(func) and is_virtual_gpu(tensor) else nullcontext()
 
 
 def update_outs(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: list[str]) -> None:

@@ -53,10 +53,18 @@ def old_torchvision(module: ModuleType) -> None:
     vars(module).setdefault("Scale", module.Resize)
 
 
+def opacus_seed(module: ModuleType) -> None:
+    """Opacus draws the size of each batch at random, and its examples set no seed: with one, two runs are alike."""
+    import torch
+
+    torch.manual_seed(0)
+
+
 _PATCHES: dict[str, tuple[str, Patch]] = {
     "checksums": ("torchvision.datasets.utils", checksums),
     "home_datasets": ("torchvision.datasets.vision", home_datasets),
     "old_numpy": ("numpy", old_numpy),
+    "opacus_seed": ("opacus.data_loader", opacus_seed),
     "old_torchvision": ("torchvision.transforms.transforms", old_torchvision),
 }
 

@@ -111,7 +111,6 @@ def execute(args: argparse.Namespace) -> int:
     spec, remark = card_for(args.gpu)
 
     from vramcast.virtual_gpu.runner import run_script
-    from vramcast.virtual_gpu.stopping import Until
 
     if args.whole or args.epoch:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # gives the verdict of what was seen
@@ -129,7 +128,7 @@ def execute(args: argparse.Namespace) -> int:
                     removed=launch.removed,
                     assume=assume,
                     steps=None if args.whole else args.steps,
-                    until=Until.EPOCH if args.epoch else Until.LONGEST if args.longest else None,
+                    until="epoch" if args.epoch else "longest" if args.longest else None,
                     allocator_conf=args.allocator_conf,
                     limit_bytes=limit,
                     progress=progress if rank == ranks[0] else _silent,

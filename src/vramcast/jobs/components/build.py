@@ -24,6 +24,7 @@ from vramcast.jobs.stored_quantization import quantization_of
 from vramcast.jobs.training.dtypes import DTYPES
 from vramcast.jobs.training.plan import main_component
 from vramcast.sealing import sealed
+from vramcast.virtual_gpu.failures import job_failed
 
 _SOURCE_FIELDS = (*SOURCES, "subfolder", "class_name", "task", "config", "arguments", "trust_remote_code", "prepare")
 
@@ -37,10 +38,8 @@ def build_component(name: str, job: Job) -> Built:
     except (VramcastError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # whatever a library says about values that it cannot use
-        said = str(error).strip().splitlines()
-        what = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
         source = getattr(component, component.source)
-        raise UsageError(f"components.{name}: {source} cannot be built: {what}") from error
+        raise job_failed(error, f"components.{name}", f"building {source}") from error
     module = built.module
     quantization = quantization_of(f"components.{name}", component, job.task)
     if quantization is not None:

@@ -12,6 +12,7 @@ from vramcast.errors import UsageError, VramcastError
 from vramcast.factories import check_arguments, load_factory
 from vramcast.jobs.components.built import Built
 from vramcast.jobs.schema import Checkpointing, Component
+from vramcast.virtual_gpu.failures import job_failed
 
 _KAIR_ARGUMENTS = {
     "use_checkpoint_attn": "attention",
@@ -31,7 +32,7 @@ def build(component: Component, dtype: torch.dtype | None, checkpointing: Checkp
     except (VramcastError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        raise UsageError(f"factory: {name} failed: {type(error).__name__}: {error}") from error
+        raise job_failed(error, "factory", name) from error
     if not isinstance(module, nn.Module):
         raise UsageError(f"factory: {name} returns {type(module).__name__}; a torch.nn.Module is needed")
     return Built(module=module if dtype is None else module.to(dtype), family="factory")

@@ -23,6 +23,7 @@ from vramcast.jobs.training.dtypes import DTYPES
 from vramcast.jobs.training.losses import TARGETS, Criterion, has_own_loss
 from vramcast.jobs.training.plan import Call, Plan
 from vramcast.jobs.training.references import first_tensor, look_up
+from vramcast.virtual_gpu.failures import job_failed
 
 
 class TrainingLoop:
@@ -183,9 +184,7 @@ class TrainingLoop:
             raise
         except Exception as error:
             given = ", ".join(f"{name or 'input'} {_shape(live, batch, ref)}" for name, ref in call.arguments)
-            raise UsageError(
-                f"{key}: calling it with {given} failed: {type(error).__name__}: {_first_line(error)}"
-            ) from error
+            raise job_failed(error, key, f"calling it with {given}") from error
 
     def _loss(self, batch: Batch, live: Mapping[str, Any]) -> torch.Tensor:
         values = {**batch, **live}
@@ -268,8 +267,3 @@ def _shape(live: Mapping[str, Any], batch: Mapping[str, Any], reference: str) ->
     name = reference.partition(".")[0]
     value = batch.get(name, live.get(name))
     return str(list(value.shape)) if isinstance(value, torch.Tensor) else reference
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else "no message"

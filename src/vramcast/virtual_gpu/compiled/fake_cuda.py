@@ -35,7 +35,8 @@ def install(put: Patches, on_first_tensor: Callable[[], None]) -> None:
     # torch.tensor(..., device="cuda") is made on the host and moved by the mode, as where there is no card.
     put.set(FakeTensorMode, "avoid_device_init", property(lambda mode: True))
     put.set(fake_tensor, "init_gpu_context", lambda device: on_first_tensor())
-    put.set(FakeTensor, "__torch_dispatch__", classmethod(_device_for_cpp(FakeTensor.__torch_dispatch__.__func__)))
+    dispatch: Any = FakeTensor.__torch_dispatch__
+    put.set(FakeTensor, "__torch_dispatch__", classmethod(_device_for_cpp(dispatch.__func__)))
     for mode in (FakeTensorMode, proxy_tensor.ProxyTorchDispatchMode, FunctionalTensorMode):
         put.set(mode, "__torch_dispatch__", _factories_on_card(mode.__torch_dispatch__))
     handlers = fake_tensor._DISPATCH_META_HANDLERS
@@ -140,8 +141,6 @@ def _described_on_card(original: Callable[..., Any]) -> Callable[..., Any]:
         return described
 
     return describe_tensor
-
-
 
 
 # -- convolutions: which library runs one, and so the strides of its result -------------------------------------------

@@ -12,23 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.virtual_gpu.compiled import constants
+from vramcast.virtual_gpu.compiled import benchmarks, constants, cuda_graphs
 from vramcast.virtual_gpu.compiled.kernels import Kernel
 from vramcast.virtual_gpu.compiled.triton_driver import Driver, shared_memory_per_block
 
 if TYPE_CHECKING:
+    from vramcast.gpus import GpuSpec
+    from vramcast.virtual_gpu.compiled.compiler import Compiler
     from vramcast.virtual_gpu.compiled.visibility import Visibility
     from vramcast.virtual_gpu.machine import Machine
     from vramcast.virtual_gpu.patches import Patches
 
 
-def install(put: Patches, machine: Machine, visibility: Visibility) -> None:
+def install(put: Patches, machine: Machine, compiler: Compiler) -> None:
+    visibility = compiler.visibility
     _device_interface(put)
     _properties(put, machine)
     _generated_code(put, machine, visibility)
-    _hidden_entry_points(put, visibility)
+    _hidden_entry_points(put, compiler)
     constants.install(put)
-    _benchmarks(put, machine, visibility)
+    benchmarks.install(put, machine, visibility)
+    cuda_graphs.install(put, machine)
 
 
 @contextmanager
@@ -84,11 +88,10 @@ def _device_interface(put: Patches) -> None:
 def _properties(put: Patches, machine: Machine) -> None:
     """Caches that would remember another card, and figures that Triton would ask the driver for."""
     import torch.utils._triton as has_triton
-    from torch._inductor import utils
-    from torch._inductor.runtime.hints import DeviceProperties
-
     import triton
+    from torch._inductor import utils
     from torch._inductor.runtime import triton_helpers
+    from torch._inductor.runtime.hints import DeviceProperties
 
     gpu = machine.gpu
     put.set(triton.runtime.driver, "_active", Driver(gpu))
@@ -97,19 +100,28 @@ def _properties(put: Patches, machine: Machine) -> None:
         for name, function in list(vars(module).items()):
             if hasattr(function, "cache_clear") and any(word in name for word in _ASK_THE_CARD):
                 function.cache_clear()
-    create = DeviceProperties.create.__func__.__wrapped__  # type: ignore[attr-defined]
-    put.set(DeviceProperties, "create", classmethod(functools.cache(create)))
+    create: Any = DeviceProperties.create
+    cached: Any = functools.cache(create.__func__.__wrapped__)
+    put.set(DeviceProperties, "create", classmethod(cached))
     put.set(utils, "get_gpu_shared_memory", lambda: shared_memory_per_block(gpu))
     put.set(utils, "get_gpu_dram_gbps", lambda: (gpu.bandwidth_bytes_per_second or 0) / 1e9)
-    # `is_mm_compute_bound` takes a card that does not say its figures for one that computes
     put.set(utils, "get_device_tflops", _tflops(gpu))
 
 
 _ASK_THE_CARD = ("gpu", "triton", "tma", "device", "sm_count", "num_sms", "cuda")
 
-def _tflops(gpu: Any) -> Callable[[Any], float]:
+
+def _tflops(gpu: GpuSpec) -> Callable[[torch.dtype], float]:
     def get_device_tflops(dtype: torch.dtype) -> float:
-        raise NotImplementedError(f"{gpu.name}: {dtype}")
+        tf32 = torch.backends.cuda.matmul.allow_tf32
+        rates = {
+            torch.float16: gpu.fp16_tflops, torch.bfloat16: gpu.bf16_tflops,
+            torch.float32: gpu.tf32_tflops if tf32 else gpu.fp32_tflops,
+        }  # fmt: skip
+        rate = rates.get(dtype)
+        if rate is None:  # Inductor then takes the product for one that is limited by arithmetic
+            raise NotImplementedError(f"{gpu.name}: no figure for {dtype}")
+        return rate
 
     return get_device_tflops
 
@@ -133,7 +145,7 @@ def _generated_code(put: Patches, machine: Machine, visibility: Visibility) -> N
     put.set(torch._C._dynamo.guards, "_empty_strided_cuda", empty_strided_cuda)
 
 
-def _hidden_entry_points(put: Patches, visibility: Visibility) -> None:
+def _hidden_entry_points(put: Patches, compiler: Compiler) -> None:
     """A backward graph is compiled when the first backward pass reaches it, outside Dynamo."""
     from torch._inductor import compile_fx
 
@@ -141,11 +153,7 @@ def _hidden_entry_points(put: Patches, visibility: Visibility) -> None:
 
     @functools.wraps(original)
     def _compile_fx_inner(*args: Any, **kwargs: Any) -> Any:
-        with visibility.hide():
+        with compiler.compiling("a graph"):
             return original(*args, **kwargs)
 
     put.set(compile_fx, "_compile_fx_inner", _compile_fx_inner)
-
-
-def _benchmarks(put: Patches, machine: Machine, visibility: Visibility) -> None:
-    """Choices that a real card makes by timing."""

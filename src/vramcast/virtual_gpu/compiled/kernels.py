@@ -7,6 +7,7 @@ InductorBenchmarker.benchmark_gpu). That is the memory of a first step, and is b
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from vramcast.virtual_gpu.machine import Machine
 
 
+FUSED = "triton.fused.default"
+"""What a launch is called in the log of ops."""
+
+
 class Kernel:
     """Stands for torch._inductor's CachingAutotuner in wrapper code."""
 
@@ -27,18 +32,31 @@ class Kernel:
         self._machine = machine
         self._visibility = visibility
         self._launched = False
+        self._numbers: dict[Any, int] = {}
+        """The numbers in the log of ops of launches with such tensors."""
 
     def run(self, *args: Any, stream: Any = None, **kwargs: Any) -> None:
         if not self._launched:
             self._launched = True
             self._first_launch(args)
+        if self._machine.op_log.on:
+            with torch._C.DisableTorchFunction():
+                self._log([arg for arg in args if isinstance(arg, torch.Tensor)])
+
+    def _log(self, tensors: list[torch.Tensor]) -> None:
+        log = self._machine.op_log
+        key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = log.number(FUSED, tuple(tensors), {}, None)
+        log.note(number, ())
 
     def _first_launch(self, args: tuple[Any, ...]) -> None:
         from torch._inductor.codecache import PyCodeCache
 
         with self._visibility.hide():
             tuner: Any = getattr(PyCodeCache.load(self._source), self.name)
-        if len(tuner.configs) < 2:
+        if len(tuner.configs) < 2 and not _tries_smaller_block(tuner):
             return
         names = tuner.fn.arg_names
         mutated = [
@@ -59,6 +77,26 @@ class Kernel:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a kernel of the virtual card has no {name}")
+
+
+def _tries_smaller_block(tuner: Any) -> bool:
+    """A reduction that uses many registers is compiled once more with half the block, and both are timed
+    (CachingAutotuner._dynamic_scale_rblock). The registers of a thread are estimated: those of the values it loads."""
+    from torch._inductor.runtime.hints import HeuristicType
+
+    properties = tuner.device_props
+    if tuner.heuristic_type is not HeuristicType.REDUCTION or not tuner.inductor_meta.get("dynamic_scale_rblock", True):
+        return False
+    (config,) = tuner.configs
+    x_block = config.kwargs.get("XBLOCK", 1)
+    r_block = math.prod(value for name, value in config.kwargs.items() if name.startswith("R"))
+    threads = config.num_warps * (properties.warp_size or 32)
+    registers = x_block * r_block // threads * tuner.inductor_meta.get("num_load", 0)
+    if r_block <= 64 or registers <= properties.regs_per_multiprocessor // properties.max_threads_per_multi_processor:
+        return False
+    blocks = -(-tuner.size_hints["x"] // x_block)
+    at_once = max(properties.regs_per_multiprocessor // (registers * threads), 1) * properties.multi_processor_count
+    return bool(blocks > at_once)
 
 
 def _extent_bytes(tensor: torch.Tensor) -> int:

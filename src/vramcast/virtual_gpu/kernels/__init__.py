@@ -6,6 +6,7 @@ from vramcast.virtual_gpu.kernels import (  # noqa: F401  (importing registers t
     batch_norm,
     cells,
     collectives,
+    complex_numbers,
     convolution,
     copies,
     data_reads,

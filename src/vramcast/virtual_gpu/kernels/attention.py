@@ -59,25 +59,23 @@ def efficient_forward(call: Call) -> Any:
 def efficient_backward(call: Call) -> Any:
     grad, q, k, v, bias = call.args[:5]
     mask = call.argument("grad_input_mask")
+    dense = None if grad.transpose(1, 2).is_contiguous() else call.empty(grad.size(), grad.dtype)
     dq, dk, dv = (call.empty(t.transpose(1, 2).size(), t.dtype).transpose(1, 2) for t in (q, k, v))
     dbias = None
     if bias is not None and mask[3]:
         last = bias.size(-1)
         aligned = -(-last // 16) * 16
         dbias = call.empty((*bias.shape[:-1], aligned), bias.dtype)[..., :last]
-    held = []
-    if not grad.transpose(1, 2).is_contiguous():
-        held.append(call.empty(grad.size(), grad.dtype))
     rows = q.numel() // q.size(3)
     if q.dtype in _HALF:  # the kernel works out delta = sum(grad * out) itself
-        held.append(call.empty((rows,), torch.float32))
+        delta = call.empty((rows,), torch.float32)
     else:
         product = call.empty((rows * v.size(3),), torch.float32)
         total = call.empty((rows,), torch.float32)
-        held.append(call.empty((rows,), torch.float32))
+        delta = call.empty((rows,), torch.float32)
         del total, product
-    call.scratch(efficient_accumulators(q, k, v))
-    del held
+    accumulators = call.empty((efficient_accumulators(q, k, v),), torch.uint8)
+    del delta, accumulators, dense
     return dq, dk, dv, dbias
 
 

@@ -10,6 +10,7 @@ from vramcast.virtual_gpu import reads, values
 from vramcast.virtual_gpu.guesses import one_thread
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 from vramcast.virtual_gpu.storages import known_values
+from vramcast.virtual_gpu.workspaces.sorting import sort_steps
 
 GUESSED = "as many as random activations give"
 
@@ -185,6 +186,10 @@ def needs_values(call: Call) -> Any:
 def ranking(call: Call) -> Any:
     out = call.run()
     tensor = call.args[0]
+    if call.func._schema.name != "aten::topk" and tensor.dim():
+        length = tensor.size(call.argument("dim", -1))
+        for held in sort_steps(length, tensor.numel() // max(length, 1), tensor.element_size()):
+            call.scratch(*held)
     if known_values(tensor) is not None:
         return out
     index = out[1] if isinstance(out, (list, tuple)) else out
@@ -201,6 +206,8 @@ def ranking(call: Call) -> Any:
 def choice(call: Call) -> Any:
     out = call.run()
     tensor = call.args[0]
+    if call.func._schema.name == "aten::multinomial":  # each probability is divided by a random number
+        call.scratch(tensor.numel() * tensor.element_size())
     if known_values(tensor) is not None:
         return out
     index = out[1] if isinstance(out, (list, tuple)) else out

@@ -1,6 +1,7 @@
-"""Grouped matrix products (the experts of a mixture): CUTLASS for bf16 on Hopper and Blackwell, else one product a group.
+"""Grouped matrix products (the experts of a mixture).
 
-GroupMM.cu and GroupedMMUtils.h in PyTorch.
+CUTLASS multiplies bf16 on Hopper and Blackwell; else it is one product after the other.
+See GroupMM.cu and GroupedMMUtils.h in PyTorch.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _with_two_more(call: Call, x: torch.Tensor) -> torch.Tensor:
 @kernel("aten::_cdist_backward")
 def cdist_backward(call: Call) -> Any:
     """The gradient of each pair is written out, then summed (cdist_backward_kernel_impl in DistanceKernel.cu)."""
-    grad, x, y, p = call.args[:4]
+    grad, _, y, p = call.args[:4]
     out = call.run()
     if p != 0 and out.numel() and grad.numel():
         call.scratch(out.numel() * y.size(-2) * out.element_size())

@@ -87,3 +87,11 @@ def patches(call: Call) -> Any:
 
 def _dense(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
+
+
+@kernel("aten::unfold_backward")
+def unfold_backward(call: Call) -> Any:
+    """The positions along the dimension are numbered (UnfoldBackward.h)."""
+    out = call.run()
+    call.scratch(out.size(call.argument("dim")) * torch.int64.itemsize if out.dim() else 0)
+    return out

@@ -15,7 +15,7 @@ from vramcast.virtual_gpu.kernels.registry import Call, kernel
     "aten::fractional_max_pool3d_backward",
 )
 def gradient_of_input(call: Call) -> Any:
-    """One gradient, as large as the input (MultiMarginLoss.cu, MultiLabelMarginCriterion.cu, FractionalMaxPool3d.cu)."""
+    """One gradient, as large as the input."""
     x = call.args[1]
     held = [] if x.is_contiguous() else [call.empty(x.size(), x.dtype)]
     out = call.empty(x.size(), x.dtype)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from vramcast.virtual_gpu.workspaces.cudnn_fit import (
     EIGHT_WEIGHTS_PER_IMAGE,
@@ -31,7 +31,8 @@ _SPATIAL = slice(2, None)
 _WINOGRAD_TILES = {3: (4, 36), 5: (9, 169)}
 _WINOGRAD_IMAGES = 16  # that many are transformed at a time
 _FOURIER_SMALLEST, _FOURIER_TILE, _FOURIER_LARGEST = 16, 32, 256
-_FOURIER_CHANNELS = 4
+_FOURIER_CHANNELS = 8
+_GROUPS_AT_A_TIME = 8
 
 
 def device_only_workspace(problem: ConvolutionProblem, refusal: Refusal, card: Card) -> int | None:
@@ -45,14 +46,45 @@ def device_only_workspace(problem: ConvolutionProblem, refusal: Refusal, card: C
     is_legacy = any(reason in refusal.reasons for reason in _NEEDS_LEGACY)
     if _NEEDS_CUBLAS in refusal.reasons and not is_legacy and problem.is_pointwise and problem.groups == 1:
         return _matrix_product(problem, card) if tensor_cores else None
-    rule = _LEGACY.get((problem.operation, refusal.engine))
-    is_plain = len(problem.x) == 4 and problem.groups == 1 and max(problem.dilation) == 1
-    return rule(problem) if rule is not None and is_legacy and is_plain else None
+    transform = _TRANSFORMS.get((problem.operation, refusal.engine))
+    if transform is None or not is_legacy or len(problem.x) != 4 or max(problem.dilation) > 1:
+        return None
+    if problem.channels_last and not transform.any_layout:
+        return None
+    return transform.rule(problem) if problem.groups == 1 else _in_groups(problem, transform)
+
+
+@dataclass(frozen=True, slots=True)
+class _Transform:
+    """A plan that works on Fourier or Winograd transforms."""
+
+    rule: Callable[[ConvolutionProblem], int | None]
+    any_layout: bool = True
+    gathers_groups: bool = True
+    """Whether it wants the channels of a group in one piece."""
+
+
+def _in_groups(problem: ConvolutionProblem, transform: _Transform) -> int | None:
+    """Some groups at a time, with copies of what lies apart."""
+    groups, item = problem.groups, problem.item_bytes
+    (batch, channels, *extents), (_, filters, *results) = problem.x, problem.y
+    one = replace(
+        problem, x=(batch, channels // groups, *extents), w=(filters // groups, *problem.w[1:]),
+        y=(batch, filters // groups, *results), channels_last=False,
+    )  # fmt: skip
+    size = transform.rule(one)
+    if size is None:
+        return None
+    if max(problem.stride) == 1 and (problem.channels_last or (transform.gathers_groups and batch > 1)):
+        size += item * (math.prod(one.x) + math.prod(one.y)) + _COPY_ALIGNMENT
+        if problem.channels_last and math.prod(one.w[_SPATIAL]) > 1:
+            size += item * math.prod(one.w)
+    return min(groups, _GROUPS_AT_A_TIME) * size
 
 
 def is_transform(problem: ConvolutionProblem, engine: int) -> bool:
     """Whether a plan that only the card has works on Fourier or Winograd transforms."""
-    return (problem.operation, engine) in _LEGACY
+    return (problem.operation, engine) in _TRANSFORMS
 
 
 def _depthwise(problem: ConvolutionProblem, engine: int) -> int:
@@ -129,11 +161,11 @@ def _winograd_weight(problem: ConvolutionProblem) -> int | None:
 
 
 def _winograd_forward(problem: ConvolutionProblem) -> int | None:
-    return None if problem.channels_last else _winograd(problem, problem.y, _rounded_images(problem))
+    return _winograd(problem, problem.y, _rounded_images(problem))
 
 
 def _winograd_data(problem: ConvolutionProblem) -> int | None:
-    return None if problem.channels_last else _winograd(problem, problem.x, _rounded_images(problem))
+    return _winograd(problem, problem.x, _rounded_images(problem))
 
 
 def _spectrum_bytes(size: int) -> int:
@@ -157,13 +189,17 @@ def _fourier_forward(problem: ConvolutionProblem) -> int | None:
 
 
 def _fourier_weight(problem: ConvolutionProblem) -> int | None:
+    if any(pad >= extent for pad, extent in zip(problem.padding, problem.x[2:], strict=True)):
+        return None
     batch, channels, filters = problem.x[0], problem.x[1], problem.w[0]
     return _fourier(problem, max(batch * (channels + filters), channels * filters), problem.y)
 
 
 def _tiled_fourier_data(problem: ConvolutionProblem) -> int | None:
     """Tiles of 32x32, two at a time, and the weight. A strided one is made into one of stride one first."""
-    if problem.x[2] == 1 or problem.dtype == "bfloat16":
+    if problem.dtype == "bfloat16" or any(
+        size <= step for size, step in zip(problem.w[2:], problem.stride, strict=True)
+    ):
         return None
     if max(problem.stride) == 1:
         return _tiled_fourier(problem) + _contiguous_copies(problem)
@@ -182,23 +218,32 @@ def _tiled_fourier(problem: ConvolutionProblem) -> int:
 
 def _without_stride(problem: ConvolutionProblem) -> ConvolutionProblem:
     """The same gradient with the places of a stride as channels: smaller images, smaller filters, more of them."""
-    batch, filters = problem.x[0], problem.w[0]
-    channels = -(-problem.x[1] // _FOURIER_CHANNELS) * _FOURIER_CHANNELS * math.prod(problem.stride)
-    extents = [-(-extent // step) for extent, step in zip(problem.x[2:], problem.stride, strict=True)]
-    taps = [size // step + 1 for size, step in zip(problem.w[2:], problem.stride, strict=True)]
-    padding = [-(-pad // step) for pad, step in zip(problem.padding, problem.stride, strict=True)]
-    results = [x + 2 * pad - size + 1 for x, pad, size in zip(extents, padding, taps, strict=True)]
+    batch, channels, filters = problem.x[0], problem.x[1] * math.prod(problem.stride), problem.w[0]
+    channels, filters = (-(-count // _FOURIER_CHANNELS) * _FOURIER_CHANNELS for count in (channels, filters))
+    extents, taps, results = [], [], []
+    sides = zip(problem.x[2:], problem.y[2:], problem.w[2:], problem.padding, problem.stride, strict=True)
+    for x, y, size, pad, step in sides:
+        first, last = _reach(size, pad, step)
+        extents.append(-(-min(x, (y - 1) * step + size - pad) // step))
+        taps.append(last - first + 1)
+        results.append(extents[-1] + first + last)
     return replace(
         problem, x=(batch, channels, *extents), w=(filters, channels, *taps), y=(batch, filters, *results),
-        padding=tuple(padding), stride=(1,) * len(padding),
+        padding=(0,) * len(taps), stride=(1,) * len(taps),
     )  # fmt: skip
 
 
-_LEGACY: dict[tuple[str, int], Callable[[ConvolutionProblem], int | None]] = {
-    ("forward", 3): _fourier_forward,
-    ("forward", 6): _winograd_forward,
-    ("backward_data", 7): _winograd_data,
-    ("backward_data", 50): _tiled_fourier_data,
-    ("backward_weight", 17): _winograd_weight,
-    ("backward_weight", 18): _fourier_weight,
+def _reach(size: int, pad: int, step: int) -> tuple[int, int]:
+    """Which results the inputs of one step get their gradients from, counted from the step's own."""
+    ends = [divmod(place + pad, step) for place in range(step)]
+    return min(last - -(-(size - rest) // step) + 1 for last, rest in ends), max(last for last, _ in ends)
+
+
+_TRANSFORMS = {
+    ("forward", 3): _Transform(_fourier_forward),
+    ("forward", 6): _Transform(_winograd_forward, any_layout=False, gathers_groups=False),
+    ("backward_data", 7): _Transform(_winograd_data, any_layout=False, gathers_groups=False),
+    ("backward_data", 50): _Transform(_tiled_fourier_data),
+    ("backward_weight", 17): _Transform(_winograd_weight, gathers_groups=False),
+    ("backward_weight", 18): _Transform(_fourier_weight),
 }

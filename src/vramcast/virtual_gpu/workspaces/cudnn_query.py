@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -113,6 +113,7 @@ class Choice:
     knobs: tuple[tuple[int, int], ...]
     workspace_bytes: int
     refused: tuple[Refusal, ...]
+    tensor_cores: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +154,7 @@ class CudnnLibrary:
                 for config in configs:
                     workspace = self._plan_workspace(config, described, make)
                     if workspace is not None:
-                        engine = self._engine(config, make)
-                        return Choice(engine, self._knobs(config, make), workspace, tuple(dict.fromkeys(refused)))
+                        return self._choice(config, workspace, dict.fromkeys(refused), make)
         return None
 
     @lru_cache(maxsize=5_000)  # noqa: B019  (one library for the life of the process)
@@ -169,8 +169,7 @@ class CudnnLibrary:
                     carried += refused
                     workspace = self._plan_workspace(config, described, make)
                     if workspace is not None and not self._is_filtered(config, problem, make):
-                        knobs = self._knobs(config, make)
-                        plans.append(Choice(self._engine(config, make), knobs, workspace, tuple(carried)))
+                        plans.append(self._choice(config, workspace, carried, make))
                         carried = []
                 carried += refused_last
         return Ranking(tuple(plans), tuple(carried))
@@ -321,6 +320,14 @@ class CudnnLibrary:
             finally:
                 self._library.cudnnSetCallback(ctypes.c_uint(_LOG_NOTHING), None, _LOG_CALLBACK())
 
+    def _choice(
+        self, config: ctypes.c_void_p, workspace_bytes: int, refused: Iterable[Refusal], make: _Maker
+    ) -> Choice:
+        tensor_cores = _NOTE_TENSOR_CORE in self._notes(config, make)
+        return Choice(
+            self._engine(config, make), self._knobs(config, make), workspace_bytes, tuple(refused), tensor_cores
+        )
+
     def _engine(self, config: ctypes.c_void_p, make: _Maker) -> int:
         engine, index = make(_ENGINE), ctypes.c_int64()
         self._get(config, 300, _TYPE_DESCRIPTOR, 1, ctypes.byref(engine))
@@ -349,14 +356,18 @@ class CudnnLibrary:
 
     def _is_filtered(self, config: ctypes.c_void_p, problem: ConvolutionProblem, make: _Maker) -> bool:
         """The plans that PyTorch refuses (filterEngineConfigs)."""
+        present = self._notes(config, make)
+        if _NOTE_DOWN_CONVERT in present or (problem.deterministic and _NOTE_NONDETERMINISTIC in present):
+            return True
+        return problem.dtype == "float32" and not problem.tf32 and _NOTE_TENSOR_CORE in present
+
+    def _notes(self, config: ctypes.c_void_p, make: _Maker) -> set[int]:
+        """cudnnBackendNumericalNote_t of the plan's engine."""
         engine = make(_ENGINE)
         self._get(config, 300, _TYPE_DESCRIPTOR, 1, ctypes.byref(engine))
         notes = (ctypes.c_int * _NOTE_COUNT)()
         count = self._get(engine, 1303, _TYPE_NOTE, _NOTE_COUNT, notes)
-        present = set(notes[:count])
-        if _NOTE_DOWN_CONVERT in present or (problem.deterministic and _NOTE_NONDETERMINISTIC in present):
-            return True
-        return problem.dtype == "float32" and not problem.tf32 and _NOTE_TENSOR_CORE in present
+        return set(notes[:count])
 
     def _plan_workspace(self, config: ctypes.c_void_p, device: ctypes.c_void_p, make: _Maker) -> int | None:
         plan = make(_PLAN)

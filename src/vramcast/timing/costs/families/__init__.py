@@ -14,6 +14,7 @@ from vramcast.timing.costs.families import (
     attention,
     convolution,
     elementwise,
+    fused,
     gemm,
     indexing,
     norms,
@@ -49,6 +50,7 @@ def _table() -> dict[str, Family]:
         indexing,
         spatial,
         special,
+        fused,
     ):
         table.update(module.FAMILY)
     table |= {name: _named(reductions.reduce, name) for name in reductions.REDUCTIONS}
