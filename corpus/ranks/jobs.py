@@ -197,13 +197,13 @@ class UNet(nn.Module):
 
 # --- sizes ------------------------------------------------------------------------------------------------------
 
-LLAMA = dict(width=2048, heads=16, kv_heads=4, hidden=5632, vocab=32000, length=2048)
+LLAMA = {"width": 2048, "heads": 16, "kv_heads": 4, "hidden": 5632, "vocab": 32000, "length": 2048}
 N_LLAMA = 8
-GPT = dict(width=768, heads=12, layers=12, vocab=50257, length=1024)
+GPT = {"width": 768, "heads": 12, "layers": 12, "vocab": 50257, "length": 1024}
 WIDTHS: tuple[int, ...] = (192, 384, 576, 960)
 if TINY:
-    LLAMA = dict(width=256, heads=8, kv_heads=4, hidden=512, vocab=1000, length=64)
-    GPT = dict(width=64, heads=4, layers=2, vocab=1000, length=64)
+    LLAMA = {"width": 256, "heads": 8, "kv_heads": 4, "hidden": 512, "vocab": 1000, "length": 64}
+    GPT = {"width": 64, "heads": 4, "layers": 2, "vocab": 1000, "length": 64}
     WIDTHS = (64, 128)
 
 
@@ -533,7 +533,7 @@ def interleaved(*, microbatches: int = 8, batch: int = 8) -> Iterator[None]:
                 torch.device(DEVICE),
                 input_args=(ids if first else inner,),
                 output_args=(logits if last else inner,),
-            )  # fmt: skip
+            )
         )
     run = ScheduleInterleaved1F1B(stages, microbatches, loss_fn=loss_of)
     parameters = [p for stage in stages for p in stage.submod.parameters()]
@@ -699,6 +699,56 @@ def loss_parallel_llama() -> Iterator[None]:
     return train(step, adamw(model))
 
 
+def three_dimensions(*, microbatches: int = 4, batch: int = 8) -> Iterator[None]:
+    """FSDP x tensor parallel x pipeline."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    mesh = init_device_mesh(DEVICE, (2, 2, 2), mesh_dim_names=("pp", "dp", "tp"))
+    stage, stages = mesh["pp"].get_local_rank(), mesh["pp"].size()
+    each, small = N_LLAMA // stages, batch // microbatches
+    with torch.device(DEVICE):
+        model = Llama(range(stage * each, (stage + 1) * each), first=stage == 0, last=stage == stages - 1, **LLAMA)
+    tensor_parallel(model, mesh["tp"], sequence=False)
+    shard_llama(model, mesh["dp"], reshard_after_forward=False)
+    inner = torch.empty(small, LLAMA["length"], LLAMA["width"], dtype=torch.bfloat16, device="meta")
+    ids = torch.empty(small, LLAMA["length"], dtype=torch.long, device="meta")
+    logits = torch.empty(small, LLAMA["length"], LLAMA["vocab"], dtype=torch.bfloat16, device="meta")
+    first, last = stage == 0, stage == stages - 1
+    run = Schedule1F1B(
+        PipelineStage(
+            model,
+            stage,
+            stages,
+            torch.device(DEVICE),
+            input_args=(ids if first else inner,),
+            output_args=(logits if last else inner,),
+            group=mesh["pp"].get_group(),
+        ),
+        microbatches,
+        loss_fn=loss_of,
+    )
+
+    def step() -> None:
+        inputs, targets = tokens(batch)
+        run.step(*([inputs] if first else []), **({"target": targets} if last else {}))
+
+    return train(step, adamw(model, foreach=False))
+
+
+def power_sgd() -> Iterator[None]:
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    wrapped = nn.parallel.DistributedDataParallel(gpt().to(DEVICE))
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+    wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+    def step() -> None:
+        ids, targets = tokens(4, GPT["length"], GPT["vocab"])
+        loss_of(wrapped(ids), targets).backward()
+
+    return train(step, torch.optim.SGD(wrapped.parameters(), lr=0.01, momentum=0.9))
+
+
 def large_fsdp1() -> Iterator[None]:
     """So much work for the card that the host runs ahead."""
     return fsdp1("FULL_SHARD", batch=4, width=4096, heads=32, kv_heads=8, hidden=11008)
@@ -755,6 +805,9 @@ JOBS: dict[str, Job] = {
     "ep4": (4, 0, experts),
     "cp4": (4, 0, context_parallel_llama),
     "tp4-loss": (4, 2, loss_parallel_llama),
+    "3d-first": (8, 1, three_dimensions),
+    "3d-last": (8, 6, three_dimensions),
+    "ddp-powersgd": (8, 0, power_sgd),
     "fsdp1-large": (8, 0, large_fsdp1),
     "fsdp1-no-shard": (8, 0, _f(fsdp1, "NO_SHARD")),
     "fsdp1-prefetch": (8, 0, _f(fsdp1, "FULL_SHARD", forward_prefetch=True)),

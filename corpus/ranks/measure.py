@@ -67,10 +67,11 @@ def complete_fake_group() -> None:
 
 
 def measure(name: str, out: Path, with_history: bool) -> None:
-    import jobs
     import torch
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    import jobs
 
     world, rank, start = jobs.JOBS[name]
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)

@@ -106,7 +106,7 @@ class _Child:
     def __init__(self, rank: int, run: Callable[[int], Prediction]) -> None:
         self.rank = rank
         # Opened here: what the child opens later is kept off the disk, as all files of the program are.
-        self._answer = tempfile.TemporaryFile()
+        self._answer = tempfile.TemporaryFile()  # noqa: SIM115  (two processes use it)
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()

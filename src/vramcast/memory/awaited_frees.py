@@ -80,9 +80,14 @@ def awaited_frees(trace: StepTrace, allocator: CachingAllocator) -> AwaitedFrees
     return AwaitedFrees(trace, allocator) if USED_ELSEWHERE in trace.labels else None
 
 
+_COLLECTIVES = ("c10d.", "_c10d_functional.")
+
+
 def _timeline(trace: StepTrace) -> Timeline | None:
+    """None where times are not known. That is so in a distributed job: what its hooks and collectives take of the host
+    is not measured, and on an H200 the host was hardly ahead of FSDP's kernels."""
     calls = trace.calls
-    if calls is None:
+    if calls is None or any(op.startswith(_COLLECTIVES) for op in calls.ops):
         return None
     model = CostModel.for_gpu(GpuSpec.from_dict(trace.gpu))
     host = host_of(model.calibration)

@@ -14,6 +14,7 @@ import torch
 
 from vramcast.trace.arguments import describe_arguments
 from vramcast.trace.calls import AUTOCAST, ENGINE, GRAD, ITERATION, OPTIMIZER, RECOMPUTED
+from vramcast.virtual_gpu import tf32
 from vramcast.virtual_gpu.storages import HOST, block_of
 
 if TYPE_CHECKING:
@@ -96,8 +97,8 @@ class OpLog:
 
 def _settings() -> dict[str, bool]:
     return {
-        "matmul tf32": torch.backends.cuda.matmul.allow_tf32,
-        "cudnn tf32": torch.backends.cudnn.allow_tf32,
+        "matmul tf32": tf32.in_matmul(),
+        "cudnn tf32": tf32.in_cudnn(),
         "cudnn benchmark": torch.backends.cudnn.benchmark,
     }
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from vramcast.errors import CannotPredict
 from vramcast.virtual_gpu.dispatch import REAL, DispatchMode
@@ -74,8 +76,15 @@ def _words(tensor: torch.Tensor) -> str:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, FakeTensor):
+        return  # belongs to somebody who works shapes out, and takes no memory
     if isinstance(value, torch.Tensor):
-        yield value
+        if is_traceable_wrapper_subclass(value):  # its memory is that of the tensors in it
+            names, _ = value.__tensor_flatten__()
+            for name in names:
+                yield from _tensors(getattr(value, name))
+        else:
+            yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _tensors(item)

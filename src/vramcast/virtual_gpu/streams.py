@@ -1,8 +1,8 @@
 """Streams and events of the virtual card: no time passes, but what waits for what is kept.
 
-Memory that a second stream has used (`record_stream`) is free for reuse once that stream is past the free. PyTorch finds
-out by events, which it looks at before every allocation. The host is taken to be far ahead of the card, as it is in
-training: an event has happened once the host has waited for it, or for anything that came after it.
+Memory that a second stream has used (`record_stream`) is free for reuse once that stream is past the free. PyTorch
+finds out by events, which it looks at before every allocation. Here an event has happened when the host has waited for
+it, or for anything that came after it: that is the latest. Whether it happens before is for memory/awaited_frees.py.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import vramcast
+from vramcast.errors import CannotPredict
 from vramcast.virtual_gpu.compiled.compiler import why_not
 
 pytestmark = [
@@ -117,6 +118,22 @@ def test_the_users_caches_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.M
         torch.compile(lambda x: x.sin() * 2)(torch.empty(16, device="cuda"))
     assert list(tmp_path.iterdir()) == []
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
+
+
+def test_what_cannot_be_compiled_is_no_eager_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import lowering
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise KeyError("no such kernel")
+
+    monkeypatch.setitem(lowering.lowerings, torch.ops.aten.sin.default, refuse)
+    with vramcast.virtual_gpu("h200") as card:
+        with pytest.raises(
+            CannotPredict, match=r"could not be compiled for NVIDIA H200 here.*no such kernel"
+        ) as raised:
+            torch.compile(lambda x: x.sin() + 1)(torch.empty(16, device="cuda"))
+        assert "TORCHDYNAMO_DISABLE=1" in str(raised.value)
+        assert len(card.unknown_kernels) == 1, "also where the program catches the error"
 
 
 def test_torch_is_itself_again_afterwards() -> None:

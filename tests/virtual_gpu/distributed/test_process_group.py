@@ -16,7 +16,8 @@ tells_the_reduction = pytest.mark.skipif(INSTALLED < (2, 9), reason="an older to
 def test_a_rank_of_a_large_world(start: Start) -> None:
     start(16_383, 16_384)
     assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (16_383, 16_384, "nccl")
-    dist.barrier()
+    dist.barrier(device_ids=[0])
+    assert dist.barrier(async_op=True).wait()
 
 
 @tells_the_reduction

@@ -104,6 +104,9 @@ class Compiler:
     @contextmanager
     def compiling(self, what: str) -> Iterator[None]:
         """Inside, the card is hidden, and what goes wrong with the compiler is not the program's fault."""
+        if self.visibility.hidden:  # part of something that is being compiled
+            yield
+            return
         with self.visibility.hide():
             try:
                 yield

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.virtual_gpu import tf32
 from vramcast.virtual_gpu.compiled import benchmarks, constants, cuda_graphs
 from vramcast.virtual_gpu.compiled.kernels import Kernel
 from vramcast.virtual_gpu.compiled.triton_driver import Driver, shared_memory_per_block
@@ -113,10 +114,9 @@ _ASK_THE_CARD = ("gpu", "triton", "tma", "device", "sm_count", "num_sms", "cuda"
 
 def _tflops(gpu: GpuSpec) -> Callable[[torch.dtype], float]:
     def get_device_tflops(dtype: torch.dtype) -> float:
-        tf32 = torch.backends.cuda.matmul.allow_tf32
         rates = {
             torch.float16: gpu.fp16_tflops, torch.bfloat16: gpu.bf16_tflops,
-            torch.float32: gpu.tf32_tflops if tf32 else gpu.fp32_tflops,
+            torch.float32: gpu.tf32_tflops if tf32.in_matmul() else gpu.fp32_tflops,
         }  # fmt: skip
         rate = rates.get(dtype)
         if rate is None:  # Inductor then takes the product for one that is limited by arithmetic

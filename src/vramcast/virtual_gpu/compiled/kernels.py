@@ -56,30 +56,37 @@ class Kernel:
 
         with self._visibility.hide():
             tuner: Any = getattr(PyCodeCache.load(self._source), self.name)
-        if len(tuner.configs) < 2 and not _tries_smaller_block(tuner):
+        runs = len(tuner.configs)
+        if runs < 2 and _tries_smaller_block(tuner, self._source.count("tl.load(")):
+            runs = 2
+        if runs < 2:
             return
-        names = tuner.fn.arg_names
         mutated = [
-            arg for name, arg in zip(names, args, strict=False)
+            _extent_bytes(arg) for name, arg in zip(tuner.fn.arg_names, args, strict=False)
             if name in tuner.mutated_arg_names and isinstance(arg, torch.Tensor)
         ]  # fmt: skip
-        ledger = self._machine.ledger
-        copied, room = [], ledger.allocator.peak_allocated_bytes - ledger.allocator.allocated_bytes
-        for tensor in mutated:
-            nbytes = _extent_bytes(tensor)
-            if not tuner.optimize_mem:
-                copied.append(nbytes)
-            elif nbytes <= room:  # else it is copied to the host instead
+        # The buffer raises the peak, and so what may be copied beside the next configuration; then nothing changes.
+        for _ in range(min(runs, 3) if mutated else 1):
+            copied = self._copied(mutated, tuner.optimize_mem)
+            self._machine.ledger.transient(copied)
+            self._machine.ledger.transient([self._machine.gpu.l2_bytes or 0, *copied])
+
+    def _copied(self, mutated: list[int], sparing: bool) -> list[int]:
+        """Sizes of the arguments that are copied on the card, the others to the host: those that do not raise the
+        peak (copy_args_to_cpu_if_needed)."""
+        allocator = self._machine.ledger.allocator
+        copied, room = [], allocator.peak_allocated_bytes - allocator.allocated_bytes
+        for nbytes in mutated:
+            if not sparing or nbytes <= room:
                 copied.append(nbytes)
                 room -= nbytes
-        ledger.transient(copied)
-        ledger.transient([self._machine.gpu.l2_bytes or 0, *copied])
+        return copied
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a kernel of the virtual card has no {name}")
 
 
-def _tries_smaller_block(tuner: Any) -> bool:
+def _tries_smaller_block(tuner: Any, loads: int) -> bool:
     """A reduction that uses many registers is compiled once more with half the block, and both are timed
     (CachingAutotuner._dynamic_scale_rblock). The registers of a thread are estimated: those of the values it loads."""
     from torch._inductor.runtime.hints import HeuristicType
@@ -91,7 +98,7 @@ def _tries_smaller_block(tuner: Any) -> bool:
     x_block = config.kwargs.get("XBLOCK", 1)
     r_block = math.prod(value for name, value in config.kwargs.items() if name.startswith("R"))
     threads = config.num_warps * (properties.warp_size or 32)
-    registers = x_block * r_block // threads * tuner.inductor_meta.get("num_load", 0)
+    registers = x_block * r_block // threads * loads
     if r_block <= 64 or registers <= properties.regs_per_multiprocessor // properties.max_threads_per_multi_processor:
         return False
     blocks = -(-tuner.size_hints["x"] // x_block)

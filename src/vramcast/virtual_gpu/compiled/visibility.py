@@ -28,6 +28,10 @@ class Visibility(threading.local):
         """While the card is hidden: the function modes that there were before."""
         self._hooks: list[dict[int, Any]] = []
 
+    @property
+    def hidden(self) -> bool:
+        return self._functions is not None
+
     @contextmanager
     def hide(self) -> Iterator[None]:
         """Inside, torch is as it was before the card came, but for torch.cuda."""

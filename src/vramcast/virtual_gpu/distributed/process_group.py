@@ -35,6 +35,7 @@ def install(put: Patches, machine: Machine) -> None:
     if hasattr(c10d, "split_group"):
         put.everywhere("split_group", c10d.split_group, split)
     put.everywhere("is_nccl_available", torch.distributed.is_nccl_available, lambda: True)
+    put.everywhere("barrier", torch.distributed.barrier, _barrier(machine))
     put.everywhere("monitored_barrier", torch.distributed.monitored_barrier, lambda *args, **kwargs: None)
     utils = importlib.import_module("torch.distributed.utils")
     check = getattr(utils, "_verify_param_shape_across_processes", None)
@@ -46,6 +47,8 @@ def install(put: Patches, machine: Machine) -> None:
 def _initializer(original: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
     names = inspect.signature(original)
 
+    c10d: Any = torch.distributed
+
     def init_process_group(*args: Any, **kwargs: Any) -> None:
         asked = names.bind(*args, **kwargs).arguments
         world = _world(asked)
@@ -54,7 +57,7 @@ def _initializer(original: Callable[..., Any], machine: Machine) -> Callable[...
 
         original(
             backend=asked.get("backend") or "cpu:gloo,cuda:nccl",
-            store=torch.distributed.HashStore(),
+            store=c10d.HashStore(),
             rank=world.rank,
             world_size=world.size,
             timeout=asked.get("timeout") or _TIMEOUT,
@@ -93,6 +96,21 @@ def _maker(original: Callable[..., Any]) -> Callable[..., Any]:
         return group, store
 
     return _new_process_group_helper
+
+
+def _barrier(machine: Machine) -> Callable[..., Any]:
+    """All ranks are there already; the host waits for what its stream was given."""
+
+    def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
+        machine.ledger.wait_for_stream()
+        if not async_op:
+            return None
+        future: Any = torch.futures.Future()
+        future.set_result([])
+        c10d: Any = torch._C._distributed_c10d
+        return c10d._create_work_from_future(future)
+
+    return barrier
 
 
 def _splitter(c10d: Any) -> Callable[..., Any]:

@@ -25,7 +25,8 @@ def _answer(call: Call, result: Any) -> Any:
         return None
     future: Any = torch.futures.Future()
     future.set_result(_flat(result))
-    work = torch._C._distributed_c10d._create_work_from_future(future).boxed()
+    c10d: Any = torch._C._distributed_c10d
+    work = c10d._create_work_from_future(future).boxed()
     return work if returns == 1 else (result, work)
 
 
@@ -161,7 +162,8 @@ def functional(call: Call) -> Any:
     if not any(tensor.is_meta for tensor in _flat(call.args[0])):
         return call.func(*call.args, **call.kwargs)
     if call.device == GPU:
-        _use(call, torch.distributed.distributed_c10d._resolve_process_group(call.argument("group_name")))
+        c10d: Any = torch.distributed.distributed_c10d
+        _use(call, c10d._resolve_process_group(call.argument("group_name")))
     out = call.mode.calls.run(call.func, call.args, call.kwargs, call.known)
     call.mode.adopt(out, call.device)
     return out

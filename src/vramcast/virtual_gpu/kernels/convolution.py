@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from vramcast.virtual_gpu import tf32
 from vramcast.virtual_gpu.kernels.layout import suggested_format
 from vramcast.virtual_gpu.kernels.reductions import reduction_scratch
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
@@ -103,7 +104,7 @@ def _workspace(
         direction, x.size(), w.size(), y.size(), dtype=str(x.dtype).removeprefix("torch."),
         channels_last=memory_format is not CONTIGUOUS, stride=geometry.stride, padding=geometry.padding,
         dilation=geometry.dilation, groups=geometry.groups, transposed=geometry.transposed,
-        tf32=torch.backends.cudnn.allow_tf32,
+        tf32=tf32.in_cudnn(),
     )  # fmt: skip
     if problem is not None and call.device == GPU:
         call.mode.machine.run_convolution(problem, torch.backends.cudnn.benchmark)
