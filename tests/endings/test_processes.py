@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,14 @@ def test_children_and_their_work() -> None:
     assert child.pid not in children_of(os.getpid()) and seconds_of_work(child.pid) == 0
 
 
+@pytest.fixture
+def python_handles_ctrl_c() -> Iterator[None]:
+    """A shell starts what runs in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def two_workers() -> Runs:
     return Runs(find_gpu("rtx-4090"), steps=3, workers=2, progress=lambda text: None)
 
@@ -84,7 +93,7 @@ def _work(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def test_an_interrupted_call_leaves_no_workers() -> None:
+def test_an_interrupted_call_leaves_no_workers(python_handles_ctrl_c: None) -> None:
     """As with Ctrl-C in a notebook. Seen: two workers went on with what nobody waited for."""
     workers: list[int] = []
     with pytest.raises(KeyboardInterrupt), two_workers() as runs:
