@@ -212,7 +212,7 @@ def refuse_compiled_code(put: Patches, refuse: Callable[[str], None]) -> None:
     def compile(model: Any = None, **options: Any) -> Any:
         if model is None:
             return lambda inner: compile(inner, **options)
-        if _compiles_nothing(options.get("backend")) or _switched_off():
+        if compiles_nothing(options.get("backend")) or _switched_off():
             return original(model, **options)
         if not isinstance(model, torch.nn.Module):
             return refused(model, _name_of(model))
@@ -228,7 +228,7 @@ def refuse_compiled_code(put: Patches, refuse: Callable[[str], None]) -> None:
         return
 
     def _callback_from_stance(callback: Any) -> Any:
-        if callback not in (None, False) and not _compiles_nothing(callback) and not _switched_off():
+        if callback not in (None, False) and not compiles_nothing(callback) and not _switched_off():
             refuse(_name_of(sys._getframe(1).f_locals.get("fn")))
         return choose(callback)
 
@@ -250,7 +250,7 @@ def _name_of(function: Any) -> str:
     return getattr(function, "__qualname__", None) or type(function).__name__
 
 
-def _compiles_nothing(backend: Any) -> bool:
+def compiles_nothing(backend: Any) -> bool:
     """The backend "eager", by name or as a function. torch runs its higher-order operators with it."""
     function = _innermost(backend)
     if getattr(function, "__module__", "") != "torch._dynamo.backends.debugging":
