@@ -18,7 +18,7 @@ from vramcast.virtual_gpu.installed_torch import INSTALLED
 _KEYS = ("AutogradMeta", "Meta")
 _TRANSFORMED_KEYS = ("AutogradOther", "FuncTorchBatched")
 """Where grad and vmap of torch.func take functions apart: their tensors belong to no device of their own."""
-_TRANSFORMED = ("scaled_dot_product_attention", "batch_norm", "softmax.int", "log_softmax.int", "rms_norm")
+_TRANSFORMED = ("scaled_dot_product_attention", "batch_norm", "softmax.int", "log_softmax.int")
 
 
 class Composites:
@@ -49,7 +49,7 @@ class Composites:
             functions["rms_norm"] = fused_norm.rms_norm_for(self._machine.op_log)
         for key in _KEYS:
             self._replace(functions, key)
-        transformed = {name: _on_card(name, functions[name]) for name in _TRANSFORMED if name in functions}
+        transformed = {name: _on_card(name, functions[name]) for name in _TRANSFORMED}
         for key in _TRANSFORMED_KEYS:
             self._replace(transformed, key)
         self._replace({"dropout": transformed_dropout}, "FuncTorchDynamicLayerFrontMode")
