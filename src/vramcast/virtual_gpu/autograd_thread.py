@@ -12,8 +12,8 @@ from __future__ import annotations
 import _thread
 import queue
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -39,8 +39,10 @@ class AutogradThread:
             self._thread = _thread.start_new_thread(self._loop, ())
         answer: list[Any] = []
         done = threading.Event()
-        self._work.put((_with_autocast_of_caller(work), answer, done))
-        done.wait()
+        work = _with_autocast_of_caller(work)
+        with _levels_taken_off() as levels:
+            self._work.put((_with_levels(work, levels), answer, done))
+            done.wait()
         error, result = answer
         try:
             if error is not None:
@@ -71,6 +73,36 @@ class AutogradThread:
                 answer += (error, None)
             del work, answer
             done.set()
+
+
+@contextmanager
+def _levels_taken_off() -> Iterator[list[Any]]:
+    """The levels of torch.func (grad, vmap) that the caller is inside of, innermost first. A thread has its own, and
+    the engine hands the caller's to its thread."""
+    levels = []
+    while torch._C._functorch.peek_interpreter_stack() is not None:
+        levels.append(torch._C._functorch.pop_dynamic_layer_stack())
+    try:
+        yield levels
+    finally:
+        for level in reversed(levels):
+            torch._C._functorch.push_dynamic_layer_stack(level)
+
+
+def _with_levels(work: Work, levels: list[Any]) -> Work:
+    if not levels:
+        return work
+
+    def run() -> Any:
+        for level in reversed(levels):
+            torch._C._functorch.push_dynamic_layer_stack(level)
+        try:
+            return work()
+        finally:
+            for _ in levels:
+                torch._C._functorch.pop_dynamic_layer_stack()
+
+    return run
 
 
 def _with_autocast_of_caller(work: Work) -> Work:

@@ -16,6 +16,9 @@ from vramcast.virtual_gpu import attention_choice, batch_norm_choice, encoder_la
 from vramcast.virtual_gpu.installed_torch import INSTALLED
 
 _KEYS = ("AutogradMeta", "Meta")
+_TRANSFORMED_KEYS = ("AutogradOther", "FuncTorchBatched")
+"""Where grad and vmap of torch.func take functions apart: their tensors belong to no device of their own."""
+_TRANSFORMED = ("scaled_dot_product_attention", "batch_norm", "softmax.int", "log_softmax.int")
 
 
 class Composites:
@@ -45,16 +48,23 @@ class Composites:
         if INSTALLED >= FUSED_RMS_NORM:
             functions["rms_norm"] = fused_norm.rms_norm_for(self._machine.op_log)
         for key in _KEYS:
-            library: Any = torch._C._dispatch_library("IMPL", "aten", key, "vramcast/composites.py", 0)
-            for name, function in functions.items():
-                library.impl(name, key, function, False)
-            self._libraries.append(library)
+            self._replace(functions, key)
+        transformed = {name: _on_card(name, functions[name]) for name in _TRANSFORMED}
+        for key in _TRANSFORMED_KEYS:
+            self._replace(transformed, key)
+        self._replace({"dropout": transformed_dropout}, "FuncTorchDynamicLayerFrontMode")
         # PyTorch's fused kernels for evaluation have no rule: encoder_layer.py does what they do, in ordinary ops.
         self._fastpath = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         for kind, forward_of in encoder_layer.FORWARDS.items():
             self._forwards[kind] = kind.forward
             kind.forward = forward_of(kind.forward, lambda: self._fastpath)
+
+    def _replace(self, functions: dict[str, Callable[..., Any]], key: str) -> None:
+        library: Any = torch._C._dispatch_library("IMPL", "aten", key, "vramcast/composites.py", 0)
+        for name, function in functions.items():
+            library.impl(name, key, function, False)
+        self._libraries.append(library)
 
     def remove(self) -> None:
         if self._libraries:
@@ -64,6 +74,26 @@ class Composites:
         for library in self._libraries:
             library.reset()
         self._libraries = []
+
+
+def _on_card(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` for the card's tensors; those of the host are taken apart as PyTorch does it."""
+    packet, _, overload = name.partition(".")
+    op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+    def chosen(first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if first.is_meta:
+            return function(first, *args, **kwargs)
+        return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, first, *args, **kwargs)
+
+    return chosen
+
+
+def transformed_dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """Dropout under torch.func, which has its own copy of at::dropout (PyTorchOperatorHacks.cpp)."""
+    if input.is_meta or not train or p in (0, 1):
+        return dropout(input, p, train)
+    return input * torch.empty_like(input).bernoulli_(1 - p).div_(1 - p)
 
 
 def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:

@@ -112,9 +112,7 @@ def backward_runner(
             with enter(bool(kwargs.get("accumulate_grad"))):
                 return original(outputs, gradients, keep_graph, create_graph, *args, **kwargs)
 
-        # functorch makes a graph of every pass; its levels are known to the program's thread alone.
-        inside_functorch = torch._C._functorch.peek_interpreter_stack() is not None
-        return in_its_thread(run) if create_graph and not inside_functorch else run()
+        return in_its_thread(run) if create_graph else run()
 
     return _engine_run_backward
 

@@ -77,6 +77,11 @@ def block_of(tensor: torch.Tensor) -> Block | None:
         return None
 
 
+def block_number(tensor: torch.Tensor) -> int | None:
+    block = block_of(tensor)
+    return None if block is None else block.block_id
+
+
 def is_virtual_gpu(tensor: torch.Tensor) -> bool:
     if not tensor.is_meta:
         return False

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 
 from vramcast.virtual_gpu import accumulation
+from vramcast.virtual_gpu.kernels.convolution import in_second_backward
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
+from vramcast.virtual_gpu.storages import block_number
 
 
 @kernel("aten::add.Tensor")
@@ -24,9 +26,16 @@ def add(call: Call) -> Any:
         and new.is_meta
         and not torch.is_grad_enabled()
         and accumulation.reusable(old)
+        and not _adds_terms_of_formula(call)
     ):
         return old.detach()  # the engine adds to the gradient that came first, or not in place
     return call.run()
+
+
+def _adds_terms_of_formula(call: Call) -> bool:
+    """_convolution_double_backward adds two convolutions out of place, which nobody else holds either."""
+    terms = [block_number(tensor) for tensor in call.args[:2]]
+    return in_second_backward(call) and list(call.mode.machine.second_backward_terms) == terms
 
 
 @kernel(

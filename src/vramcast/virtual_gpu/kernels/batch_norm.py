@@ -59,8 +59,9 @@ def native_batch_norm_backward(call: Call) -> Any:
     else:
         held = _flattened(call, x, grad)
         dx = call.empty(x.size(), x.dtype)
-        dw, db = call.empty(*statistics), call.empty(*statistics)
+        gradients = [call.empty(*statistics) if wanted else None for wanted in mask[1:]]
         del held
+        return dx, *gradients
     return dx, dw if mask[1] else None, db if mask[2] else None
 
 

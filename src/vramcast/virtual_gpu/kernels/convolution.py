@@ -15,7 +15,7 @@ from vramcast.virtual_gpu import tf32
 from vramcast.virtual_gpu.kernels.layout import suggested_format
 from vramcast.virtual_gpu.kernels.reductions import reduction_scratch
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
-from vramcast.virtual_gpu.storages import GPU
+from vramcast.virtual_gpu.storages import GPU, block_number
 from vramcast.virtual_gpu.workspaces.convolution import convolution_backend, cudnn_problem
 
 CONTIGUOUS = torch.contiguous_format
@@ -79,7 +79,22 @@ class _Geometry:
 
 @kernel("aten::convolution", "aten::_convolution", "aten::cudnn_convolution")
 def convolution(call: Call) -> Any:
-    x, w = call.args[0], call.args[1]
+    if not in_second_backward(call):
+        return _convolution(call, call.args[0], call.args[1])
+    out = _convolution(call, call.args[0], _copy(call, call.args[1], CONTIGUOUS))
+    call.mode.machine.second_backward_terms.append(block_number(out))
+    return out
+
+
+def in_second_backward(call: Call) -> bool:
+    """Whether the op is part of _convolution_double_backward, which makes weights contiguous first."""
+    if not call.mode.machine.engine_is_running():
+        return False
+    node = torch._C._current_autograd_node()
+    return node is not None and node.name().startswith("ConvolutionBackwardBackward")
+
+
+def _convolution(call: Call, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     geometry = _Geometry.of(call, x.dim() - 2)
     size = output_size(x.size(), w.size(), geometry)
     memory_format = output_format(x, w)

@@ -61,3 +61,33 @@ def fake_quantize_learnable_backward(call: Call) -> Any:
     sums = [call.empty(t.size(), t.dtype) for t in (scale, zero_point)]
     del each
     return grad_x, *sums
+
+
+@kernel("aten::geqrf")
+def geqrf(call: Call) -> Any:
+    """Both factors in a copy of the matrix, column by column (geqrf_out_helper in BatchLinearAlgebra.cpp)."""
+    a = call.args[0]
+    factors = call.empty(a.mT.size(), a.dtype).mT
+    return factors, call.empty((*a.shape[:-2], min(a.shape[-2:])), a.dtype)
+
+
+@kernel("aten::linalg_lstsq")
+def linalg_lstsq(call: Call) -> Any:
+    """The driver gels, the only one on CUDA: a QR factorization of a copy of the matrix. The solution keeps the rows in
+    which the residuals were (linalg_lstsq_out_info in BatchLinearAlgebra.cpp)."""
+    a, b = call.args[:2]
+    rows, columns = a.shape[-2:]
+    is_vector = b.dim() == 1 or (a.dim() - 1 == b.dim() and b.shape == a.shape[:-1])
+    right = b.unsqueeze(-1) if is_vector else b
+    batch = torch.broadcast_shapes(a.shape[:-2], right.shape[:-2])
+    n_right = right.size(-1)
+    info = call.empty(batch, torch.int32)
+    solution = call.empty((*batch, n_right, max(rows, columns)), a.dtype).mT
+    factors = call.empty(a.mT.size(), a.dtype)
+    tau = call.empty((*a.shape[:-2], min(rows, columns)), a.dtype)
+    del tau, info
+    residuals = call.empty((*batch, n_right) if rows > columns else (0,), a.dtype.to_real())
+    del factors
+    solution = solution.narrow(-2, 0, columns)
+    nothing = call.empty((0,), torch.int64), call.empty((0,), a.dtype.to_real())
+    return solution.squeeze(-1) if is_vector else solution, residuals, *nothing
