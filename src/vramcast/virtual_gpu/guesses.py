@@ -25,6 +25,7 @@ import torch
 from vramcast.virtual_gpu import samples, small_algebra
 from vramcast.virtual_gpu.origins import Origins
 from vramcast.virtual_gpu.storages import ATTRIBUTE, UNKNOWN_CONTENT, Block, block_of
+from vramcast.virtual_gpu.values import one_thread
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.position import Position
@@ -202,13 +203,13 @@ class _Ingredients:
 class _Result(_Recipe):
     """One output of an op that made a new tensor."""
 
-    __slots__ = ("args", "func", "kwargs", "output", "view")
+    __slots__ = ("args", "func", "kwargs", "output", "size", "stride")
 
     def __init__(self, func: Any, given: _Ingredients, output: int, out: torch.Tensor) -> None:
-        super().__init__(given.depth, out.dtype, out.numel() * out.element_size())
+        super().__init__(given.depth, out.dtype, out.nbytes)
         self.func, self.args, self.kwargs, self.output = func, given.args, given.kwargs, output
         self.made_up, self.for_reads = given.made_up, given.for_reads
-        self.view = _View(self, out)
+        self.size, self.stride = out.size(), out.stride()
 
     def views(self) -> Iterator[_View]:
         return _views([self.args, self.kwargs])
@@ -218,17 +219,17 @@ class _Result(_Recipe):
             made = self.func(*_real(self.args, done), **_real(self.kwargs, done))
         if not isinstance(made, torch.Tensor):
             made = made[self.output]
-        if made.shape != self.view.size or made.dtype != self.view.dtype:
+        if made.shape != self.size or made.dtype != self.dtype:
             raise LookupError
-        if made.stride() != self.view.stride or made.storage_offset() or _shared(made):
-            made = torch.empty_strided(self.view.size, self.view.stride, dtype=made.dtype).copy_(made)
+        if made.stride() != self.stride or made.storage_offset() or _shared(made):
+            made = torch.empty_strided(self.size, self.stride, dtype=made.dtype).copy_(made)
         content: torch.UntypedStorage = made.untyped_storage()
         return content
 
     def sampled(self) -> torch.Tensor:
         name = self.func._schema.name.removeprefix("aten::")
         with _seeded(self.func, self.seed):
-            made = samples.run(self.func, name, _sampled(self.args), _sampled(self.kwargs), self.view.size)
+            made = samples.run(self.func, name, _sampled(self.args), _sampled(self.kwargs), self.size)
         if not isinstance(made, torch.Tensor):
             made = made[self.output]
         if made is None:
@@ -281,17 +282,6 @@ class _Written(_Recipe):
 
 def _shared(tensor: torch.Tensor) -> bool:
     return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """For tensors so small that threads would wait for each other longer than they work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @contextmanager
