@@ -113,7 +113,7 @@ def masked_select(call: Call) -> Any:
 def index(call: Call) -> Any:
     tensor, indices = call.args
     expanded = expand_masks(call, indices)
-    out = call.func(tensor, expanded)
+    out = call.mode.calls.run(call.func, (tensor, expanded), call.kwargs)
     call.mode.adopt(out, call.device)
     values.propagate(call.mode, call.func, (tensor, expanded), call.kwargs, out)
     return out
