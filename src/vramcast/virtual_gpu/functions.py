@@ -52,7 +52,7 @@ class FunctionMode(TorchFunctionMode):
         handler = HANDLERS.get(func)
         if handler is not None:
             return handler(self, func, args, kwargs or {})
-        return self.call(func, args, kwargs)
+        return self.call(func, args, kwargs) if kwargs else func(*args)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         """Run a function that has no handler of its own."""

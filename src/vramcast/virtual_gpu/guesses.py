@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from vramcast.virtual_gpu import samples, small_algebra
 from vramcast.virtual_gpu.origins import Origins
 from vramcast.virtual_gpu.storages import ATTRIBUTE, UNKNOWN_CONTENT, Block, block_of
+from vramcast.virtual_gpu.values import one_thread
 
 if TYPE_CHECKING:
     from vramcast.virtual_gpu.position import Position
@@ -202,13 +203,13 @@ class _Ingredients:
 class _Result(_Recipe):
     """One output of an op that made a new tensor."""
 
-    __slots__ = ("args", "func", "kwargs", "output", "view")
+    __slots__ = ("args", "func", "kwargs", "output", "size", "stride")
 
     def __init__(self, func: Any, given: _Ingredients, output: int, out: torch.Tensor) -> None:
-        super().__init__(given.depth, out.dtype, out.numel() * out.element_size())
+        super().__init__(given.depth, out.dtype, out.nbytes)
         self.func, self.args, self.kwargs, self.output = func, given.args, given.kwargs, output
         self.made_up, self.for_reads = given.made_up, given.for_reads
-        self.view = _View(self, out)
+        self.size, self.stride = out.size(), out.stride()
 
     def views(self) -> Iterator[_View]:
         return _views([self.args, self.kwargs])
@@ -218,17 +219,17 @@ class _Result(_Recipe):
             made = self.func(*_real(self.args, done), **_real(self.kwargs, done))
         if not isinstance(made, torch.Tensor):
             made = made[self.output]
-        if made.shape != self.view.size or made.dtype != self.view.dtype:
+        if made.shape != self.size or made.dtype != self.dtype:
             raise LookupError
-        if made.stride() != self.view.stride or made.storage_offset() or _shared(made):
-            made = torch.empty_strided(self.view.size, self.view.stride, dtype=made.dtype).copy_(made)
+        if made.stride() != self.stride or made.storage_offset() or _shared(made):
+            made = torch.empty_strided(self.size, self.stride, dtype=made.dtype).copy_(made)
         content: torch.UntypedStorage = made.untyped_storage()
         return content
 
     def sampled(self) -> torch.Tensor:
         name = self.func._schema.name.removeprefix("aten::")
         with _seeded(self.func, self.seed):
-            made = samples.run(self.func, name, _sampled(self.args), _sampled(self.kwargs), self.view.size)
+            made = samples.run(self.func, name, _sampled(self.args), _sampled(self.kwargs), self.size)
         if not isinstance(made, torch.Tensor):
             made = made[self.output]
         if made is None:
@@ -281,17 +282,6 @@ class _Written(_Recipe):
 
 def _shared(tensor: torch.Tensor) -> bool:
     return tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """For tensors so small that threads would wait for each other longer than they work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @contextmanager
@@ -466,9 +456,9 @@ class Guesses:
         self._origins = Origins(position.ledger)
         self._seeds: dict[tuple[Any, ...], int] = {}
         """Of this step's layers, by what they were made of."""
-        self._names: dict[int, tuple[str, bool] | None] = {}
-        """By the op's address, for the dispatcher keeps every op that it met: its name if it has a recipe, and whether
-        that serves reads alone."""
+        self._ops: dict[int, _Op | None] = {}
+        """Those that have a recipe, by the op's address: the dispatcher keeps every op that it met."""
+        self._reshapes: dict[int, bool] = {}
         self._counted = self._uncounted = self._of_step = 0
         """Seeds that were given out in this step: to layers on which a size depends, and to all else."""
         self._for_reads = False
@@ -482,36 +472,36 @@ class Guesses:
         self._origins.note(func, args, kwargs, out)
         if self._position.backward_depth and self._engine_is_running():
             return
-        named = self._name(func)
-        if named is None:
+        op = self._op(func)
+        if op is None:
             return
-        if named[0] == "_foreach_norm":
+        if op.name == "_foreach_norm":
             self._note_norms(args, kwargs, out)
             return
         outs = out if isinstance(out, (list, tuple)) else (out,)
         if not outs or not isinstance(outs[0], torch.Tensor):
             return
-        work = small_algebra.work(named[0], args, out) if named[0] in small_algebra.OPS else 0
-        if work is None and named[0] not in samples.RULES:
+        work = small_algebra.work(op.name, args, out) if op.is_algebra else 0
+        if work is None and op.name not in samples.RULES:
             self._note_success(func, outs)
             return
         fresh = []
         for index, tensor in enumerate(outs):
-            block = _block_without_recipe(tensor, whole=not named[1])
+            block = _block_without_recipe(tensor, whole=not op.for_reads)
             if block is not None:
                 fresh.append((index, tensor, block))
         if not fresh:
             return
-        for_reads = named[1] or outs[0].numel() > LIMIT or work is None
+        for_reads = op.for_reads or outs[0].numel() > LIMIT or work is None
         given = self._described(args, kwargs, for_reads=for_reads)
         if given is not None:
             seed = self._seed(counted=False)
             for index, tensor, block in fresh:
-                block.recipe = _Result(func, given, index, tensor)
-                block.recipe.seed = seed
-                block.recipe.work += work or 0
-                if torch.Tag.nondeterministic_seeded in func.tags:
-                    block.recipe.draws = block.recipe.made_up = True
+                block.recipe = recipe = _Result(func, given, index, tensor)
+                recipe.seed = seed
+                recipe.work += work or 0
+                if op.draws:
+                    recipe.draws = recipe.made_up = True
 
     def _note_success(self, func: Any, outs: Sequence[Any]) -> None:
         """A factorisation that is not worked out is taken to succeed: its `info` is 0."""
@@ -536,7 +526,7 @@ class Guesses:
         block = block_of(target) if isinstance(target, torch.Tensor) and target.is_meta else None
         if block is None or target is None:
             return
-        if func._schema.name.removeprefix("aten::") in _RESHAPES:
+        if self._is_reshape(func):
             return
         if not self._position.in_optimizer:
             self._origins.note(func, args, kwargs, target)
@@ -544,10 +534,10 @@ class Guesses:
             block.recipe = None
             return
         before, block.recipe = block.recipe, None
-        named = self._name(func)
-        if named is None:
+        op = self._op(func)
+        if op is None:
             return
-        name, for_reads = named
+        name, for_reads = op.name, op.for_reads
         large = target.numel() > LIMIT
         if large and (self._position.backward_depth or self._position.in_optimizer):
             return  # gradients and optimizer state: as good as made by a layer
@@ -575,10 +565,18 @@ class Guesses:
         if block.recipe is None and block.values is not None:
             block.recipe = _Known(block.values)
 
-    def _name(self, func: Any) -> tuple[str, bool] | None:
-        if id(func) not in self._names:
-            self._names[id(func)] = _name(func)
-        return self._names[id(func)]
+    def _op(self, func: Any) -> _Op | None:
+        try:
+            return self._ops[id(func)]
+        except KeyError:
+            op = self._ops[id(func)] = _op_with_recipe(func)
+            return op
+
+    def _is_reshape(self, func: Any) -> bool:
+        known = self._reshapes.get(id(func))
+        if known is None:
+            known = self._reshapes[id(func)] = func._schema.name.removeprefix("aten::") in _RESHAPES
+        return known
 
     def _described(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, for_reads: bool) -> _Ingredients | None:
         self._for_reads = for_reads
@@ -694,17 +692,30 @@ class Guesses:
             return view.read()
 
 
-def _name(func: Any) -> tuple[str, bool] | None:
-    """The op's name if it has a recipe, and whether that serves reads alone."""
+class _Op(NamedTuple):
+    """An op that has a recipe, by its name without namespace."""
+
+    name: str
+    for_reads: bool
+    """The recipe serves reads alone."""
+    is_algebra: bool
+    """It is worked out where it costs little."""
+    draws: bool
+    """It draws random numbers."""
+
+
+def _op_with_recipe(func: Any) -> _Op | None:
     name = func._schema.name
     plain = name.removeprefix("aten::")
     if not name.startswith("aten::"):
         return None
     if plain in _SIMPLE or plain.removesuffix("_") in _SIMPLE or plain in small_algebra.OPS:
-        return plain, False
-    if plain == "_foreach_norm" or plain in _RANDOM_WRITES or samples.has_rule(func, plain):
-        return plain, True
-    return None
+        for_reads = False
+    elif plain == "_foreach_norm" or plain in _RANDOM_WRITES or samples.has_rule(func, plain):
+        for_reads = True
+    else:
+        return None
+    return _Op(plain, for_reads, plain in small_algebra.OPS, torch.Tag.nondeterministic_seeded in func.tags)
 
 
 def _can_be_worked_out(tensor: torch.Tensor, block: Block) -> bool:

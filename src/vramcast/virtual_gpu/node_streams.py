@@ -19,11 +19,8 @@ class NodeStreams:
         self._numbers = [-1]
         self._streams = [0]
         self._node = -1
-
-    @property
-    def several(self) -> bool:
+        self.several = False
         """Whether the program has used more than one stream."""
-        return len(self._numbers) > 1
 
     def changed(self, stream: int) -> None:
         """The program makes `stream` the current one, outside a backward pass."""
@@ -33,6 +30,7 @@ class NodeStreams:
         elif self._streams[-1] != stream:
             self._numbers.append(number)
             self._streams.append(stream)
+            self.several = True
 
     def entered(self, node: Any) -> int | None:
         """The stream of a node that runs now; None where it is the one that was asked about before, in which the

@@ -8,7 +8,8 @@ unknown (weights, activations) is unknown, and stays so.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +28,8 @@ LIMIT_FLOAT = 1 << 14
 _CPU = torch.device("cpu")
 _WITHOUT_CONTENT = {"empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"}
 _LIMIT_WITHOUT_CONTENT = 4096
+_ONE_THREAD = 1 << 13
+"""Most elements that torch works on without asking whether more threads would help."""
 _OVERWRITES = {"aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_"}
 
 
@@ -105,7 +108,7 @@ def propagate(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict
     if real is None:
         return
     try:
-        with _drawing(mode, func, outs[0]):
+        with _drawing(mode, func, outs[0]), _threads_for(outs, args):
             content = func(*real[0], **real[1])
     except (RuntimeError, NotImplementedError, TypeError):
         return
@@ -130,7 +133,7 @@ def update_in_place(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
         return
     if block.values is None:
         whole = target.numel() * target.element_size() == block.nbytes
-        if not (func._schema.name in _OVERWRITES and whole and small(target) and len(args) > 1):
+        if not (whole and len(args) > 1 and small(target) and func._schema.name in _OVERWRITES):
             return
         if not all(not a.is_meta or known_values(a) is not None for a in args[1:] if isinstance(a, torch.Tensor)):
             return
@@ -144,7 +147,7 @@ def update_in_place(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
         block.values, block.recipe = block.values.clone(), None
         real = real_arguments(args, kwargs)
     try:
-        with _drawing(mode, func, target):
+        with _drawing(mode, func, target), _threads_for(args):
             func(*real[0], **real[1])  # type: ignore[index]
     except (RuntimeError, NotImplementedError, TypeError):
         block.values = None
@@ -153,6 +156,26 @@ def update_in_place(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
 def _drawing(mode: DispatchMode, func: Any, tensor: torch.Tensor) -> AbstractContextManager[None]:
     """Random numbers of the card are none of the host's."""
     return mode.machine.card_draws.drawing() if draws(func) and is_virtual_gpu(tensor) else nullcontext()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For tensors so small that threads would wait for each other longer than they work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _threads_for(*groups: Sequence[Any]) -> AbstractContextManager[None]:
+    """One thread where torch would start more of them: what is carried here is small all the same."""
+    for group in groups:
+        for value in group:
+            if isinstance(value, torch.Tensor) and value.numel() > _ONE_THREAD:
+                return one_thread()
+    return nullcontext()
 
 
 def update_outs(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: list[str]) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from vramcast.virtual_gpu import reads, values
-from vramcast.virtual_gpu.guesses import one_thread
 from vramcast.virtual_gpu.kernels.registry import Call, kernel
 from vramcast.virtual_gpu.storages import known_values
+from vramcast.virtual_gpu.values import one_thread
 from vramcast.virtual_gpu.workspaces.sorting import sort_steps
 
 GUESSED = "as many as random activations give"
@@ -113,7 +113,7 @@ def masked_select(call: Call) -> Any:
 def index(call: Call) -> Any:
     tensor, indices = call.args
     expanded = expand_masks(call, indices)
-    out = call.func(tensor, expanded)
+    out = call.mode.calls.run(call.func, (tensor, expanded), call.kwargs)
     call.mode.adopt(out, call.device)
     values.propagate(call.mode, call.func, (tensor, expanded), call.kwargs, out)
     return out
