@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -191,5 +192,5 @@ def _message(error: str) -> str:
 
 def without_folders(text: str | None) -> str:
     """Paths as the repository or the package has them: where they lie on this machine is nobody's concern."""
-    own = re.escape(str(cache_folder()))
-    return re.sub(rf"{own}/work/[^/\s]+/root/|\S*/site-packages/|{own}/", "", text or "")
+    own, temporary = re.escape(str(cache_folder())), re.escape(tempfile.gettempdir())
+    return re.sub(rf"{own}/work/[^/\s]+/root/|\S*/site-packages/|{own}/|{temporary}/", "", text or "")

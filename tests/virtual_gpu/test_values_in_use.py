@@ -152,6 +152,18 @@ def test_a_loop_whose_rounds_are_not_known_is_noted(gpu: VirtualGpu) -> None:
     assert notes == {"read as a Python number: assumed True; how often the loop runs depends on it"}
 
 
+def test_a_number_that_may_become_a_size_is_noted(gpu: VirtualGpu) -> None:
+    """As a learned attention span does; a loss that is rounded to be printed does not."""
+    span = nn.Linear(8192, 4).cuda()(torch.randn(1, 8192).cuda()).sigmoid().mean()
+    length = math.ceil(span.item() * 100)
+    int(span * 100)
+    round(span.item(), 4)
+    assert 0 < length <= 100
+    notes = [note.text for note in gpu.trace().notes if note.topic == "unknown value"]
+    told = ["sizes may depend on it" in text for text in notes]
+    assert told == [True, True, False]
+
+
 def test_an_adaptive_step_is_accepted(gpu: VirtualGpu) -> None:
     """Heun against Euler, as solvers of differential equations choose their step."""
     field = nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 512)).cuda()

@@ -251,6 +251,17 @@ def test_the_largest_workspace_that_benchmarking_tries() -> None:
 @pytest.mark.skipif(
     getattr(open_cudnn(), "version", 0) // 100 != RECORDED_CUDNN, reason="measured with another version of cuDNN"
 )
+def test_the_plan_that_is_taken_to_be_fastest() -> None:
+    """The workspace of the plan that an H200 ran fastest, of convolutions of the zoo's scripts."""
+    kept = [(benchmark(problem, H200).by_speed_bytes[0], size) for problem, size in _measured("fastest_h200.csv")]
+    assert len(kept) == 203
+    assert sum(abs(predicted - measured) <= 2 << 20 for predicted, measured in kept) >= 188
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    getattr(open_cudnn(), "version", 0) // 100 != RECORDED_CUDNN, reason="measured with another version of cuDNN"
+)
 def test_the_plans_of_an_h200() -> None:
     """Every plan that cuDNN listed on the card for convolutions of the zoo's scripts, random layers and a grid of
     sizes: strided, dilated, grouped, transposed, of one to three dimensions."""

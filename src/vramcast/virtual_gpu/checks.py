@@ -27,6 +27,9 @@ _PLUMBING = tuple(
 _TESTS = ("POP_JUMP", "JUMP_IF", "TO_BOOL", "UNARY_NOT")
 """Instructions that ask for the truth of the value computed before."""
 
+_ROUNDING = frozenset({"int", "round", "ceil", "floor", "range"})
+"""Functions of one argument that make a whole number of it."""
+
 Place = tuple[int, int, int, int]
 """First line, last line, first column and last column of an expression, as code objects have them."""
 
@@ -56,6 +59,25 @@ def _decides_rounds(filename: str, line: int) -> bool:
     tree = _tree(filename)
     loops = (node.test for node in ast.walk(tree) if isinstance(node, ast.While)) if tree is not None else ()
     return any(test.lineno <= line <= (test.end_lineno or test.lineno) for test in loops)
+
+
+def is_rounded() -> bool:
+    """Whether the number that the program reads now becomes a whole one in the same expression, as sizes do."""
+    frame = _reader()
+    return frame is not None and _is_rounded(frame.f_code, frame.f_lasti // 2)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_rounded(code: CodeType, instruction: int) -> bool:
+    place = next(itertools.islice(code.co_positions(), instruction, None), None)
+    tree = _tree(code.co_filename)
+    if place is None or None in place or tree is None:
+        return False
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) == 1)
+    return any(
+        getattr(node.func, "attr", getattr(node.func, "id", None)) in _ROUNDING and _covers(_place(node), place)  # type: ignore[arg-type]
+        for node in calls
+    )
 
 
 @functools.lru_cache(maxsize=4096)

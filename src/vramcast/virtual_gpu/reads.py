@@ -49,6 +49,8 @@ def read(machine: Machine, tensor: torch.Tensor, what: str) -> torch.Tensor:
     if given is None and content.dtype == torch.bool and content.numel() == 1:
         answer, assumed = truth(machine, bool(content.item()))
         content = torch.full(content.shape, answer)
+    elif content.numel() == 1 and checks.is_rounded():
+        assumed += "; it is made a whole number, and sizes may depend on it"
     machine.note_unknown_read(what, assumed)
     return content
 
