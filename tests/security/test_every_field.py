@@ -69,6 +69,8 @@ def _sections(annotation: Any, name: str) -> Iterator[tuple[str, type[BaseModel]
 
 
 FIELDS = tuple(dict.fromkeys(fields(Job)))
+SHARE = int(os.environ.get("VRAMCAST_HOSTILE_SHARE", "120"))
+"""One value in this many is tried in each key of the readers and of a model's config; 1 tries them all, in hours."""
 FREE = ("config", "arguments", "options")
 """Fields that hold any keys."""
 
@@ -231,7 +233,7 @@ def test_no_key_of_a_models_config_does(attack: Attack) -> None:
     folder = attack.hostile.root / "model"
     file = folder / "config.json"
     for i, key in enumerate((*CONFIG, *LOADING)):
-        for value in some(attack.hostile.values(), i, 40):
+        for value in some(attack.hostile.values(), i, SHARE):
             file.write_text(json.dumps({**CONFIG, key: value}))
             attack(folder)
 
@@ -288,7 +290,7 @@ def test_no_key_of_a_reader_does(attack: Attack, name: str) -> None:
     file = attack.hostile.root / name
     model = ("--model", "model")
     for i, key in enumerate(_leaves(data)):
-        for value in some(attack.hostile.values(), i, 40):
+        for value in some(attack.hostile.values(), i, SHARE):
             file.write_text(json.dumps(put(data, key, value)))
             attack(file, *(() if name.startswith(("kair", "lightning", "diffsr")) else model))
 
