@@ -190,6 +190,18 @@ class _Gpt(nn.Module):
         return self.head(self.norm(x))
 
 
+def _step_in_backward(model: nn.Module, optimizer: str) -> None:
+    """Each parameter has an optimizer of its own, which steps as soon as its gradient is there."""
+    by_parameter = {p: make_optimizer(optimizer, [p]) for p in model.parameters()}
+
+    def update(parameter: torch.Tensor) -> None:
+        by_parameter[parameter].step()
+        by_parameter[parameter].zero_grad()
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(update)
+
+
 def gpt(
     *, batch: int = 8, length: int = 256, width: int = 384, layers: int = 6, heads: int = 6, words: int = 8192,
     precision: str = "bf16", optimizer: str = "adamw", in_backward: bool = False, clip: bool = True,
@@ -199,14 +211,7 @@ def gpt(
     model = _Gpt(words, width, layers, heads, length).cuda()
     ids = torch.randint(0, words, (batch, length + 1))
     if in_backward:
-        by_parameter = {p: make_optimizer(optimizer, [p]) for p in model.parameters()}
-
-        def update(parameter: torch.Tensor) -> None:
-            by_parameter[parameter].step()
-            by_parameter[parameter].zero_grad()
-
-        for p in model.parameters():
-            p.register_post_accumulate_grad_hook(update)
+        _step_in_backward(model, optimizer)
     else:
         chosen = make_optimizer(optimizer, model.parameters())
 
@@ -309,14 +314,7 @@ def torchvision_net(
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
     if in_backward:
-        by_parameter = {p: make_optimizer(optimizer, [p]) for p in model.parameters()}
-
-        def update(parameter: torch.Tensor) -> None:
-            by_parameter[parameter].step()
-            by_parameter[parameter].zero_grad()
-
-        for p in model.parameters():
-            p.register_post_accumulate_grad_hook(update)
+        _step_in_backward(model, optimizer)
     else:
         chosen = make_optimizer(optimizer, model.parameters())
     images, labels = torch.randn(batch, 3, size, size), torch.randint(0, 100, (batch,))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.zoo.manifest import Script
-from lab.zoo.workplace import SOURCE, Workplace, cache_folder, workplace
+from lab.zoo.workplace import SOURCE, WORK, Workplace, cache_folder, workplace
 
 GIB = 1 << 30
 ROOT = SOURCE.parent
@@ -193,4 +193,4 @@ def _message(error: str) -> str:
 def without_folders(text: str | None) -> str:
     """Paths as the repository or the package has them: where they lie on this machine is nobody's concern."""
     own, temporary = re.escape(str(cache_folder())), re.escape(tempfile.gettempdir())
-    return re.sub(rf"{own}/work/[^/\s]+/root/|\S*/site-packages/|{own}/|{temporary}/", "", text or "")
+    return re.sub(rf"{own}/{WORK}/[^/\s]+/root/|\S*/site-packages/|{own}/|{temporary}/", "", text or "")

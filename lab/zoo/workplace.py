@@ -31,6 +31,10 @@ class Workplace:
     environment: dict[str, str]
 
 
+WORK = "work"
+"""The folder below the cache in which scripts run, each in its own."""
+
+
 def cache_folder() -> Path:
     """Where scripts and data are kept, outside the repository."""
     return Path(os.environ.get("VRAMCAST_ZOO") or Path.home() / ".cache" / "vramcast-zoo").resolve()
@@ -88,7 +92,7 @@ def missing_packages(script: Script) -> list[str]:
 
 def prepare(script: Script) -> None:
     """Make the script's folder anew, so that nothing of an earlier run is left in it, and generate its data."""
-    place = cache_folder() / "work" / script.name
+    place = cache_folder() / WORK / script.name
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(checkout(script.repository), place / "root", symlinks=True)
     for name in ("data", "home"):
@@ -100,7 +104,7 @@ def prepare(script: Script) -> None:
 
 def workplace(script: Script) -> Workplace:
     """How the script is run, once its folder is prepared."""
-    place = cache_folder() / "work" / script.name
+    place = cache_folder() / WORK / script.name
     path = place / "root" / script.path
     patches = [name for name in script.stand_ins if name in PATCHES]
     stand_ins = [str(STAND_INS / name) for name in script.stand_ins if name not in PATCHES]

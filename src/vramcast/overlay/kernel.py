@@ -243,7 +243,7 @@ class _Builder:
     def _overlaid(self, place: str) -> bool:
         """Lay an overlay over a folder; false where the kernel refuses because of mounts below it."""
         number = len(self._overlay.layers)
-        upper, work = f"{self._place}/upper/{number}", f"{self._place}/work/{number}"
+        upper, work = (f"{self._place}/{kind}/{number}" for kind in ("upper", "work"))
         info = os.stat(place)
         for folder in (upper, work):
             os.makedirs(folder, exist_ok=True)
