@@ -41,7 +41,7 @@ test: ## Lint, type-check, run every test, and the quick ones with other torches
 AGAIN := -q --last-failed --last-failed-no-failures none -m "not accuracy"
 
 # Left out: what does not depend on torch.
-QUICK := -q -n 2 -m "not accuracy and not slow" $(addprefix --ignore=tests/,corpus diagnosis gpus watch zoo)
+QUICK := -q -n 2 -m "not accuracy and not slow" $(addprefix --ignore=tests/,features/diagnose features/watch gpus lab)
 
 .PHONY: lint
 lint: $(TEST_READY) ## ruff and mypy, no changes
@@ -73,7 +73,7 @@ job-docs: $(TEST_READY) ## Rewrite vramcast.schema.json and the fields in docs/j
 
 .PHONY: golden
 golden: $(TEST_READY) ## Rewrite the golden outputs in tests/golden after a change that was meant
-	$(BIN)/python -m pytest -q tests/test_report.py tests/test_cli.py tests/jobs/test_commands.py tests/verbs tests/advice tests/watch tests/diagnosis --overwrite-golden
+	$(BIN)/python -m pytest -q tests/test_report.py tests/test_cli.py tests/jobs/test_commands.py tests/features/verbs tests/features/advise tests/features/watch tests/features/diagnose --overwrite-golden
 
 .PHONY: clean
 clean: ## Remove the environments and everything generated

@@ -51,7 +51,7 @@ def by_mem_tracker(workload: Measured) -> int:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    from vramcast.factories import load_factory
+    from vramcast.base.factories import load_factory
 
     optimizers: list[torch.optim.Optimizer] = []
     made = torch.optim.Optimizer.__init__
@@ -155,7 +155,7 @@ def llama_70b_checkpointed() -> int:
     import torch
     import transformers
 
-    from vramcast.virtual_gpu import virtual_gpu
+    from vramcast.card.device.context import virtual_gpu
 
     config = transformers.LlamaConfig(
         num_hidden_layers=80, hidden_size=8192, num_attention_heads=64, num_key_value_heads=8,
@@ -173,7 +173,7 @@ def llama_7b_on_the_cpu_first() -> int:
     """32 layers, 4096 wide, fp32, built as a script would: on the CPU, then moved."""
     import transformers
 
-    from vramcast.virtual_gpu import virtual_gpu
+    from vramcast.card.device.context import virtual_gpu
 
     config = transformers.LlamaConfig(
         num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, intermediate_size=11008, vocab_size=32000,

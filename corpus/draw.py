@@ -182,8 +182,8 @@ def predicted_gib(entry: Drawn) -> float | None:
 
 
 def _predict(entry: Drawn) -> float | None:
-    from vramcast.factories import load_factory
-    from vramcast.virtual_gpu import virtual_gpu
+    from vramcast.base.factories import load_factory
+    from vramcast.card.device.context import virtual_gpu
 
     try:
         with contextlib.redirect_stdout(sys.stderr), virtual_gpu("h200") as gpu:

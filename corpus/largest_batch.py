@@ -79,7 +79,7 @@ def predict(names: Iterable[str], path: Path, jobs: int) -> int:
     workloads = {workload.name: workload for workload in load_corpus()}
     chosen = [workloads[name] for name in names if not workloads[name].missing]
     preload(chosen)
-    for module in ("torch._dynamo", "vramcast.jobs.tracing", "vramcast.jobs.prudence", "vramcast.jobs.validation"):
+    for module in ("torch._dynamo", "vramcast.prediction.tracing", "corpus.steadier_batch", "vramcast.jobs.validation"):
         __import__(module)
     pairs = load_pairs(path) if path.exists() else []
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,10 +95,10 @@ def predict(names: Iterable[str], path: Path, jobs: int) -> int:
 
 
 def _predict_one(workload: Workload) -> list[Pair]:
+    from corpus.steadier_batch import advised
     from vramcast.gpus import find_gpu
-    from vramcast.jobs.prudence import advised
-    from vramcast.jobs.scaling import Batches
     from vramcast.jobs.validation import make_job
+    from vramcast.prediction.scaling import Batches
 
     arguments = {key: value for key, value in workload.args.items() if key != "batch"}
     job = make_job(
@@ -241,7 +241,7 @@ def trial(task: tuple[Workload, int, int, int]) -> dict[str, Any]:
     """(workload, batch, limit in bytes, steps). Runs in a process of its own."""
     import torch
 
-    from vramcast.factories import load_factory
+    from vramcast.base.factories import load_factory
 
     workload, batch, limit_bytes, steps = task
     total_bytes = torch.cuda.mem_get_info()[1]

@@ -44,7 +44,7 @@ def record(run: Run, workload: Workload, path: Path) -> str:
 
     from vramcast.allocator.history import HistoryHeader, from_trace, save_history
     from vramcast.allocator.replay import COMPARED_STATS
-    from vramcast.factories import load_factory
+    from vramcast.base.factories import load_factory
 
     total_bytes = torch.cuda.mem_get_info()[1]
     fraction = run.limit_gb * GB / total_bytes

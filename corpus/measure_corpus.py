@@ -81,7 +81,7 @@ def preload(workloads: list[Workload]) -> None:
                 _import_quietly(name)
             importlib.import_module(module)
         for name in ("real_run", "op_record", "event_record"):
-            importlib.import_module(f"vramcast.measure.{name}")
+            importlib.import_module(f"vramcast.features.measure.{name}")
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def run_workload(workload: Workload, mode: str, parts: Path, threads: int, steps
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
 
-    from vramcast.factories import check_arguments, load_factory
+    from vramcast.base.factories import check_arguments, load_factory
 
     torch.set_num_threads(threads)
     result: dict[str, Any] = {
@@ -177,7 +177,7 @@ def run_workload(workload: Workload, mode: str, parts: Path, threads: int, steps
         factory = load_factory(workload.factory)
         check_arguments(factory, workload.args)
         if mode == "ops":
-            from vramcast.measure.op_record import compress_atlas, record_ops
+            from vramcast.features.measure.op_record import compress_atlas, record_ops
 
             atlas = {"name": workload.name, "factory": workload.factory, "args": workload.args}
             atlas |= record_ops(factory, workload.args, steps=steps or 2)
@@ -186,7 +186,7 @@ def run_workload(workload: Workload, mode: str, parts: Path, threads: int, steps
             result |= {k: atlas[k] for k in ("consistent", "peak_allocated_bytes", "peak_reserved_bytes")}
             result |= {"rows": len(atlas["rows"]), "calls": [len(s) for s in atlas["steps"]], "gz_bytes": len(data)}
         elif mode == "events":
-            from vramcast.measure.event_record import record_events
+            from vramcast.features.measure.event_record import record_events
 
             record = {"name": workload.name, "factory": workload.factory, "args": workload.args}
             record |= record_events(factory, workload.args, steps=steps or 3)
@@ -195,13 +195,13 @@ def run_workload(workload: Workload, mode: str, parts: Path, threads: int, steps
             result |= {k: record[k] for k in ("consistent", "peak_allocated_bytes", "peak_reserved_bytes")}
             result |= {"events": len(record["events"]), "gz_bytes": len(data)}
         else:
-            from vramcast.measure.real_run import measure_factory
+            from vramcast.features.measure.real_run import measure_factory
 
             timing = mode in ("time", "op-times")
             profiled: dict[str, Any] = {}
 
             def then(step: Any, watcher: Any) -> None:
-                from vramcast.measure.op_times import record_op_times
+                from vramcast.features.measure.op_times import record_op_times
 
                 profiled.update(record_op_times(step, watcher))
 

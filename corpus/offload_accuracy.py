@@ -56,8 +56,8 @@ def compared(record: dict[str, Any], known: dict[str, dict[str, Any]]) -> Row:
     """Runs on a virtual card in this process."""
     import torch
 
-    from vramcast.factories import load_factory
-    from vramcast.virtual_gpu import virtual_gpu
+    from vramcast.base.factories import load_factory
+    from vramcast.card.device.context import virtual_gpu
 
     with virtual_gpu("h200") as gpu:
         torch.manual_seed(record["seed"])

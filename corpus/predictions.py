@@ -120,8 +120,8 @@ def run_virtually(workload: Measured, steps: int = STEPS) -> Any:
     """The prediction for a workload; runs in this process."""
     import torch
 
-    from vramcast.factories import load_factory
-    from vramcast.virtual_gpu import virtual_gpu
+    from vramcast.base.factories import load_factory
+    from vramcast.card.device.context import virtual_gpu
 
     factory = load_factory(workload.factory)
     with virtual_gpu(workload.gpu, allocator_conf=workload.allocator_conf) as gpu:
@@ -146,7 +146,7 @@ def import_heavy(workloads: Iterable[Measured]) -> None:
     import importlib
 
     preload([w for w in load_everything() if w.factory in {measured.factory for measured in workloads}])
-    for name in ("torch._dynamo", "vramcast.virtual_gpu", "vramcast.memory", "vramcast.factories"):
+    for name in ("torch._dynamo", "vramcast.card", "vramcast.memory", "vramcast.base.factories"):
         importlib.import_module(name)
 
 

@@ -58,10 +58,10 @@ def measure(workload: Workload, lock: Path, *, ops: bool = False) -> dict[str, A
     """Runs in a process of its own."""
     import torch
 
-    from vramcast.factories import load_factory
-    from vramcast.measure import host_speed
-    from vramcast.measure.driver_state import environment
-    from vramcast.measure.host_benchmark import dispatch_seconds
+    from vramcast.base.factories import load_factory
+    from vramcast.features.measure import host_speed
+    from vramcast.features.measure.driver_state import environment
+    from vramcast.features.measure.host_benchmark import dispatch_seconds
 
     torch.manual_seed(0)
     torch.cuda.init()
@@ -112,8 +112,8 @@ def measure(workload: Workload, lock: Path, *, ops: bool = False) -> dict[str, A
 
 
 def _ops(step: Any) -> dict[str, Any]:
-    from vramcast.measure.op_times import record_op_times
-    from vramcast.measure.phases import PhaseWatcher
+    from vramcast.features.measure.op_times import record_op_times
+    from vramcast.features.measure.phases import PhaseWatcher
 
     watcher = PhaseWatcher(lambda phase: None)
     with watcher.watching():

@@ -17,9 +17,9 @@ from typing import Any
 
 from corpus.measure_corpus import FREE_RUNNING_STEPS
 from corpus.recorded import Recorded, identity
+from vramcast.features.measure.host_speed import slowdown
 from vramcast.gpus import GpuSpec, find_gpu
-from vramcast.measure.host_speed import slowdown
-from vramcast.memory.longer import lengthened
+from vramcast.memory.lengthening import lengthened
 from vramcast.memory.replay import replay
 from vramcast.timing import predict_step
 from vramcast.timing.costs import CostModel

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
+from vramcast.base.units import GIB, MIB
 from vramcast.gpus import find_gpu
 from vramcast.trace import StepTrace, TraceBuilder
 from vramcast.trace.builder import KIND_ID
-from vramcast.units import GIB, MIB
 
 TORCH = "2.11.0+cu130"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from vramcast.assumptions import parse_assumption
+from vramcast.base.assumptions import parse_assumption
 from vramcast.errors import UsageError
 
 

@@ -15,12 +15,12 @@ import pytest
 from tests.samples import transformer
 from tests.test_results import measurement
 from vramcast import __version__
+from vramcast.base.units import GIB
 from vramcast.cli import main as cli
 from vramcast.cli.main import main, make_parser
 from vramcast.errors import CannotPredict
 from vramcast.gpus import find_gpu
 from vramcast.memory import Prediction, predict
-from vramcast.units import GIB
 
 Golden = Callable[[str, str], None]
 
@@ -272,10 +272,10 @@ class FakeRunner:
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
     fake = FakeRunner(predict(transformer()))
-    module = ModuleType("vramcast.virtual_gpu.runner")
+    module = ModuleType("vramcast.scripts.runner")
     module.run_script = fake.run_script  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "vramcast.virtual_gpu", ModuleType("vramcast.virtual_gpu"))
-    monkeypatch.setitem(sys.modules, "vramcast.virtual_gpu.runner", module)
+    monkeypatch.setitem(sys.modules, "vramcast.card", ModuleType("vramcast.card"))
+    monkeypatch.setitem(sys.modules, "vramcast.scripts.runner", module)
     return fake
 
 

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from tests.samples import transformer
+from vramcast.base.input_files import open_input, parse_json, read_bytes, read_text, read_unpacked
+from vramcast.base.plain_text import printable
 from vramcast.cli.main import main
 from vramcast.errors import UsageError
-from vramcast.input_files import open_input, parse_json, read_bytes, read_text, read_unpacked
-from vramcast.plain_text import printable
 from vramcast.report.console import emit
 from vramcast.trace import StepTrace
 from vramcast.trace.schema import TraceError

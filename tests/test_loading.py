@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from vramcast.features.measure.loading import Loading, seconds_per_batch, time_loader
+from vramcast.features.measure.phases import PhaseWatcher
 from vramcast.jobs.validation import make_job
-from vramcast.measure.loading import Loading, seconds_per_batch, time_loader
-from vramcast.measure.phases import PhaseWatcher
 from vramcast.report.measurement import loading_lines
 
 

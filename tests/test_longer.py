@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.samples import build, transformer
+from vramcast.base.units import MIB
 from vramcast.memory import predict, replay
-from vramcast.memory.longer import SETTLED_STEPS, lengthened
+from vramcast.memory.lengthening import SETTLED_STEPS, lengthened
 from vramcast.trace import StepTrace, TraceBuilder
-from vramcast.units import MIB
 
 
 def loop(steps: int, *, optimizers: int = 1, varying: bool = False) -> StepTrace:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vramcast.measure.script_steps import ScriptEnded, ScriptSteps
+from vramcast.features.measure.script_steps import ScriptEnded, ScriptSteps
 
 SCRIPT = """
 import sys, signal, threading
@@ -149,7 +149,7 @@ if __name__ == "__main__":
 def test_modules_in_the_workers_of_a_loader_do_not_stop_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WITH_WORKERS)
     program = (
-        "from vramcast.measure.script_steps import ScriptSteps\n"
+        "from vramcast.features.measure.script_steps import ScriptSteps\n"
         "steps = ScriptSteps('train.py', [])\n"
         "def measurement():\n"
         "    step = steps.start()\n"

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.samples import build, random_trace, transformer
+from vramcast.base.units import GIB, MIB
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.gpus import find_gpu
 from vramcast.memory import ModuleNode, Replay, account, predict, replay
 from vramcast.memory.account import CONTEXT, FRAGMENTATION, ROUNDING
 from vramcast.memory.module_peaks import forward_peaks
 from vramcast.trace import KINDS, StepTrace, TraceBuilder
-from vramcast.units import GIB, MIB
 
 seeds = st.integers(min_value=0, max_value=10**6)
 confs = st.sampled_from(["", "expandable_segments:True", "max_split_size_mb:64", "roundup_power2_divisions:4"])

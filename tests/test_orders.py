@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.virtual_gpu.scripts import runner
+from tests.card.scripts import runner
 from vramcast.memory.orders import _reordered, _steps, worst_order
 from vramcast.memory.replay import replay
 from vramcast.trace import StepTrace

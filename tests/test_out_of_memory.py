@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from vramcast.allocator import CachingAllocator, OutOfMemory
+from vramcast.base.units import GIB, MIB
 from vramcast.gpus import find_gpu
 from vramcast.memory.out_of_memory import describe
 from vramcast.trace import TraceBuilder
 from vramcast.trace.builder import KIND_ID
-from vramcast.units import GIB, MIB
 
 
 def test_message_reads_like_torch_and_says_what_was_alive() -> None:

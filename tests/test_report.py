@@ -12,10 +12,11 @@ from rich.console import Console
 
 from tests.samples import transformer
 from tests.test_results import measurement
+from vramcast.base.units import GIB, MIB
+from vramcast.features.compare.results import measured_result, result_of_prediction
+from vramcast.features.compare.side_by_side import compare
 from vramcast.gpus import find_gpu
 from vramcast.memory import Prediction, predict
-from vramcast.memory.compare import compare
-from vramcast.memory.results import measured_result, result_of_prediction
 from vramcast.report.cards import print_card, print_cards
 from vramcast.report.comparison import print_comparison
 from vramcast.report.console import emit
@@ -24,7 +25,6 @@ from vramcast.report.module_rows import module_rows
 from vramcast.report.terminal import print_account, print_every_module, print_prediction
 from vramcast.report.wording import verdict, with_article
 from vramcast.trace import Note
-from vramcast.units import GIB, MIB
 
 Golden = Callable[[str, str], None]
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.samples import transformer
+from vramcast.base.units import GIB, MIB
 from vramcast.errors import UsageError
+from vramcast.features.compare.results import load_result
+from vramcast.features.compare.side_by_side import BYTES, SECONDS, Comparison, compare
 from vramcast.memory import predict
-from vramcast.memory.compare import BYTES, SECONDS, Comparison, compare
-from vramcast.memory.results import load_result
 from vramcast.report.documents import comparison_document, prediction_document
-from vramcast.units import GIB, MIB
 
 
 def measurement(scale: float = 1.0) -> dict[str, Any]:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from vramcast.base.units import GIB, MIB, format_gib, format_size, parse_bytes
 from vramcast.errors import UsageError
-from vramcast.units import GIB, MIB, format_gib, format_size, parse_bytes
 
 
 @pytest.mark.parametrize(

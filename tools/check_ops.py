@@ -28,9 +28,9 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import vramcast
+from vramcast.card.device.context import VirtualGpu
+from vramcast.card.dispatch.storages import ATTRIBUTE, GPU, sparse_parts
 from vramcast.errors import CannotPredict
-from vramcast.virtual_gpu.context import VirtualGpu
-from vramcast.virtual_gpu.storages import ATTRIBUTE, GPU, sparse_parts
 
 DTYPES = (torch.float32, torch.complex64, torch.int64, torch.bool, torch.bfloat16)
 SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)

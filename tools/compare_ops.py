@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from vramcast.factories import load_factory
+from vramcast.base.factories import load_factory
+from vramcast.card.device.context import virtual_gpu
+from vramcast.card.dispatch.modes import DispatchMode
 from vramcast.trace.arguments import describe_arguments
 from vramcast.trace.builder import _CODE_BITS, _CODE_MASK, _ROW
-from vramcast.virtual_gpu import virtual_gpu
-from vramcast.virtual_gpu.dispatch import DispatchMode
 
 Row = tuple[str, str, tuple[int, ...]]
 

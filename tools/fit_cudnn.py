@@ -1,4 +1,4 @@
-"""Fit the forests of virtual_gpu/workspaces/cudnn_fit.bin to answers of cuDNN's heuristics (needs scikit-learn).
+"""Fit the forests of card/libraries/cudnn_fit.bin to answers of cuDNN's heuristics (needs scikit-learn).
 
     python tools/fit_cudnn.py --out FILE sm_90=answers.pickle …
 
@@ -23,19 +23,19 @@ import numpy as np
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "vramcast"
-for name in ("vramcast", "vramcast.virtual_gpu", "vramcast.virtual_gpu.workspaces"):  # without importing torch
+for name in ("vramcast", "vramcast.card", "vramcast.card.libraries"):  # without importing torch
     module = types.ModuleType(name)
     module.__path__ = [str(SOURCE.joinpath(*name.split(".")[1:]))]
     sys.modules.setdefault(name, module)
 
-from vramcast.virtual_gpu.workspaces.cudnn_fit import (  # noqa: E402
+from vramcast.card.libraries.cudnn_fit import (  # noqa: E402
     PARTIALS_FLOOR_BYTES,
     Recipe,
     copies_bytes,
     features,
     group_name,
 )
-from vramcast.virtual_gpu.workspaces.problem import ConvolutionProblem  # noqa: E402
+from vramcast.card.libraries.problem import ConvolutionProblem  # noqa: E402
 
 Answer = tuple[ConvolutionProblem, int, int]
 RECIPES = [Recipe(x, w, y, 0) for x in (0, 1, 2, 3) for w in (0, 1, 2, 3) for y in (0, 1, 2)]

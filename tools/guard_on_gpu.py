@@ -270,7 +270,7 @@ def case_overhead(args: argparse.Namespace) -> dict[str, Any]:
     import torch
     from transformers import GPT2LMHeadModel
 
-    from vramcast.guard.watch import Watch
+    from vramcast.features.guard.watch import Watch
 
     found: dict[str, Any] = {}
     cases = {"small batch (host-bound)": (1, 64, 20, 60), "larger batch": (8, 1024, 8, 24)}

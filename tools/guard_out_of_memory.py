@@ -36,7 +36,7 @@ def out_of_memory(out: Path, batch: int, layers: int, phase: str, *, virtual: bo
     import torch
 
     import vramcast
-    from vramcast.guard.watch import Watch
+    from vramcast.features.guard.watch import Watch
     from vramcast.memory import predict
 
     arguments = {"batch": batch, "layers": layers}

@@ -45,7 +45,7 @@ def predict_row(row: Row) -> dict[str, Any]:
 
 
 def _run(recipe: Any, row: Row, limit_bytes: int | None) -> tuple[int, Any]:
-    from vramcast.virtual_gpu import virtual_gpu
+    from vramcast.card.device.context import virtual_gpu
 
     torch.manual_seed(0)
     with virtual_gpu(row.gpu, allocator_conf="", limit_bytes=limit_bytes) as gpu:
@@ -84,7 +84,7 @@ def stated_parameters(row: Row) -> int | None:
 
 def preload() -> None:
     """What every child would import, once."""
-    for name in ("torch._dynamo", "vramcast.virtual_gpu", "vramcast.memory"):
+    for name in ("torch._dynamo", "vramcast.card", "vramcast.memory"):
         importlib.import_module(name)
     for source in FILES:
         importlib.import_module(f"corpus.external.recipes.{source}")

@@ -1,6 +1,7 @@
 """Run a script on the GPU of this machine and print what the allocator counted: `on_card.py SCRIPT [HISTORY]`.
 
-With a second argument the allocator's events are kept there too (`vramcast.measure.event_record.compact_events`).
+With a second argument the allocator's events are kept there too
+(`vramcast.features.measure.event_record.compact_events`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def _record(failed: str | None) -> dict[str, Any]:
 
 def _events() -> dict[str, Any]:
     """The events, and the streams of those allocations that were made on another than the first one's."""
-    from vramcast.measure.event_record import compact_events
+    from vramcast.features.measure.event_record import compact_events
 
     entries = [entry for trace in torch.cuda.memory._snapshot()["device_traces"] for entry in trace]
     events, segments = compact_events(entries)

@@ -13,22 +13,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vramcast.advice.advise import advise
-    from vramcast.advice.plan import plan
-    from vramcast.advice.what_if import what_if
+    from vramcast.card.device.context import VirtualGpu, virtual_gpu
+    from vramcast.card.dispatch.rules import rule
+    from vramcast.features.advise.advise import advise
+    from vramcast.features.check.check import check
+    from vramcast.features.compare.scenarios import compare
+    from vramcast.features.diagnose.diagnose import diagnose
+    from vramcast.features.explain.explain import explain
+    from vramcast.features.guard.api import guard
+    from vramcast.features.plan.plan import plan
+    from vramcast.features.table.table import table
+    from vramcast.features.what_if.what_if import what_if
     from vramcast.gpus import GpuSpec, all_gpus, find_gpu
-    from vramcast.guard.entry import guard
-    from vramcast.jobs.check import check
-    from vramcast.jobs.compare import compare
-    from vramcast.jobs.explain import explain
-    from vramcast.jobs.prediction import JobPrediction
-    from vramcast.jobs.run import predict
     from vramcast.jobs.schema import Job
-    from vramcast.jobs.table import table
     from vramcast.memory import Prediction
-    from vramcast.run_diagnosis.diagnose import diagnose
-    from vramcast.virtual_gpu.context import VirtualGpu, virtual_gpu
-    from vramcast.virtual_gpu.rules import rule
+    from vramcast.prediction.job_prediction import JobPrediction
+    from vramcast.prediction.predict import predict
 
 __version__ = "0.1.0"
 
@@ -60,27 +60,25 @@ _HOMES = {
     "all_gpus": "vramcast.gpus",
     "find_gpu": "vramcast.gpus",
     "Job": "vramcast.jobs.schema",
-    "advise": "vramcast.advice.advise",
-    "what_if": "vramcast.advice.what_if",
-    "plan": "vramcast.advice.plan",
-    "check": "vramcast.jobs.check",
-    "compare": "vramcast.jobs.compare",
-    "diagnose": "vramcast.run_diagnosis.diagnose",
-    "explain": "vramcast.jobs.explain",
-    "table": "vramcast.jobs.table",
-    "JobPrediction": "vramcast.jobs.prediction",
-    "predict": "vramcast.jobs.run",
+    "advise": "vramcast.features.advise.advise",
+    "what_if": "vramcast.features.what_if.what_if",
+    "plan": "vramcast.features.plan.plan",
+    "check": "vramcast.features.check.check",
+    "compare": "vramcast.features.compare.scenarios",
+    "diagnose": "vramcast.features.diagnose.diagnose",
+    "guard": "vramcast.features.guard.api",
+    "explain": "vramcast.features.explain.explain",
+    "table": "vramcast.features.table.table",
+    "JobPrediction": "vramcast.prediction.job_prediction",
+    "predict": "vramcast.prediction.predict",
     "Prediction": "vramcast.memory",
-    "VirtualGpu": "vramcast.virtual_gpu.context",
-    "rule": "vramcast.virtual_gpu.rules",
+    "VirtualGpu": "vramcast.card.device.context",
+    "virtual_gpu": "vramcast.card.device.context",
+    "rule": "vramcast.card.dispatch.rules",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("virtual_gpu", "guard"):
-        # The package of that name, which can be called like the function (see its __init__): Python puts the
-        # package here whenever one of its modules is imported, so both must work.
-        return importlib.import_module(f"vramcast.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'vramcast' has no attribute {name!r}")

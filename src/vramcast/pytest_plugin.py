@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from vramcast.card.device.context import VirtualGpu
+    from vramcast.features.check.check import JobCheck
     from vramcast.gpus import GpuSpec
-    from vramcast.jobs.check import JobCheck
-    from vramcast.jobs.prediction import JobPrediction
     from vramcast.memory import Prediction
-    from vramcast.virtual_gpu.context import VirtualGpu
+    from vramcast.prediction.job_prediction import JobPrediction
 
 MARKER = "fits_gpu"
 _HELP = (
@@ -55,13 +55,13 @@ class Vramcast:
 
     def predict(self, job: Any, *args: Any, **options: Any) -> JobPrediction:
         """`vramcast.predict`."""
-        from vramcast.jobs.run import predict
+        from vramcast.prediction.predict import predict
 
         return predict(job, *args, **options)
 
     def check(self, job: Any, *args: Any, **options: Any) -> JobCheck:
         """`vramcast.check`."""
-        from vramcast.jobs.check import check
+        from vramcast.features.check.check import check
 
         return check(job, *args, **options)
 
@@ -96,7 +96,7 @@ class _Run:
         self.card = card
 
     def prediction_on(self, gpu: GpuSpec) -> Prediction:
-        from vramcast.errors import VramcastError
+        from vramcast.base.errors import VramcastError
         from vramcast.memory import predict
 
         try:
@@ -112,7 +112,7 @@ def _card(gpu: GpuSpec) -> Iterator[_Run]:
     """An out-of-memory error ends what runs inside, and is told by the verdict."""
     import torch
 
-    from vramcast.virtual_gpu.context import virtual_gpu
+    from vramcast.card.device.context import virtual_gpu
 
     run = _Run(virtual_gpu(gpu, source="the test"))
     refused = False
@@ -131,7 +131,7 @@ def _cards(item: pytest.Function) -> list[tuple[GpuSpec, float]]:
     marks = list(item.iter_markers(MARKER))
     if not marks:
         return []
-    from vramcast.errors import UsageError
+    from vramcast.base.errors import UsageError
     from vramcast.gpus import find_gpu
 
     wanted: dict[str, tuple[GpuSpec, float]] = {}
@@ -151,7 +151,7 @@ def _arguments(gpu: str, margin: float = 0.0) -> tuple[str, float]:
 
 
 def _share(margin: float) -> float:
-    from vramcast.errors import UsageError
+    from vramcast.base.errors import UsageError
 
     if not isinstance(margin, (int, float)) or not 0 <= margin < 1:
         raise UsageError(f"margin is a share of the card from 0 up to 1, e.g. 0.1, not {margin!r}")

@@ -58,7 +58,7 @@ def test_every_job_file_is_of_a_measured_workload() -> None:
 
 
 def test_job_files_name_their_workload_and_can_be_read() -> None:
-    from vramcast.access import CodeGate
+    from vramcast.base.access import CodeGate
     from vramcast.jobs.load import load_job
     from vramcast.jobs.readers import Request
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus import page
 from corpus.accuracy import BEGIN, END, rewrite_readme
 from corpus.children import run_each
 from corpus.errors import percent, relative_error, signed_percent, summarize
@@ -18,8 +19,6 @@ from corpus.external.rows import Row, draw, stratified, xmem_set
 from corpus.external.score import score
 from corpus.import_measurements import environment_of, file_name, load, main, trim
 from corpus.predictions import Comparison, Measured, Recording
-
-from corpus import page
 
 MIB = 1 << 20
 

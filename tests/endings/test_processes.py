@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from tools import signals
 
-from vramcast.advice.runs import Runs
+from vramcast.base.processes import children_of, seconds_of_work
+from vramcast.features.advise.runs import Runs
 from vramcast.gpus import find_gpu
-from vramcast.processes import children_of, seconds_of_work
 
 _PARENT = """
 import os, subprocess, sys, time
-from vramcast.processes import end_with_parent, ending_with_this
+from vramcast.base.processes import end_with_parent, ending_with_this
 {start}
 print(os.getpid(), pid, flush=True)
 time.sleep(1000)

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from tests.endings.scripts import DOES_NOT_FIT, ENDINGS, FITS, STREAMS, Ending
+from vramcast.base.processes import children_of
 from vramcast.cli.main import main
-from vramcast.processes import children_of
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

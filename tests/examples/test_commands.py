@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from vramcast.units import GIB
+from vramcast.base.units import GIB
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -12,7 +12,7 @@ from typing import Any
 
 from tools.nvml_calls import Call
 
-from vramcast.units import GIB, MIB
+from vramcast.base.units import GIB, MIB
 
 NOT_SUPPORTED, NO_PERMISSION, SIZE_NEEDED, NOT_FOUND, LOST = 3, 4, 7, 6, 15
 NOT_AVAILABLE = 2**64 - 1

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
+from vramcast.base.units import MIB
 from vramcast.errors import UsageError
 from vramcast.gpus import GpuSpec, all_gpus, find_gpu
 from vramcast.gpus.spec import model_context_bytes, model_total_memory_bytes
-from vramcast.units import MIB
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,13 @@ from tests.gpus.constructed import (
     instance,
     machine,
 )
+from vramcast.base.units import GIB, MIB
 from vramcast.cli.main import main
 from vramcast.errors import UsageError
 from vramcast.gpus import state
 from vramcast.gpus.detect import detect_gpu
 from vramcast.gpus.state import local_gpu, local_gpus, parse_smi_state, survey
 from vramcast.gpus.survey import GpuProcess, LocalGpu
-from vramcast.units import GIB, MIB
 
 A_4090 = Card(used=3 * GIB, busy=55, celsius=61, compute=((os.getpid(), 2 * GIB), (4194305, GIB // 2)))
 

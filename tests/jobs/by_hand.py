@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from vramcast.card.device.context import virtual_gpu
 from vramcast.trace import StepTrace
-from vramcast.virtual_gpu.context import virtual_gpu
 
 FOLDERS = Path(__file__).parent / "folders"
 CARD = "h200"

@@ -10,12 +10,12 @@ import pytest
 
 from tests.jobs.tiny import JOB
 from vramcast.gpus import find_gpu
-from vramcast.jobs import tracing
 from vramcast.jobs.load import load_job, with_overrides
 from vramcast.jobs.schema import Job
 from vramcast.jobs.validation import make_job
 from vramcast.memory import predict
-from vramcast.memory.rounds import full_length, repeated
+from vramcast.memory.repeated_steps import full_length, repeated
+from vramcast.prediction import tracing
 from vramcast.timing import step_time
 from vramcast.trace import StepTrace
 

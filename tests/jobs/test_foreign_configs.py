@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from vramcast.access import CodeGate
+from vramcast.base.access import CodeGate
 from vramcast.cli.main import main
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.jobs.load import LoadedJob, load_job
 from vramcast.jobs.readers import Request, recognise, torchtitan
 from vramcast.jobs.readers.documents import read_document
-from vramcast.jobs.run import predict
+from vramcast.prediction.predict import predict
 
 CONFIGS = Path(__file__).parent / "configs"
 CLIP, UNET = "tests.jobs.lit:Clip", "tests.jobs.lit:UNet2d"
@@ -149,7 +149,8 @@ def test_kair_finds_its_network_beside_the_options(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-c",
-        f"from vramcast.jobs.run import as_loaded; print(as_loaded({str(path)!r}, allow_code=True).recognised_as)",
+        "from vramcast.prediction.predict import as_loaded; "
+        f"print(as_loaded({str(path)!r}, allow_code=True).recognised_as)",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "KAIR option file (vrt:VRT)"

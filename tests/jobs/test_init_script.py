@@ -9,10 +9,10 @@ import yaml
 
 from vramcast.cli.main import main
 from vramcast.errors import UsageError
-from vramcast.jobs.run import as_loaded, predict
 from vramcast.jobs.script_outline import outline
 from vramcast.jobs.validation import make_job
-from vramcast.virtual_gpu.runner import run_script
+from vramcast.prediction.predict import as_loaded, predict
+from vramcast.scripts.runner import run_script
 
 GPT2 = Path(__file__).parents[2] / "examples" / "train_gpt2.py"
 

@@ -14,9 +14,9 @@ pytest.importorskip("diffusers")
 from tests.jobs import by_hand
 from tests.jobs.by_hand import CARD, FOLDERS
 from vramcast.jobs.load import load_job
-from vramcast.jobs.prediction import JobPrediction
-from vramcast.jobs.run import predict
 from vramcast.memory import predict as predict_trace
+from vramcast.prediction.job_prediction import JobPrediction
+from vramcast.prediction.predict import predict
 from vramcast.trace import StepTrace
 
 PURE = {"precision": "pure-bf16", "checkpointing": "all"}

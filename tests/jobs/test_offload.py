@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from tests.jobs.tiny import JOB, Mixer
+from vramcast.card.device.context import virtual_gpu
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.jobs.editing.by_hand import by_hand
-from vramcast.jobs.run import predict
 from vramcast.jobs.validation import make_job
-from vramcast.virtual_gpu.context import virtual_gpu
+from vramcast.prediction.predict import predict
 
 CARD = "rtx-4090"
 BATCH = 4096

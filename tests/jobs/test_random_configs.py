@@ -12,12 +12,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vramcast.access import CodeGate
+from vramcast.base.access import CodeGate
 from vramcast.errors import VramcastError
 from vramcast.jobs.editing.rewrite import rewrite
+from vramcast.jobs.equality import same_run
 from vramcast.jobs.load import load_job, with_overrides
 from vramcast.jobs.readers import Request, documents
-from vramcast.jobs.same import same_run
 from vramcast.jobs.text_files import reading_instead
 
 CONFIGS = Path(__file__).parent / "configs"

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from vramcast.errors import VramcastError
 from vramcast.jobs.fields import Section
 from vramcast.jobs.load import with_overrides
-from vramcast.jobs.run import predict
 from vramcast.jobs.schema import Component, Job
 from vramcast.jobs.validation import make_job
 from vramcast.jobs.yaml_file import parse_yaml
+from vramcast.prediction.predict import predict
 from vramcast.trace.schema import KINDS
 
 _WORDS = st.sampled_from(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vramcast.access import CodeGate
+from vramcast.base.access import CodeGate
 from vramcast.errors import UsageError
 from vramcast.jobs.load import load_job, with_overrides
 from vramcast.jobs.readers import READERS, Request, readers, recognise

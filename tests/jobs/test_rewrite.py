@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from vramcast.access import CodeGate
+from vramcast.base.access import CodeGate
 from vramcast.jobs.editing.by_hand import by_hand
 from vramcast.jobs.editing.rewrite import Rewritten, rewrite
+from vramcast.jobs.equality import same_run
 from vramcast.jobs.load import FLAGS, LoadedJob, load_job, with_overrides
 from vramcast.jobs.readers import Request
-from vramcast.jobs.same import same_run
 
 CONFIGS = Path(__file__).parent / "configs"
 CLIP, UNET = "tests.jobs.lit:Clip", "tests.jobs.lit:UNet2d"

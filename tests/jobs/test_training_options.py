@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.jobs.tiny import JOB, ConvNet, Mixer, features
+from vramcast.card.device.context import virtual_gpu
 from vramcast.errors import CannotPredict, UsageError
-from vramcast.jobs.run import predict
 from vramcast.memory import predict as predict_trace
+from vramcast.prediction.predict import predict
 from vramcast.trace import StepTrace
-from vramcast.virtual_gpu.context import virtual_gpu
 
 CARD = "rtx-4090"
 BATCH = 512

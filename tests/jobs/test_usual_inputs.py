@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vramcast.jobs.load import load_job
-from vramcast.jobs.run import predict
+from vramcast.prediction.predict import predict
 
 TEXT = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 IMAGE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "image_size": 64}

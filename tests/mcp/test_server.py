@@ -17,13 +17,13 @@ pytest.importorskip("mcp.server.mcpserver")
 import anyio
 
 from mcp import Client, StdioServerParameters
-from vramcast.access import Limits
+from vramcast.base.access import Limits
 from vramcast.cli.main import main
 from vramcast.gpus import state
 from vramcast.gpus.survey import Survey
-from vramcast.mcp_server import server as mcp_server
-from vramcast.mcp_server.answers import Answer
-from vramcast.mcp_server.server import make_server
+from vramcast.mcp import server as mcp_server
+from vramcast.mcp.answers import Answer
+from vramcast.mcp.server import make_server
 
 CONFIGS = Path(__file__).parents[1] / "jobs" / "configs"
 SRC = Path(__file__).parents[2] / "src"
@@ -67,7 +67,7 @@ def test_the_tools_are_described(tmp_path: Path) -> None:
 def test_predict_check_and_advise_answer_as_the_verbs_do() -> None:
     pytest.importorskip("transformers")
     from vramcast.jobs.load import load_job
-    from vramcast.jobs.run import predict
+    from vramcast.prediction.predict import predict
 
     wish = {"path": "llama-tiny", "batch": 1, "sequence": 64}
     expected = predict(load_job(str(CONFIGS / "llama-tiny"), {"sizes.batch": 1, "sizes.sequence": 64}), "rtx-4090")
@@ -302,7 +302,7 @@ def test_the_verb_without_a_root_or_the_sdk(
     assert main(["mcp", "--root", str(tmp_path / "none")]) == 2
     assert "there is no such folder" in capsys.readouterr().err
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "vramcast.mcp_server.server")
+    monkeypatch.delitem(sys.modules, "vramcast.mcp.server")
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
     assert main(["mcp"]) == 2
     assert 'pip install "vramcast[mcp]"' in capsys.readouterr().err

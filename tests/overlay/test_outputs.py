@@ -13,9 +13,9 @@ import pytest
 
 from tests.overlay.conftest import kernel_way
 from tests.samples import transformer
+from vramcast.base.outputs import write_file
 from vramcast.cli.main import main
 from vramcast.errors import UsageError
-from vramcast.outputs import write_file
 from vramcast.trace import StepTrace
 
 FOLDER = Path(__file__).parents[1] / "jobs" / "folders" / "bert-base"

@@ -15,9 +15,9 @@ import torch
 from tests.overlay.conftest import kernel_way
 from tests.overlay.tree_of_files import fingerprint
 from vramcast.gpus import find_gpu
-from vramcast.jobs.tracing import trace_job
 from vramcast.jobs.validation import make_job
-from vramcast.virtual_gpu.runner import run_script
+from vramcast.prediction.tracing import trace_job
+from vramcast.scripts.runner import run_script
 
 TRAINING = """
 import ctypes, os, shutil, signal, sys, tempfile, torch

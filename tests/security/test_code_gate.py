@@ -16,14 +16,14 @@ import pytest
 import vramcast
 from tests.security.audit import watching
 from tests.security.hostile import CONFIG
-from vramcast.access import CodeGate, CodePlace
+from vramcast.base.access import CodeGate, CodePlace
+from vramcast.base.sealing import Refused, sealed
 from vramcast.cli.main import main
 from vramcast.errors import UsageError
 from vramcast.jobs.code_places import METHODS, PREPARATIONS, code_in, is_plain
 from vramcast.jobs.load import load_job
 from vramcast.jobs.readers import Request
 from vramcast.jobs.validation import make_job
-from vramcast.sealing import Refused, sealed
 
 SRC = Path(__file__).parents[2] / "src"
 MODEL = """

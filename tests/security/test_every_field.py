@@ -21,7 +21,7 @@ pytest.importorskip("transformers")
 
 from tests.security.audit import watching
 from tests.security.hostile import CONFIG, Hostile, files_in, make
-from vramcast.access import Limits
+from vramcast.base.access import Limits
 from vramcast.cli.main import main
 from vramcast.jobs.schema import Job
 
@@ -119,9 +119,9 @@ class Attack:
         self.tried += 1
 
     def _ask(self, path: Path, changes: dict[str, Any]) -> None:
-        from vramcast.mcp_server import server
-        from vramcast.mcp_server.answers import answer_predict
-        from vramcast.mcp_server.inputs import JobInput
+        from vramcast.mcp import server
+        from vramcast.mcp.answers import answer_predict
+        from vramcast.mcp.inputs import JobInput
 
         root = self.hostile.root
         wish = JobInput(path=str(path.relative_to(root)), changes=changes)

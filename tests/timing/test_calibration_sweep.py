@@ -22,7 +22,7 @@ def test_the_cases_run() -> None:
     """On the virtual card: each family's first ones."""
     pytest.importorskip("torch")
     import vramcast
-    from vramcast.measure.calibration.sweep import cases
+    from vramcast.features.measure.calibration.sweep import cases
 
     with vramcast.virtual_gpu("h200"):
         made = cases(1 << 28)
@@ -38,8 +38,8 @@ def test_the_cases_run() -> None:
 
 def test_the_cases_are_the_same_everywhere() -> None:
     pytest.importorskip("torch")
-    from vramcast.measure.calibration import dense_cases
-    from vramcast.measure.calibration.draws import Draw
+    from vramcast.features.measure.calibration import dense_cases
+    from vramcast.features.measure.calibration.draws import Draw
 
     names = [[case.name for case in dense_cases.products(Draw("products", 1 << 28), 20)] for _ in range(2)]
     assert names[0] == names[1]

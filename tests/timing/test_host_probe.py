@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vramcast.errors import UsageError
-from vramcast.measure import host_speed
+from vramcast.features.measure import host_speed
 from vramcast.timing.costs.calibration import Calibration
 from vramcast.timing.host import (
     HOST_VARIABLE,
@@ -53,7 +53,7 @@ def test_a_host_that_is_none_is_refused(text: str) -> None:
 
 def test_the_benchmark_times_the_kinds_that_the_reference_has() -> None:
     pytest.importorskip("torch")
-    from vramcast.measure.host_benchmark import dispatch_seconds
+    from vramcast.features.measure.host_benchmark import dispatch_seconds
 
     found = dispatch_seconds(rounds=1)
     assert set(found) == set(reference_dispatch()) and all(seconds > 0 for seconds in found.values())
@@ -62,7 +62,7 @@ def test_the_benchmark_times_the_kinds_that_the_reference_has() -> None:
 def test_every_kind_of_single_call_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     import vramcast
-    from vramcast.measure.calibration import host
+    from vramcast.features.measure.calibration import host
 
     monkeypatch.setattr(host, "_REPEATS", 1)
     with vramcast.virtual_gpu("h200"):

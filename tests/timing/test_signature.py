@@ -61,7 +61,7 @@ def test_order_and_density() -> None:
 
 def test_the_text_of_real_arguments_reads_back() -> None:
     torch = pytest.importorskip("torch")
-    from vramcast.measure.op_record import describe_arguments
+    from vramcast.features.measure.op_record import describe_arguments
 
     x = torch.empty(4, 6, dtype=torch.bfloat16).t()
     read = parse_arguments(describe_arguments([x, [1, 2], 0.25, None], {"dtype": torch.float16, "flag": True}))

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from vramcast.card.device.context import virtual_gpu
 from vramcast.cli.main import main
 from vramcast.gpus import find_gpu
 from vramcast.timing import StepTime, Sync, predict_step
@@ -20,7 +21,6 @@ from vramcast.timing.host import HOST_VARIABLE
 from vramcast.timing.step import costs_of
 from vramcast.trace import StepTrace
 from vramcast.trace.calls import GRAD, MARKS, RECOMPUTED
-from vramcast.virtual_gpu import virtual_gpu
 
 
 class Net(nn.Module):
@@ -140,7 +140,7 @@ def test_the_host_is_named_and_can_be_chosen(
 def test_the_host_here_is_measured_and_named(
     plain: StepTrace, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vramcast.measure.host_benchmark.slowdown_here", lambda: 1.5)
+    monkeypatch.setattr("vramcast.features.measure.host_benchmark.slowdown_here", lambda: 1.5)
     plain.save(tmp_path / "t")
     main(["show", "--json", "--host", "here", str(tmp_path / "t")])
     time = json.loads(capsys.readouterr().out)["time"]

@@ -171,9 +171,9 @@ def _logs() -> list[Seed]:
 
 
 def _others() -> list[Seed]:
-    from tests.watch.samples import samples
+    from tests.features.watch.samples import samples
 
-    from vramcast.watch.log import LogFile
+    from vramcast.features.watch.log import LogFile
 
     found = []
     for name in ("watch.csv", "watch.jsonl"):

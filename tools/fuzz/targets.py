@@ -36,11 +36,11 @@ def job(folder: Path, seed: Seed) -> None:
 
 
 def folder(place: Path, seed: Seed) -> None:
-    from vramcast.jobs.axes import axes
     from vramcast.jobs.folders import check_sizes, read_json
     from vramcast.jobs.load import load_job
     from vramcast.jobs.stored_quantization import quantization_of
     from vramcast.jobs.template import job_template
+    from vramcast.prediction.axes import axes
 
     loaded = load_job(str(place))
     axes(loaded.job)
@@ -88,13 +88,13 @@ def calibration(folder: Path, seed: Seed) -> None:
 
 def text(folder: Path, seed: Seed) -> None:
     from vramcast.allocator.conf import AllocatorConf
+    from vramcast.base.units import parse_bytes
     from vramcast.cli.job_options import parse_change
     from vramcast.gpus import find_gpu
     from vramcast.jobs.expressions import check, evaluate
     from vramcast.jobs.load import load_job
     from vramcast.jobs.patterns import matches, matching_names
     from vramcast.jobs.readers import Request
-    from vramcast.units import parse_bytes
 
     said = (folder / seed.main).read_bytes().decode("utf-8", errors="surrogateescape")
     sizes = {"batch": 4, "frames": 9, "width": 64, "height": 64}
@@ -113,9 +113,9 @@ def text(folder: Path, seed: Seed) -> None:
 def mcp(folder: Path, seed: Seed) -> None:
     from pydantic import ValidationError
 
-    from vramcast.access import Limits, limited
-    from vramcast.mcp_server import answers
-    from vramcast.mcp_server.inputs import JobInput
+    from vramcast.base.access import Limits, limited
+    from vramcast.mcp import answers
+    from vramcast.mcp.inputs import JobInput
 
     try:
         asked = JobInput.model_validate_json((folder / seed.main).read_bytes())
@@ -140,9 +140,9 @@ def command(folder: Path, seed: Seed) -> None:
 
 
 def _load_arguments(args: Any) -> None:
+    from vramcast.base.units import parse_bytes
     from vramcast.cli import job_options, options
     from vramcast.gpus import find_gpu
-    from vramcast.units import parse_bytes
 
     with _quietly():
         for name in ("limit", "memory", "predicted"):
@@ -164,7 +164,7 @@ def predict(folder: Path, seed: Seed) -> None:
     """A tiny job to the end, where its sizes stayed small."""
     from vramcast.jobs.folders import check_sizes, read_json
     from vramcast.jobs.load import load_job
-    from vramcast.jobs.run import predict as predict_job
+    from vramcast.prediction.predict import predict as predict_job
 
     if seed.main == "config.json":
         config = read_json(folder / seed.main)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
-from vramcast.virtual_gpu.workspaces.cudnn_query import (
+from vramcast.card.libraries.cudnn_query import (
     ConvolutionProblem,
     CudnnDevice,
     CudnnError,

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from enum import Enum
 
-from vramcast.torch_versions import version_of
+from vramcast.base.torch_versions import version_of
 
 ADDRESS_BITS = 48
 """Device addresses lie below 2**47 on x86-64, and AddressSpace stays below 2**48."""

@@ -19,8 +19,8 @@ from vramcast.allocator.errors import OutOfMemory
 from vramcast.allocator.expandable import ExpandableSegments, expanded_bytes
 from vramcast.allocator.private_pools import pool_of
 from vramcast.allocator.snapshot import Segment, memory_stats, segments
-from vramcast.errors import UsageError
-from vramcast.torch_versions import WHOLE_CARD_IS_NO_LIMIT, version_of
+from vramcast.base.errors import UsageError
+from vramcast.base.torch_versions import WHOLE_CARD_IS_NO_LIMIT, version_of
 
 
 class CachingAllocator:

@@ -20,7 +20,7 @@ from vramcast.allocator.constants import (
     UNLIMITED,
 )
 from vramcast.allocator.errors import AllocatorConfError, BackendNotModelled
-from vramcast.torch_versions import PYTORCH_ALLOC_CONF, SPLIT_SIZE_OF_A_SEGMENT, Version, in_words
+from vramcast.base.torch_versions import PYTORCH_ALLOC_CONF, SPLIT_SIZE_OF_A_SEGMENT, Version, in_words
 
 ROUNDUP_INTERVALS = 16
 """roundup_power2_divisions keeps one number for each power of two from 1 MiB to 32 GiB (and above)."""

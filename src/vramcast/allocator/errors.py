@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramcast.errors import CannotPredict, UsageError, VramcastError
+from vramcast.base.errors import CannotPredict, UsageError, VramcastError
 
 
 class AllocatorConfError(UsageError, ValueError):

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vramcast.errors import UsageError
-from vramcast.input_files import LARGEST_RESULT_BYTES, read_json
+from vramcast.base.errors import UsageError
+from vramcast.base.input_files import LARGEST_RESULT_BYTES, read_json
 
 FORMAT = "vramcast allocator history 1"
 

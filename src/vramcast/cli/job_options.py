@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from vramcast.access import CodeGate, CodePlace
+from vramcast.base.access import CodeGate, CodePlace
 from vramcast.cli.options import add_write_through_option, positive
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def overrides(args: argparse.Namespace) -> dict[str, Any]:
 
 def parse_change(text: str, option: str = "--set") -> tuple[str, Any]:
     """KEY=VALUE, the value being YAML."""
-    from vramcast.errors import UsageError
+    from vramcast.base.errors import UsageError
     from vramcast.jobs.yaml_file import parse_yaml
 
     key, equals, value = text.partition("=")

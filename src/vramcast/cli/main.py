@@ -37,8 +37,8 @@ def entry() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+    from vramcast.base.factories import without_cache_folder
     from vramcast.cli.streams import Streams
-    from vramcast.factories import without_cache_folder
 
     if sys.argv[1:2] not in (["measure"], ["calibrate"], ["watch"]):  # which start what may compile
         without_cache_folder()
@@ -73,8 +73,8 @@ def _end(code: int) -> None:
 
 def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
     """The only place where errors end: a user's mistake is one line, never a traceback."""
+    from vramcast.base.errors import DEFECT, VramcastError
     from vramcast.cli.options import chosen_host, kept_off_files
-    from vramcast.errors import DEFECT, VramcastError
 
     own, flags = split_flags(sys.argv[1:] if argv is None else list(argv))
     args = make_parser().parse_args(own)

@@ -76,7 +76,7 @@ def chosen_host(args: argparse.Namespace) -> Iterator[None]:
     from vramcast.timing.host import HERE, HOST_VARIABLE, parse_host
 
     if wanted == HERE:
-        from vramcast.measure.host_benchmark import slowdown_here
+        from vramcast.features.measure.host_benchmark import slowdown_here
 
         wanted = f"{slowdown_here():.3f}:{HERE}"
     parse_host(wanted)
@@ -108,7 +108,7 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def limit_bytes(args: argparse.Namespace) -> int | None:
-    from vramcast.units import parse_bytes
+    from vramcast.base.units import parse_bytes
 
     return None if args.limit is None else parse_bytes(args.limit)
 
@@ -190,7 +190,7 @@ def add_force_option(parser: argparse.ArgumentParser) -> None:
 def check_output(path: Path | None, kind: str, *, force: bool) -> None:
     """Find out before the work, not after it, that the result cannot be saved. What says of itself that it is of this
     `kind` comes from an earlier run of the same command, and may be replaced."""
-    from vramcast.errors import UsageError
+    from vramcast.base.errors import UsageError
 
     if path is None:
         return
@@ -224,8 +224,8 @@ def add_chrome_option(parser: argparse.ArgumentParser) -> None:
 
 def write_chrome(path: Path, trace: StepTrace | None, gpu: GpuSpec) -> None:
     """The last step of the trace, op by op, on host and card."""
-    from vramcast.errors import UsageError
-    from vramcast.outputs import write_file
+    from vramcast.base.errors import UsageError
+    from vramcast.base.outputs import write_file
     from vramcast.report.chrome_trace import chrome_trace
     from vramcast.timing import predict_step
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
+from vramcast.base.plain_text import printable
 from vramcast.cli.streams import lent_to_script
-from vramcast.plain_text import printable
 
 _QUIET_SECONDS = 3.0
 """Work that is done sooner says nothing outside a terminal."""

@@ -11,9 +11,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vramcast.errors import CannotPredict, UsageError
-from vramcast.processes import end_with_parent
-from vramcast.units import format_gib
+from vramcast.base.errors import CannotPredict, UsageError
+from vramcast.base.processes import end_with_parent
+from vramcast.base.units import format_gib
 
 if TYPE_CHECKING:
     from vramcast.launchers import Launch

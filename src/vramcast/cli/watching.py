@@ -13,21 +13,21 @@ from typing import TextIO
 from rich.live import Live
 from rich.text import Text
 
+from vramcast.base.errors import UsageError
+from vramcast.base.plain_text import printable
 from vramcast.cli.options import EXIT_FITS
-from vramcast.errors import UsageError
+from vramcast.features.watch.command import Command
+from vramcast.features.watch.history import History
+from vramcast.features.watch.log import LogFile, rows
+from vramcast.features.watch.loop import Stop, run
+from vramcast.features.watch.process_tree import ProcessTree
+from vramcast.features.watch.sample import Sample
+from vramcast.features.watch.sampler import Sampler
 from vramcast.gpus.nvml import NvmlSession, NvmlUnavailable
 from vramcast.gpus.state import survey, visible
 from vramcast.gpus.survey import Survey
-from vramcast.plain_text import printable
 from vramcast.report.console import SafeConsole
 from vramcast.report.watch import plain_lines, summary_document, summary_lines, warning_texts, watch_view
-from vramcast.watch.command import Command
-from vramcast.watch.history import History
-from vramcast.watch.log import LogFile, rows
-from vramcast.watch.loop import Stop, run
-from vramcast.watch.process_tree import ProcessTree
-from vramcast.watch.sample import Sample
-from vramcast.watch.sampler import Sampler
 
 
 def watch_live(args: argparse.Namespace, words: list[str], history: History) -> int:

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
+from vramcast.base.units import MIB
 from vramcast.gpus.spec import GpuSpec, model_context_bytes, model_total_memory_bytes
-from vramcast.units import MIB
 
 _DATA = Path(__file__).with_name("gpus.toml")
 _GIGA = 10**9

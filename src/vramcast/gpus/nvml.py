@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from vramcast.errors import VramcastError
+from vramcast.base.errors import VramcastError
 from vramcast.gpus.processes import describe
 from vramcast.gpus.survey import CardProblem, GpuProcess, LocalGpu, MigPlace, Survey
 

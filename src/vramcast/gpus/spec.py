@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from vramcast.errors import UsageError
-from vramcast.units import GIB, KIB, MIB, format_size, parse_bytes
+from vramcast.base.errors import UsageError
+from vramcast.base.units import GIB, KIB, MIB, format_size, parse_bytes
 
 # Resident threads of a multiprocessor: CUDA C++ Programming Guide, "Technical Specifications per Compute
 # Capability".

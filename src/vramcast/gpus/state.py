@@ -11,12 +11,12 @@ import os
 import shutil
 import subprocess
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
+from vramcast.base.processes import ending_with_this
+from vramcast.base.sealing import unsealed
+from vramcast.base.units import MIB
 from vramcast.gpus.nvml import NvmlSession, NvmlUnavailable
 from vramcast.gpus.survey import GpuProcess, LocalGpu, Survey
-from vramcast.processes import ending_with_this
-from vramcast.sealing import unsealed
-from vramcast.units import MIB
 
 __all__ = ["GpuProcess", "LocalGpu", "Survey", "local_gpu", "local_gpus", "survey", "visible"]
 

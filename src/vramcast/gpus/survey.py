@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.gpus.catalogue import find_gpu
 from vramcast.gpus.spec import GpuSpec
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from vramcast.access import CodePlace
+from vramcast.base.access import CodePlace
 from vramcast.jobs.schema import Component, Job
 
 METHODS = frozenset((

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 
 _LONGEST = 200
 _LARGEST = 2**63

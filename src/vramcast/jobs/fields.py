@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from vramcast.errors import VramcastError
+from vramcast.base.errors import VramcastError
 from vramcast.jobs.references import CONVERSIONS
 
 LARGEST_SIZE = 10_000_000

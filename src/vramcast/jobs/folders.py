@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from vramcast import input_files
-from vramcast.access import check_file
-from vramcast.errors import UsageError
+from vramcast.base import input_files
+from vramcast.base.access import check_file
+from vramcast.base.errors import UsageError
 
 CONFIG = "config.json"
 PIPELINE = "model_index.json"

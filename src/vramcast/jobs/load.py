@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import CannotPredict, UsageError
+from vramcast.base.errors import CannotPredict, UsageError
 from vramcast.jobs.code_places import code_in
 from vramcast.jobs.readers import Request, combine, factory, read
 from vramcast.jobs.readers.code import search_in

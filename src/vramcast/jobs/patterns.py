@@ -15,7 +15,7 @@ from re import _constants as signs  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 
 _LONGEST_PATTERN = 1_000
 _MOST_REPEATS = 1_000

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vramcast.access import check_file
-from vramcast.errors import UsageError
-from vramcast.input_files import open_input, parse_json
+from vramcast.base.access import check_file
+from vramcast.base.errors import UsageError
+from vramcast.base.input_files import open_input, parse_json
 
 _LENGTH_BYTES = 8
 _LARGEST_HEADER_BYTES = 25_000_000

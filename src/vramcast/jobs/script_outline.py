@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import UsageError
-from vramcast.input_files import read_bytes
+from vramcast.base.errors import UsageError
+from vramcast.base.input_files import read_bytes
 
 _LARGEST_BYTES = 5_000_000
 

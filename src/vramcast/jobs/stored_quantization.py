@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import CannotPredict, UsageError
+from vramcast.base.errors import CannotPredict, UsageError
 from vramcast.jobs.folders import CONFIG, merged, read_json
 from vramcast.jobs.schema import Component
 

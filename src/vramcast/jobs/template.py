@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.jobs.readers import Request, model_folder
 from vramcast.jobs.schema import Component
 from vramcast.jobs.script_outline import Finding, Outline, outline

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 
-from vramcast import input_files
-from vramcast.access import check_file
+from vramcast.base import input_files
+from vramcast.base.access import check_file
 
 _LARGEST_BYTES = 1_000_000
 _instead: ContextVar[Mapping[str, str] | None] = ContextVar("instead", default=None)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Job
 

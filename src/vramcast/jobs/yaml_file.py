@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.jobs.text_files import read_text
 
 Key = tuple[str | int, ...]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vramcast.errors import CannotPredict, UsageError
+from vramcast.base.errors import CannotPredict, UsageError
 from vramcast.launchers.launch import Launch
 from vramcast.launchers.options import Options, OptionTable, names, whole
 from vramcast.launchers.torchrun import CARDS, with_ranks

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.launchers import accelerate, deepspeed, fabric, prefixes, python, torchrun
 from vramcast.launchers.launch import Launch
 from vramcast.launchers.options import Options, OptionTable

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.launchers.launch import Launch
 from vramcast.launchers.options import Options, OptionTable, names, whole
 from vramcast.launchers.torchrun import CARDS

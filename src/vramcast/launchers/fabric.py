@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.launchers.launch import Launch
 from vramcast.launchers.options import OptionTable, names, whole
 from vramcast.launchers.torchrun import CARDS, with_ranks

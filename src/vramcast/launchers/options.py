@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 
 Options = Mapping[str, str | bool]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.launchers.options import OptionTable, names
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.launchers.options import OptionTable, names
 
 NAME = re.compile(r"python(?:\d(?:\.\d+)?)?|pypy3?|ipython3?")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from vramcast.memory.account import FRAGMENTATION, ROUNDING
-from vramcast.memory.longer import lengthened
+from vramcast.memory.lengthening import lengthened
 from vramcast.memory.prediction import Prediction
 from vramcast.memory.replay import replay
 from vramcast.trace.schema import KINDS

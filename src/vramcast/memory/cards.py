@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vramcast.gpus import GpuSpec
-from vramcast.memory.longer import lengthened
+from vramcast.memory.lengthening import lengthened
 from vramcast.memory.prediction import Prediction, context_on
 from vramcast.memory.replay import replay
 from vramcast.trace import StepTrace

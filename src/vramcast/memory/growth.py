@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vramcast.memory.longer import lengthened
+from vramcast.base.units import format_size
+from vramcast.memory.lengthening import lengthened
 from vramcast.memory.replay import replay
 from vramcast.trace import Growth, Note, StepTrace
 from vramcast.trace.schema import ALLOC, FREE, STEP
-from vramcast.units import format_size
 
 MANY_STEPS = 100_000
 """A run that memory lasts for so many steps counts as one that fits; the note is there all the same."""

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 
 
 def find_modules(wanted: str, names: Iterable[str]) -> tuple[str, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from vramcast.allocator import OutOfMemory
+from vramcast.base.units import format_size
 from vramcast.gpus import GpuSpec
 from vramcast.trace import TraceBuilder
-from vramcast.units import format_size
 
 _KINDS_SHOWN = 6
 _MODULES_SHOWN = 3

@@ -6,16 +6,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from vramcast.allocator.trials import Trial, trials_in
-from vramcast.errors import CannotPredict, UsageError
+from vramcast.base.errors import CannotPredict, UsageError
+from vramcast.base.units import MIB, format_gib, format_size
 from vramcast.gpus import GpuSpec
 from vramcast.memory.account import Account, account
 from vramcast.memory.curve import StepLevels, curve
 from vramcast.memory.growth import Outlook, outlook
-from vramcast.memory.longer import lengthened
+from vramcast.memory.lengthening import lengthened
 from vramcast.memory.replay import Refusal, Replay, replay
 from vramcast.timing import StepTime, step_time
 from vramcast.trace import HostUse, Note, StepTrace
-from vramcast.units import MIB, format_gib, format_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

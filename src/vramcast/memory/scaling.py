@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import lcm, prod
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.memory.replay import replay
 from vramcast.trace import StepTrace
 from vramcast.trace.schema import ALLOC, FREE, KINDS

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from vramcast import outputs
+from vramcast.base import outputs
 from vramcast.overlay.writes import Writes, describe
 
 __all__ = ["Overlay", "active", "latest", "protected", "written_through"]

@@ -13,7 +13,7 @@ import socket
 import struct
 from collections.abc import Callable
 
-from vramcast.outputs import write_here
+from vramcast.base.outputs import write_here
 
 _HEAD = struct.Struct("<IQ")
 _NOTHING = 2**64 - 1

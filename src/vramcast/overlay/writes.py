@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vramcast.units import format_size
+from vramcast.base.units import format_size
 
 _MOST_NAMED = 5
 _MOST_IN_DOCUMENT = 100

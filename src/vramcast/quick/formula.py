@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isqrt
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 
 THRESHOLD = 0.7
 """Share of the card that activations may take; the rest is for weights, gradients, optimizer state."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from vramcast.base.units import format_gib, format_size
 from vramcast.quick.formula import QuickAnswer, QuickQuestion
-from vramcast.units import format_gib, format_size
 
 FORMAT = "vramcast-quick-check"
 VERSION = 1

@@ -6,12 +6,12 @@ import dataclasses
 from dataclasses import asdict
 from typing import Any
 
-from vramcast.memory.advice import Advice, ConfigText, LargestSize, Suggestion
+from vramcast.base.units import GIB, format_gib
+from vramcast.features.advise.result import Advice, ConfigText, LargestSize, Suggestion
 from vramcast.memory.cards import MARGIN, with_margin
 from vramcast.report.page import Grid, Line, Page
 from vramcast.report.time import source
 from vramcast.report.wording import host_lines, rate, seconds, verdict, with_article
-from vramcast.units import GIB, format_gib
 
 ADVICE_FORMAT = "vramcast-advice"
 ADVICE_VERSION = 1

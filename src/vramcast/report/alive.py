@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from vramcast.base.units import format_gib, format_size
 from vramcast.memory.alive import Alive, Beside
 from vramcast.report.console import emit
 from vramcast.report.page import Grid, Line, Page, print_page
 from vramcast.report.wording import place
-from vramcast.units import format_gib, format_size
 
 ALIVE_FORMAT = "vramcast-out-of-memory"
 ALIVE_VERSION = 1

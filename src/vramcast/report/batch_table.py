@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.memory.batch_table import BatchTable, Cell
+from vramcast.base.units import GIB
+from vramcast.features.table.result import BatchTable, Cell
 from vramcast.report.page import Grid, Line, Page
-from vramcast.units import GIB
 
 TABLE_FORMAT = "vramcast-table"
 TABLE_VERSION = 1

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vramcast.base.units import format_gib, format_size
 from vramcast.gpus import GpuSpec
-from vramcast.units import format_gib, format_size
 
 _RATES = ("fp32", "tf32", "fp16", "bf16", "fp8")
 

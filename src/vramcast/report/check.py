@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from vramcast.base.units import format_gib, format_size
+from vramcast.features.check.verdict import Verdict
 from vramcast.memory.cards import MARGIN
-from vramcast.memory.verdict import Verdict
 from vramcast.report.page import Line, Page
 from vramcast.report.wording import with_article
-from vramcast.units import format_gib, format_size
 
 CHECK_FORMAT = "vramcast-check"
 CHECK_VERSION = 1

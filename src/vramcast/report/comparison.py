@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vramcast.memory.compare import BYTES, Comparison, Row
+from vramcast.base.units import GIB
+from vramcast.features.compare.side_by_side import BYTES, Comparison, Row
 from vramcast.report.wording import signed_percent
-from vramcast.units import GIB
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:

@@ -9,7 +9,7 @@ from typing import TextIO
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from vramcast.plain_text import printable
+from vramcast.base.plain_text import printable
 
 
 class SafeConsole(Console):

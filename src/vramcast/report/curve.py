@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vramcast.base.units import format_gib
 from vramcast.memory import Prediction
 from vramcast.memory.curve import last_rise
-from vramcast.units import format_gib
 
 FEWEST_STEPS = 8
 """A run of fewer steps has no course worth a line; its first and last step are in the table."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from vramcast.diagnosis.result import MEASURED, Diagnosis, Estimate, Part, WhatIf
+from vramcast.base.units import format_gib, format_size
+from vramcast.features.diagnose.logs.result import MEASURED, Diagnosis, Estimate, Part, WhatIf
 from vramcast.report.page import Grid, Line, Page
 from vramcast.report.what_if import what_if_document, what_if_grid
 from vramcast.report.wording import duration, percent, seconds
-from vramcast.units import format_gib, format_size
 
 DIAGNOSIS_FORMAT = "vramcast-diagnosis"
 DIAGNOSIS_VERSION = 1

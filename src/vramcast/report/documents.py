@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from vramcast.features.compare.results import PREDICTION_FORMAT, PREDICTION_VERSION
+from vramcast.features.compare.side_by_side import Comparison
 from vramcast.memory import Account, Moment, Prediction
-from vramcast.memory.compare import Comparison
 from vramcast.memory.modules import ModuleNode
-from vramcast.memory.results import PREDICTION_FORMAT, PREDICTION_VERSION
 from vramcast.report.wording import verdict
 from vramcast.timing import ModuleTime, StepTime, Throughput
 from vramcast.trace.schema import KINDS

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vramcast.memory.explain import Explanation, Item, Sum
+from vramcast.base.units import format_size
+from vramcast.features.explain.modules import Explanation, Item, Sum
 from vramcast.memory.parameters import ParameterTensor
 from vramcast.memory.shapes import Shape
 from vramcast.report.page import Grid, Line, Page
 from vramcast.report.wording import place
-from vramcast.units import format_size
 
 EXPLANATION_FORMAT = "vramcast-explanation"
 EXPLANATION_VERSION = 1

@@ -6,11 +6,11 @@ import io
 
 from rich.console import Console
 
+from vramcast.base.units import format_gib
 from vramcast.memory import Prediction
 from vramcast.report.console import emit
 from vramcast.report.terminal import peak_lines, print_kinds, print_modules
 from vramcast.report.wording import verdict
-from vramcast.units import format_gib
 
 
 def gate_text(prediction: Prediction, margin: float) -> str:

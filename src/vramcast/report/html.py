@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from vramcast.memory.account import largest
-from vramcast.memory.job_account import JobAccount
+from vramcast.prediction.job_account import JobAccount
 from vramcast.report.job import headline
 from vramcast.report.job_tables import Unit, card_rows, parameter_rows, shape_text, stage_rows
 from vramcast.report.page import page_html

@@ -5,8 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from vramcast.base.units import format_gib
 from vramcast.memory.cards import MARGIN
-from vramcast.memory.job_account import JobAccount
+from vramcast.prediction.job_account import JobAccount
 from vramcast.report.job_tables import Unit, card_rows, parameter_rows, shape_text, stage_rows
 from vramcast.report.page import print_page
 from vramcast.report.terminal import (
@@ -20,7 +21,6 @@ from vramcast.report.terminal import (
 )
 from vramcast.report.time import time_page
 from vramcast.report.wording import verdict
-from vramcast.units import format_gib
 
 
 def print_job(account: JobAccount, console: Console) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.memory.job_account import JobAccount
+from vramcast.features.compare.results import JOB_PREDICTION_FORMAT
 from vramcast.memory.parameters import ParameterNode
-from vramcast.memory.results import JOB_PREDICTION_FORMAT
 from vramcast.memory.stages import Stage
+from vramcast.prediction.job_account import JobAccount
 from vramcast.report.documents import prediction_document, time_document
 
 JOB_VERSION = 1

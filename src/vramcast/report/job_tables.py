@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from vramcast.base.units import GIB, MIB
 from vramcast.memory.cards import CardFit
 from vramcast.memory.parameters import ParameterNode
 from vramcast.memory.stages import Stage
 from vramcast.report.folded_tree import Branch, Row, Values, rows
-from vramcast.units import GIB, MIB
 
 _MOST_ROWS = 14
 _MOST_CARDS = 8

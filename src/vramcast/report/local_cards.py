@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from vramcast.base.units import GIB, format_size
 from vramcast.gpus.survey import GpuProcess, LocalGpu, Survey
 from vramcast.report.page import Grid, Line, Page
-from vramcast.units import GIB, format_size
 
 _HIDDEN = "hidden: another container's or user's process, or one that has just ended"
 

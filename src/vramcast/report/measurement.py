@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vramcast.memory.results import Result, measured_result
+from vramcast.base.units import format_gib
+from vramcast.features.compare.results import Result, measured_result
 from vramcast.report.wording import seconds
-from vramcast.units import format_gib
 
 
 def print_measurement(document: dict[str, Any], console: Console) -> None:

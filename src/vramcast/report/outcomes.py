@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.memory.what_if import Outcome, WhatIfs
+from vramcast.base.units import GIB
+from vramcast.features.what_if.result import Outcome, WhatIfs
 from vramcast.report.documents import time_document
 from vramcast.report.page import Grid, Line, Page
 from vramcast.report.time import headline
 from vramcast.report.wording import duration, seconds, verdict
-from vramcast.units import GIB
 
 WHAT_IF_FORMAT = "vramcast-what-if"
 WHAT_IF_VERSION = 1

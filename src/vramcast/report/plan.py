@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from vramcast.base.units import GIB, format_gib
+from vramcast.features.plan.result import CheckItem, Ramp, RampStep
 from vramcast.memory.cards import MARGIN, with_margin
-from vramcast.memory.plan import CheckItem, Ramp, RampStep
 from vramcast.report.advice import advice_document, paste
 from vramcast.report.page import Grid, Line, Page
 from vramcast.report.wording import verdict
-from vramcast.units import GIB, format_gib
 
 PLAN_FORMAT = "vramcast-plan"
 PLAN_VERSION = 1

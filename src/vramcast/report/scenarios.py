@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from vramcast.memory.compare import Comparison
-from vramcast.memory.scenarios import COLUMNS, Scenario, Scenarios
+from vramcast.base.units import GIB, format_gib
+from vramcast.features.compare.scenario_results import COLUMNS, Scenario, Scenarios
+from vramcast.features.compare.side_by_side import Comparison
 from vramcast.report.documents import COMPARISON_FORMAT, COMPARISON_VERSION, comparison_document
 from vramcast.report.page import Grid, Line, Page
-from vramcast.units import GIB, format_gib
 
 _HEADINGS = ("at the peak, GiB", "trained", *COLUMNS, "other", "needs", "left")
 

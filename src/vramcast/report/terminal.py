@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from vramcast.base.units import format_gib, format_size
 from vramcast.memory import Account, Part, Prediction
 from vramcast.memory.account import largest
 from vramcast.report.curve import curve_lines
@@ -17,7 +18,6 @@ from vramcast.report.page import print_page
 from vramcast.report.time import time_page
 from vramcast.report.wording import host_lines, percent, place, verdict
 from vramcast.trace import Note
-from vramcast.units import format_gib, format_size
 
 _NOTES_PER_TOPIC = 5
 

@@ -11,11 +11,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from vramcast.base.units import GIB, format_gib
+from vramcast.features.watch.history import CardHistory, History
+from vramcast.features.watch.sample import BASES, CardSample, Sample
 from vramcast.report.local_cards import process_cells
 from vramcast.report.wording import signed_percent
-from vramcast.units import GIB, format_gib
-from vramcast.watch.history import CardHistory, History
-from vramcast.watch.sample import BASES, CardSample, Sample
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _ROWS = 8

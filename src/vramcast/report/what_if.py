@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vramcast.diagnosis.result import WhatIf
+from vramcast.base.units import GIB
+from vramcast.features.diagnose.logs.result import WhatIf
 from vramcast.report.page import Grid
 from vramcast.report.wording import duration, rate, seconds
-from vramcast.units import GIB
 
 
 def what_if_grid(title: str, rows: Sequence[WhatIf]) -> Grid:

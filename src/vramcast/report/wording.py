@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from vramcast.base.units import format_gib, format_size
 from vramcast.memory import Moment, Prediction
 from vramcast.trace import HostUse
-from vramcast.units import format_gib, format_size
 
 # Letters whose names begin with a vowel: "an RTX 4090", "an H100", but "a B200", "a Tesla T4".
 _VOWEL_LETTERS = "AEFHILMNORSX"

@@ -17,7 +17,7 @@ from importlib.resources import files
 from statistics import geometric_mean
 from typing import Any
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.timing.costs.calibration import Calibration
 from vramcast.timing.queues import Latencies
 from vramcast.trace.calls import (
@@ -156,7 +156,7 @@ def packaged_calls() -> dict[str, float]:
 
 
 def reference_dispatch() -> dict[str, float]:
-    """What the undisturbed host took for the small benchmark without a card (measure/host_benchmark.py)."""
+    """What the undisturbed host took for the small benchmark without a card (features/measure/host_benchmark.py)."""
     return dict(_packaged()["dispatch"])
 
 

@@ -23,7 +23,7 @@ from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.trace.calls import OpCalls
 from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse

@@ -11,10 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import UsageError
-from vramcast.input_files import LARGEST_RESULT_BYTES, read_json
-from vramcast.outputs import write_file
-from vramcast.torch_versions import version_of
+from vramcast.base.errors import UsageError
+from vramcast.base.input_files import LARGEST_RESULT_BYTES, read_json
+from vramcast.base.outputs import write_file
+from vramcast.base.torch_versions import version_of
 from vramcast.trace.calls import OPTIMIZER, OpCalls, parameter_count
 from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse

@@ -56,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from vramcast.advice.advise import advise
     from vramcast.cli.progress import reporting
+    from vramcast.features.advise.advise import advise
 
     loaded = load(args)
     fresh = "torch" not in sys.modules  # and so nothing was run that a fork would not survive

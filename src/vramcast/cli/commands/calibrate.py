@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from vramcast.cli.progress import reporting
-    from vramcast.measure.calibration.worker import calibrate
+    from vramcast.features.measure.calibration.worker import calibrate
     from vramcast.timing.costs.calibration import own_place
 
     check_output(args.out, CALIBRATION, force=args.force)

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from vramcast.errors import UsageError
+    from vramcast.base.errors import UsageError
 
     if args.config is not None:
         if args.job is not None:
@@ -71,7 +71,7 @@ def execute(args: argparse.Namespace) -> int:
 def _job(args: argparse.Namespace) -> int:
     from vramcast.cli.job_options import load
     from vramcast.cli.progress import reporting
-    from vramcast.jobs.check import check
+    from vramcast.features.check.check import check
 
     loaded = load(args)
     with reporting() as progress:
@@ -101,7 +101,7 @@ def _quick(args: argparse.Namespace) -> int:
 
 
 def _question(args: argparse.Namespace) -> tuple[QuickQuestion, str]:
-    from vramcast.errors import UsageError
+    from vramcast.base.errors import UsageError
     from vramcast.quick import QuickQuestion
     from vramcast.quick.formula import DTYPE_BYTES, THRESHOLD
 
@@ -138,8 +138,8 @@ def _question(args: argparse.Namespace) -> tuple[QuickQuestion, str]:
 
 def _card(args: argparse.Namespace) -> tuple[int, str]:
     """Bytes of the card, and its name where it has one."""
-    from vramcast.errors import UsageError
-    from vramcast.units import MIB
+    from vramcast.base.errors import UsageError
+    from vramcast.base.units import MIB
 
     said = [name for name in ("gpu_memory", "gpu", "memory", "device") if getattr(args, name) is not None]
     if len(said) > 1:
@@ -163,8 +163,8 @@ def _card(args: argparse.Namespace) -> tuple[int, str]:
 
 def _gib(text: str, option: str) -> int:
     """A bare number is GiB, and GB means the same, as on a card's box."""
-    from vramcast.errors import UsageError
-    from vramcast.units import GIB, TIB, parse_bytes
+    from vramcast.base.errors import UsageError
+    from vramcast.base.units import GIB, TIB, parse_bytes
 
     plain = text.strip()
     try:

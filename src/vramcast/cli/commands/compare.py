@@ -19,7 +19,7 @@ from vramcast.cli.job_options import add_job_options, load, parse_change
 from vramcast.cli.options import EXIT_FITS, add_host_option, add_json_option, add_room_options, print_json
 
 if TYPE_CHECKING:
-    from vramcast.jobs.compare import JobComparison
+    from vramcast.features.compare.scenarios import JobComparison
     from vramcast.jobs.load import LoadedJob
 
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from vramcast.memory.results import is_result
+    from vramcast.features.compare.results import is_result
 
     saved = [is_result(Path(name)) for name in args.files]
     if any(saved):
@@ -64,9 +64,9 @@ def execute(args: argparse.Namespace) -> int:
 
 def _lines(args: argparse.Namespace, saved: list[bool]) -> int:
     """Saved results, and jobs among them, line by line."""
-    from vramcast.errors import UsageError
-    from vramcast.memory.compare import compare
-    from vramcast.memory.results import load_result
+    from vramcast.base.errors import UsageError
+    from vramcast.features.compare.results import load_result
+    from vramcast.features.compare.side_by_side import compare
 
     if args.scenarios:
         raise UsageError("--scenario: only jobs have scenarios; the saved results stay as they are")
@@ -96,7 +96,7 @@ def _print_lines(comparison: Any) -> int:
 
 
 def _jobs(args: argparse.Namespace) -> dict[str, LoadedJob]:
-    from vramcast.jobs.compare import named_jobs, with_scenarios
+    from vramcast.features.compare.scenarios import named_jobs, with_scenarios
     from vramcast.jobs.load import variant
 
     loaded = [load(args, _whole(argument, args.files[0])) for argument in args.files]
@@ -115,7 +115,7 @@ def _whole(argument: str, first: str) -> str:
 def _parse_scenario(text: str) -> tuple[str, dict[str, Any]]:
     import shlex
 
-    from vramcast.errors import UsageError
+    from vramcast.base.errors import UsageError
 
     name, colon, rest = text.partition(":")
     try:
@@ -130,7 +130,7 @@ def _parse_scenario(text: str) -> tuple[str, dict[str, Any]]:
 
 def _predict(args: argparse.Namespace, jobs: dict[str, LoadedJob]) -> JobComparison:
     from vramcast.cli.progress import reporting
-    from vramcast.jobs.compare import compare
+    from vramcast.features.compare.scenarios import compare
 
     with reporting() as progress:
         return compare(jobs, args.gpu, args.memory, args.device, progress=progress)
@@ -138,8 +138,8 @@ def _predict(args: argparse.Namespace, jobs: dict[str, LoadedJob]) -> JobCompari
 
 def _job_result(args: argparse.Namespace, argument: str, name: str) -> Any:
     from vramcast.cli.progress import reporting
-    from vramcast.jobs.compare import job_result
-    from vramcast.jobs.run import predict
+    from vramcast.features.compare.scenarios import job_result
+    from vramcast.prediction.predict import predict
 
     loaded = load(args, argument)
     with reporting() as progress:

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from vramcast.cli.progress import reporting
-    from vramcast.run_diagnosis.diagnose import diagnose
+    from vramcast.features.diagnose.diagnose import diagnose
 
     use_calibration(args)
     loaded = load_alone(args)

@@ -28,7 +28,7 @@ def execute(args: argparse.Namespace) -> int:
     loaded = load(args)
 
     from vramcast.cli.progress import reporting
-    from vramcast.jobs.explain import explain
+    from vramcast.features.explain.explain import explain
 
     with reporting() as progress:
         result = explain(loaded, args.module, args.gpu, depth=args.depth, progress=progress)

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from vramcast.errors import UsageError
+    from vramcast.base.errors import UsageError
     from vramcast.gpus import all_gpus, find_gpu
 
     if args.here and args.name is not None:

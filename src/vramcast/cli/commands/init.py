@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from vramcast.errors import UsageError
+    from vramcast.base.errors import UsageError
 
     if args.schema is not None:
         from vramcast.jobs.json_schema import schema_text
@@ -35,8 +35,8 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    from vramcast.errors import UsageError
-    from vramcast.outputs import write_file
+    from vramcast.base.errors import UsageError
+    from vramcast.base.outputs import write_file
 
     if path.exists() and not _is_empty(path):
         raise UsageError(f"{path} exists already and is left as it is; --output names another file")

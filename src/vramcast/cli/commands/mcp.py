@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from vramcast.errors import UsageError
+    from vramcast.base.errors import UsageError
 
     root = args.root.resolve()
     if not root.is_dir():
@@ -33,7 +33,7 @@ def execute(args: argparse.Namespace) -> int:
     if not args.allow_code:
         _import_nothing_from(root, Path.cwd())
     try:
-        from vramcast.mcp_server.server import serve
+        from vramcast.mcp.server import serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "anyio"):
             raise

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from vramcast.base.processes import ending_with_this
 from vramcast.cli.options import (
     EXIT_FITS,
     MEASUREMENT,
@@ -24,7 +25,6 @@ from vramcast.cli.options import (
     positive,
     print_json,
 )
-from vramcast.processes import ending_with_this
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from vramcast.outputs import write_file
+    from vramcast.base.outputs import write_file
 
     check_output(args.save, MEASUREMENT, force=args.force)
     job = {
@@ -52,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
         "steps": args.steps,
     }
     # A process of its own: the caching allocator and the context of this one would be measured too.
-    command = [sys.executable, "-m", "vramcast.measure.worker", str(os.getpid()), json.dumps(job)]
+    command = [sys.executable, "-m", "vramcast.features.measure.worker", str(os.getpid()), json.dumps(job)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False, preexec_fn=ending_with_this())
     if done.returncode != 0 or not done.stdout:
         return done.returncode if done.returncode in (1, 2) else 3
@@ -71,7 +71,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _factory_arguments(pairs: list[str]) -> dict[str, Any]:
-    from vramcast.errors import UsageError
+    from vramcast.base.errors import UsageError
 
     arguments: dict[str, Any] = {}
     for pair in pairs:

@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from vramcast.advice.plan import plan
     from vramcast.cli.progress import reporting
+    from vramcast.features.plan.plan import plan
 
     loaded = load(args)
     with reporting() as progress:

@@ -55,7 +55,7 @@ def execute(args: argparse.Namespace) -> int:
     loaded = load(args)
 
     from vramcast.cli.progress import reporting
-    from vramcast.jobs.run import predict
+    from vramcast.prediction.predict import predict
 
     with reporting() as progress:
         result = predict(

@@ -93,8 +93,8 @@ class _Module(argparse.Action):
 
 def execute(args: argparse.Namespace) -> int:
     from vramcast import overlay
-    from vramcast.assumptions import parse_assumption
-    from vramcast.errors import CannotPredict, UsageError
+    from vramcast.base.assumptions import parse_assumption
+    from vramcast.base.errors import CannotPredict, UsageError
     from vramcast.launchers import read_command
     from vramcast.trace import Note
 
@@ -110,7 +110,7 @@ def execute(args: argparse.Namespace) -> int:
     limit = limit_bytes(args)
     spec, remark = card_for(args.gpu)
 
-    from vramcast.virtual_gpu.runner import run_script
+    from vramcast.scripts.runner import run_script
 
     if args.whole or args.epoch:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # gives the verdict of what was seen

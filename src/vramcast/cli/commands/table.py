@@ -62,7 +62,7 @@ def execute(args: argparse.Namespace) -> int:
     loaded = load(args)
 
     from vramcast.cli.progress import reporting
-    from vramcast.jobs.table import DEFAULT_CARDS, table
+    from vramcast.features.table.table import DEFAULT_CARDS, table
 
     with reporting() as progress:
         found = table(

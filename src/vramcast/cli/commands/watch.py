@@ -11,12 +11,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vramcast.base.plain_text import printable
 from vramcast.cli.job_options import JOB_HELP, add_code_option, load_alone
 from vramcast.cli.options import EXIT_FITS, add_json_option, device_number, positive
-from vramcast.plain_text import printable
 
 if TYPE_CHECKING:
-    from vramcast.watch.history import History
+    from vramcast.features.watch.history import History
 
 READS_SCRIPT_FLAGS = True
 
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from vramcast.watch.history import History
+    from vramcast.features.watch.history import History
 
     words = _command_words(args)
     _check(args, words)
@@ -62,9 +62,9 @@ def _replay(args: argparse.Namespace, history: History) -> int:
     import sys
 
     from vramcast.cli.options import print_json
+    from vramcast.features.watch.log import read_log
     from vramcast.report.console import emit
     from vramcast.report.watch import summary_document, summary_lines, warning_texts, watch_view
-    from vramcast.watch.log import read_log
 
     log = read_log(args.replay)
     samples = log.last_run()
@@ -83,7 +83,7 @@ def _replay(args: argparse.Namespace, history: History) -> int:
 def _command_words(args: argparse.Namespace) -> list[str]:
     import shlex
 
-    from vramcast.errors import UsageError
+    from vramcast.base.errors import UsageError
 
     if args.command is None:
         return list(args.script_flags)
@@ -99,7 +99,7 @@ def _command_words(args: argparse.Namespace) -> list[str]:
 
 
 def _check(args: argparse.Namespace, words: list[str]) -> None:
-    from vramcast.errors import UsageError
+    from vramcast.base.errors import UsageError
 
     if words and args.pid:
         raise UsageError("--pid and --command: follow a process, or start one; leave one out")
@@ -115,13 +115,13 @@ def _check(args: argparse.Namespace, words: list[str]) -> None:
 
 def _predicted(args: argparse.Namespace) -> int | None:
     if args.predicted is not None:
-        from vramcast.units import parse_bytes
+        from vramcast.base.units import parse_bytes
 
         return parse_bytes(args.predicted)
     if args.job is None:
         return None
     from vramcast.cli.progress import reporting
-    from vramcast.jobs.run import predict
+    from vramcast.prediction.predict import predict
 
     loaded = load_alone(args)
     assert loaded is not None

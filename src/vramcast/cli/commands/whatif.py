@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from vramcast.advice.what_if import what_if
     from vramcast.cli.progress import reporting
+    from vramcast.features.what_if.what_if import what_if
 
     use_calibration(args)
     loaded = load(args)

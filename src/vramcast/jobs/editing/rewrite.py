@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import VramcastError
+from vramcast.base.errors import VramcastError
 from vramcast.jobs.editing.sources import CANNOT_EDIT, Source, sources_of, with_words
+from vramcast.jobs.equality import same_run
 from vramcast.jobs.load import FLAGS, LoadedJob, load_job, with_overrides
 from vramcast.jobs.readers import Edits
-from vramcast.jobs.same import same_run
 from vramcast.jobs.schema import Job
 from vramcast.jobs.text_files import reading_instead
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from vramcast.errors import VramcastError
+from vramcast.base.errors import VramcastError
 from vramcast.jobs.editing.documents import edit_document
 from vramcast.jobs.editing.shell_text import edit_script, edit_words
 from vramcast.jobs.load import LoadedJob

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from vramcast.access import CodeGate
-from vramcast.errors import UsageError
+from vramcast.base.access import CodeGate
+from vramcast.base.errors import UsageError
 from vramcast.jobs.readers.documents import check_readable
 from vramcast.jobs.schema import Job
 from vramcast.jobs.yaml_file import Key

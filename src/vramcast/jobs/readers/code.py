@@ -1,5 +1,5 @@
 """Python code that a config names: where it is found, and what of the config it takes. Whatever a file names passes the
-gate of access.py before it is imported."""
+gate of base/access.py before it is imported."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from vramcast import overlay
-from vramcast.access import CodeGate, CodePlace, check_code
-from vramcast.factories import hush_torch, load_factory
+from vramcast.base.access import CodeGate, CodePlace, check_code
+from vramcast.base.factories import hush_torch, load_factory
 from vramcast.trace import Note
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.jobs.code_places import code_in
 from vramcast.jobs.folders import merged
 from vramcast.jobs.readers import Part, Reading, Request, factory, model_folder, read, recognise

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.launchers import assignments, strip, take_apart
 
 _VARIABLE = re.compile(r"\$(?:\{\w+[^}]*\}|\w+)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.jobs.optimizer_names import plain
 from vramcast.jobs.readers import Edits, Reading, Request
 from vramcast.jobs.readers.code import code_note, first_parameter, taken_by, typed_factory

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import UsageError, VramcastError
-from vramcast.input_files import parse_json
+from vramcast.base.errors import UsageError, VramcastError
+from vramcast.base.input_files import parse_json
 from vramcast.jobs.text_files import read_text, text_instead
 from vramcast.jobs.yaml_file import Key, parse_yaml
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from vramcast import overlay
-from vramcast.errors import UsageError, VramcastError
-from vramcast.factories import load_attribute
+from vramcast.base.errors import UsageError, VramcastError
+from vramcast.base.factories import load_attribute
 from vramcast.jobs.readers import Reading
 from vramcast.jobs.schema import Job
 from vramcast.jobs.validation import make_job

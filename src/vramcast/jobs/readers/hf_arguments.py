@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import VramcastError
+from vramcast.base.errors import VramcastError
 from vramcast.jobs.folders import CONFIG, read_json
 from vramcast.jobs.readers import Part, Reading, Request, combine, deepspeed, hf_model, hf_names
 from vramcast.jobs.readers.documents import beside, peek, read_document

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import CannotPredict, UsageError, VramcastError
+from vramcast.base.errors import CannotPredict, UsageError, VramcastError
 from vramcast.jobs.readers import Part, Reading, Request, accelerate, combine, hf_arguments, hf_names
 from vramcast.jobs.readers.command_line import Command, parse_command, split_environment
 from vramcast.jobs.readers.documents import beside

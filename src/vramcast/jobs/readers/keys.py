@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.jobs.fields import LARGEST_SIZE
 from vramcast.jobs.readers.documents import Document, LineOf
 from vramcast.jobs.references import nearest

@@ -6,13 +6,13 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
+from vramcast.jobs.equality import same_precision
 from vramcast.jobs.optimizer_names import class_path
 from vramcast.jobs.readers import Edits, Part, Reading, Request, combine
 from vramcast.jobs.readers.code import code_note, factory_place, typed_factory
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
-from vramcast.jobs.same import same_precision
 from vramcast.jobs.schema import Job, Precision
 from vramcast.jobs.validation import in_words
 from vramcast.trace import Note

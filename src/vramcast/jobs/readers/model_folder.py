@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.jobs.folders import CONFIG, PIPELINE, folder_kind, pipeline_parts, read_json, why_no_model
 from vramcast.jobs.readers import Reading, Request
 from vramcast.jobs.safetensors_headers import stored_weights

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.jobs.readers import shell_arithmetic
 from vramcast.jobs.readers.shell_syntax import (
     AndOr,

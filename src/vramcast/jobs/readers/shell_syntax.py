@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 
 _DEEPEST = 30
 _MOST_TOKENS = 100_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.jobs.optimizer_names import plain
 from vramcast.jobs.readers import Edits, Part, Reading, Request, combine
 from vramcast.jobs.readers.documents import peek, read_document

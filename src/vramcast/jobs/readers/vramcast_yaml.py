@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import UsageError, VramcastError
-from vramcast.input_files import open_input
+from vramcast.base.errors import UsageError, VramcastError
+from vramcast.base.input_files import open_input
 from vramcast.jobs.readers import Edits, Part, Reading, Request
 from vramcast.jobs.readers.code import resolve_factory
 from vramcast.jobs.readers.keys import Keys

@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from vramcast.jobs.fields import Arguments, FactoryName, FloatDtype, Name, Reference, Section, Size, SizeName
 
+MOST_ACCUMULATED = 3
+"""Forward and backward passes of one step that are really traced: those after the second repeat it."""
+
 
 class Loss(Section):
     """One term of the loss."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.jobs.expressions import evaluate
 from vramcast.jobs.schema import Input
 from vramcast.jobs.training.dtypes import DTYPES

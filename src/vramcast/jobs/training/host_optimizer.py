@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from vramcast.errors import UsageError
-from vramcast.jobs.components.libraries import library
+from vramcast.base.errors import UsageError
+from vramcast.jobs.building.libraries import library
 from vramcast.jobs.schema import Offload
 
 

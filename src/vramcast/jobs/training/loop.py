@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from vramcast.errors import UsageError, VramcastError
-from vramcast.jobs.components.offload import Offloaded
-from vramcast.jobs.parallel import method_of
+from vramcast.base.errors import UsageError, VramcastError
+from vramcast.card.dispatch.failures import job_failed
+from vramcast.jobs.building.offload import Offloaded
 from vramcast.jobs.references import CHANNELS_LAST, DIFFUSION_NAMES, root
 from vramcast.jobs.schema import Job, Loss
-from vramcast.jobs.timing import MOST_ACCUMULATED
+from vramcast.jobs.schema.training import MOST_ACCUMULATED
 from vramcast.jobs.training.averaging import Average
 from vramcast.jobs.training.batch import Batch, Data
 from vramcast.jobs.training.diffusion import Noise
 from vramcast.jobs.training.dtypes import DTYPES
 from vramcast.jobs.training.losses import TARGETS, Criterion, has_own_loss
+from vramcast.jobs.training.parallel import method_of
 from vramcast.jobs.training.plan import Call, Plan
 from vramcast.jobs.training.references import first_tensor, look_up
-from vramcast.virtual_gpu.failures import job_failed
 
 
 class TrainingLoop:

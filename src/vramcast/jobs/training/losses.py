@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vramcast.errors import UsageError
-from vramcast.factories import load_factory
+from vramcast.base.errors import UsageError
+from vramcast.base.factories import load_factory
 from vramcast.jobs.schema import Loss
 from vramcast.jobs.training.references import first_tensor, look_up
 

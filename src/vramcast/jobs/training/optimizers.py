@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from vramcast.errors import CannotPredict, UsageError
-from vramcast.factories import load_factory
-from vramcast.jobs.components.libraries import library
+from vramcast.base.errors import CannotPredict, UsageError
+from vramcast.base.factories import load_factory
+from vramcast.jobs.building.libraries import library
 from vramcast.jobs.optimizer_names import plain
 from vramcast.jobs.patterns import matches
 from vramcast.jobs.references import nearest

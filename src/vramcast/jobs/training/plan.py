@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from vramcast.errors import UsageError
-from vramcast.jobs.components.allowed import check_options
-from vramcast.jobs.components.built import Built
-from vramcast.jobs.components.usual_inputs import Usual, usual_inputs
+from vramcast.base.errors import UsageError
+from vramcast.jobs.building.allowed import check_options
+from vramcast.jobs.building.built import Built
+from vramcast.jobs.building.usual_inputs import Usual, usual_inputs
 from vramcast.jobs.expressions import check
 from vramcast.jobs.fields import COMMON_SIZES
 from vramcast.jobs.references import nearest, root

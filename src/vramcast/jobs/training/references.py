@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from vramcast.errors import UsageError
+from vramcast.base.errors import UsageError
 from vramcast.jobs.references import CHANNELS_LAST, CONVERSIONS
 
 

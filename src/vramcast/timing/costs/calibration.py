@@ -10,9 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from vramcast.errors import UsageError
-from vramcast.input_files import parse_json, read_text
-from vramcast.outputs import write_file
+from vramcast.base.errors import UsageError
+from vramcast.base.input_files import parse_json, read_text
+from vramcast.base.outputs import write_file
 from vramcast.timing.costs.curves import KindModel
 
 FORMAT = "vramcast-calibration/1"

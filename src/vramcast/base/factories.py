@@ -1,0 +1,107 @@
+"""Find a Python function by name: "package.module:function" or "path/to/file.py:function"."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vramcast.base.access import check_code
+from vramcast.base.errors import UsageError, VramcastError
+
+Step = Callable[[], object]
+Factory = Callable[..., Any]
+
+
+def load_attribute(spec: str) -> Any:
+    """What `spec` names, whatever it is; the current folder is searched too, as `python -m` does."""
+    check_code(f"'{spec}'")
+    module_name, _, attribute = spec.rpartition(":")
+    if not module_name or not attribute:
+        raise UsageError(f"'{spec}' does not name a factory: write module:function or file.py:function")
+    found = _import(spec, module_name)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise UsageError(f"'{spec}': {module_name} has no function {attribute}")
+        found = getattr(found, part)
+    return found
+
+
+def load_factory(spec: str) -> Factory:
+    """Import the function that `spec` names."""
+    factory = load_attribute(spec)
+    if not callable(factory):
+        raise UsageError(f"'{spec}': {spec.rpartition(':')[0]} has no function {spec.rpartition(':')[2]}")
+    return factory  # type: ignore[no-any-return]
+
+
+def hush_torch() -> None:
+    """DDP warns that it cannot time a card that is none. torch looks at this once, when it is first imported."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def without_cache_folder() -> None:
+    """For a process that only predicts: torch makes a folder for what it compiles as soon as that part is imported."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TMPDIR") or "/tmp")
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Around what makes many objects that stay, imports above all: to look for garbage among them takes a fifth of the
+    time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def check_arguments(factory: Factory, arguments: Mapping[str, Any]) -> None:
+    """Name the first argument that the factory does not take."""
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return  # a builtin: it will say so itself
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in arguments:
+        if name not in parameters:
+            known = ", ".join(parameters) or "none"
+            raise UsageError(f"{getattr(factory, '__name__', factory)} takes no argument '{name}' (it takes: {known})")
+
+
+def _import(spec: str, module_name: str) -> Any:
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        if module_name.endswith(".py"):
+            return _module_from_file(Path(module_name))
+        return importlib.import_module(module_name)
+    except VramcastError:
+        raise
+    except ImportError as error:
+        raise UsageError(f"'{spec}': cannot import {module_name} ({error})") from error
+    except Exception as error:
+        raise UsageError(f"'{spec}': importing {module_name} failed: {type(error).__name__}: {error}") from error
+
+
+def _module_from_file(path: Path) -> Any:
+    if not path.is_file():
+        raise UsageError(f"no such file: {path}")
+    name = path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python module")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,64 @@
+"""Choices that Inductor makes by timing both ways on the card. What is timed is allocated here too; which way is faster
+is assumed, and said in a note."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from vramcast.card.compiled.visibility import Visibility
+    from vramcast.card.device.machine import Machine
+    from vramcast.card.device.patches import Patches
+
+
+def install(put: Patches, machine: Machine, visibility: Visibility) -> None:
+    from torch._inductor.runtime import benchmarking
+
+    def benchmark_gpu(self: Any, _callable: Any, *args: Any, **kwargs: Any) -> float:
+        """Runs it as often as changes anything: once, and once beside the buffer that flushes the L2 cache."""
+        with visibility.show():
+            _callable()
+            buffer = torch.empty((machine.gpu.l2_bytes or 0) // 4, dtype=torch.int, device="cuda")
+            _callable()
+            del buffer
+        return 1.0
+
+    for kind in (benchmarking.TritonBenchmarker, benchmarking.InductorBenchmarker):
+        put.set(kind, "benchmark_gpu", benchmark_gpu)
+    _padded_products(put, machine, visibility)
+
+
+def _padded_products(put: Patches, machine: Machine, visibility: Visibility) -> None:
+    """Matrix products whose sizes are not multiples of 8 (half precision) or 4 (float32) may be padded."""
+    from torch._inductor.fx_passes import pad_mm
+
+    should_pad: Any = pad_mm._should_pad
+    asked: list[tuple[Any, Any]] = []
+
+    def _should_pad(match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> bool:
+        asked.append((mat1, mat2))
+        try:
+            with visibility.show():
+                return bool(should_pad(match, mat1, mat2, op, input))
+        finally:
+            asked.pop()
+
+    def is_padded_faster(key: str, ori_time: float, pad_time: float) -> bool:
+        """Measured on an H200: padding pays where the inner or the last size is odd, not for the first one alone."""
+        mat1, mat2 = asked[-1]
+        unit = pad_mm.get_alignment_size(mat1)
+        faster = bool(mat1.shape[-1] % unit or mat2.shape[-1] % unit)
+        sizes = f"{list(mat1.shape)} x {list(mat2.shape)}"
+        machine.note(
+            "torch.compile",
+            f"a matrix product {sizes} is assumed to be {'faster' if faster else 'no faster'} with padding; "
+            "a real run times both",
+        )
+        return faster
+
+    put.set(pad_mm, "_should_pad", _should_pad)
+    put.set(pad_mm, "is_padded_faster", is_padded_faster)
+    put.set(pad_mm, "no_dispatch", nullcontext)

@@ -1,0 +1,194 @@
+"""Lets Dynamo and Inductor work beside the virtual card."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vramcast.base.torch_versions import COMPILED_HERE, in_words
+from vramcast.card.compiled import fake_cuda
+from vramcast.card.compiled.visibility import Visibility
+from vramcast.card.device import patches
+from vramcast.card.device.installed_torch import INSTALLED
+from vramcast.card.device.patches import Patches
+from vramcast.card.dispatch.unknown import UnknownKernel
+
+if TYPE_CHECKING:
+    from vramcast.card.device.machine import Machine
+
+OFF_BY = "compiled code often takes 10 to 50 % less memory than eager code, and sometimes 10 % more"
+INSTEAD = (
+    "TORCHDYNAMO_DISABLE=1 in the environment predicts eager code instead: the figures of a run without "
+    f"torch.compile ({OFF_BY})."
+)
+
+
+def why_not() -> str | None:
+    """What keeps compiled code from being compiled here; None where nothing does."""
+    if not COMPILED_HERE[0] <= INSTALLED < COMPILED_HERE[1]:
+        return f"compiled code needs torch {in_words(COMPILED_HERE[0])}, and torch {in_words(INSTALLED)} is installed"
+    if importlib.util.find_spec("triton") is None:
+        return "compiled code needs Triton, which is not installed"
+    return None
+
+
+class Compiler:
+    """One for each virtual card."""
+
+    def __init__(
+        self, replaced: Patches, machine: Machine, dispatch: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
+        """`replaced`: what the card put in place of torch's own; `dispatch`: the thread's dispatch mode."""
+        self._replaced = replaced
+        self._own = Patches()
+        """Changes to the compilers themselves, which hold while they run."""
+        self._machine = machine
+        self.visibility = Visibility(replaced, dispatch)
+        self._ready = False
+        self._exits = ExitStack()
+
+    def install(self) -> None:
+        """Called when the card is entered. Most is put off until something is compiled: Inductor is slow to import."""
+        reason = why_not()
+        if reason is not None:
+            self._refuse(reason)
+            return
+        from torch._dynamo import convert_frame, guards, trace_rules
+
+        put = self._own
+        for name in ("vramcast.card", "vramcast.scripts", "vramcast.trace", "vramcast.allocator"):
+            trace_rules.add(name)
+        wrapper = convert_frame.CatchErrorsWrapper
+        put.set(wrapper, "__call__", self._hidden(wrapper.__call__))
+        manager = guards.CheckFunctionManager
+        put.set(manager, "__init__", self._guards_as_when_run(manager.__init__))
+        put.set(torch, "compile", _compiled_when_called(torch.compile))
+
+    def _refuse(self, reason: str) -> None:
+        def refuse(name: str) -> None:
+            raise self._machine.report_unknown(
+                UnknownKernel(f"{name} is compiled with torch.compile: {reason}.\n{INSTEAD}")
+            )
+
+        self._exits.enter_context(torch.compiler.set_stance("force_eager"))
+        patches.refuse_compiled_code(self._own, refuse)
+
+    def remove(self) -> None:
+        self._exits.close()
+        self._own.undo()
+        if self._ready:
+            torch._dynamo.reset()
+            fake_cuda.remove()
+            _forget_functions()
+
+    def prepare(self) -> None:
+        """Before the first function is compiled."""
+        if self._ready:
+            return
+        self._ready = True
+        _forget_functions()
+        with self.visibility.hide():
+            from vramcast.card.compiled import inductor, optimizers
+
+            self._exits.enter_context(inductor.caches_of_our_own())
+            fake_cuda.install(self._own, lambda: None)
+            inductor.install(self._own, self._machine, self)
+            optimizers.install(self._own, self.visibility)
+
+    @contextmanager
+    def compiling(self, what: str) -> Iterator[None]:
+        """Inside, the card is hidden, and what goes wrong with the compiler is not the program's fault."""
+        if self.visibility.hidden:  # part of something that is being compiled
+            yield
+            return
+        with self.visibility.hide():
+            try:
+                yield
+            except _compiler_errors() as error:
+                if isinstance(error.__cause__, torch.OutOfMemoryError):
+                    raise
+                raise self._machine.report_unknown(self._failed(what, error)) from error
+
+    def _failed(self, what: str, error: Exception) -> UnknownKernel:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        said = " ".join(lines[:2])[:300] if lines else type(error).__name__
+        return UnknownKernel(
+            f"{what} could not be compiled for {self._machine.gpu.name} here ({said}): "
+            f"what it allocates is not known.\n{INSTEAD}"
+        )
+
+    def _hidden(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def __call__(callback: Any, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
+            self.prepare()
+            with self.compiling(frame.f_code.co_qualname if hasattr(frame.f_code, "co_qualname") else "a function"):
+                return original(callback, frame, cache_entry, frame_state)
+
+        return __call__
+
+    def _guards_as_when_run(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Guards compare what they find when the function is called, which is with the card in sight."""
+
+        @functools.wraps(original)
+        def __init__(manager: Any, f_code: Any, output_graph: Any, *args: Any, **kwargs: Any) -> None:
+            from torch._dynamo.utils import get_torch_function_mode_stack
+
+            before = output_graph.torch_function_mode_stack
+            with self.visibility.show():
+                output_graph.torch_function_mode_stack = get_torch_function_mode_stack()
+                try:
+                    original(manager, f_code, output_graph, *args, **kwargs)
+                finally:
+                    output_graph.torch_function_mode_stack = before
+
+        return __init__
+
+
+def _compiler_errors() -> tuple[type[Exception], ...]:
+    from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError
+    from torch._inductor.exc import InductorError
+
+    return (BackendCompilerFailed, InternalTorchDynamoError, InductorError)
+
+
+def _compiled_when_called(original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compile. Libraries compile many functions that a program never calls, and the first to be compiled makes
+    Dynamo import Inductor: functions are compiled when they are called."""
+
+    @functools.wraps(original)
+    def compile(model: Any = None, **options: Any) -> Any:
+        if model is None:
+            return lambda inner: compile(inner, **options)
+        if not isinstance(model, (FunctionType, MethodType)):
+            return original(model, **options)
+        if patches.compiles_nothing(options.get("backend")):
+            return model
+        compiled: list[Callable[..., Any]] = []
+
+        @functools.wraps(model)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not compiled:
+                compiled.append(original(model, **options))
+            return compiled[0](*args, **kwargs)
+
+        # What compiled code that calls it looks into.
+        call._torchdynamo_orig_callable = call._torchdynamo_inline = model  # type: ignore[attr-defined]
+        return call
+
+    return compile
+
+
+def _forget_functions() -> None:
+    """Dynamo's rules for functions of torch, which it looks up once: some of them are others now."""
+    from torch._dynamo import trace_rules
+    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+    trace_rules.get_torch_obj_rule_map.cache_clear()
+    handlers: Any = TorchInGraphFunctionVariable._get_handlers
+    handlers.cache_clear()

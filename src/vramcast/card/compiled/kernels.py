@@ -1,0 +1,114 @@
+"""Triton kernels of compiled code: they compute nothing here, and allocate nothing but for their first launch.
+
+A kernel with several configurations is timed with each when it is first launched. Its mutated arguments are copied for
+that, and a buffer as large as the L2 cache is written between the runs (CachingAutotuner.benchmark_all_configs,
+InductorBenchmarker.benchmark_gpu). That is the memory of a first step, and is booked here in the same order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vramcast.card.dispatch.storages import block_of
+
+if TYPE_CHECKING:
+    from vramcast.card.compiled.visibility import Visibility
+    from vramcast.card.device.machine import Machine
+
+
+FUSED = "triton.fused.default"
+"""What a launch is called in the log of ops."""
+
+
+class Kernel:
+    """Stands for torch._inductor's CachingAutotuner in wrapper code."""
+
+    def __init__(self, name: str, source: str, machine: Machine, visibility: Visibility) -> None:
+        self.name = name
+        self._source = source
+        self._machine = machine
+        self._visibility = visibility
+        self._launched = False
+        self._numbers: dict[Any, int] = {}
+        """The numbers in the log of ops of launches with such tensors."""
+
+    def run(self, *args: Any, stream: Any = None, **kwargs: Any) -> None:
+        if not self._launched:
+            self._launched = True
+            self._first_launch(args)
+        if self._machine.op_log.on:
+            with torch._C.DisableTorchFunction():
+                self._log([arg for arg in args if isinstance(arg, torch.Tensor)])
+
+    def _log(self, tensors: list[torch.Tensor]) -> None:
+        log = self._machine.op_log
+        key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = log.number(FUSED, tuple(tensors), {}, None)
+        log.note(number, ())
+
+    def _first_launch(self, args: tuple[Any, ...]) -> None:
+        from torch._inductor.codecache import PyCodeCache
+
+        with self._visibility.hide():
+            tuner: Any = getattr(PyCodeCache.load(self._source), self.name)
+        runs = len(tuner.configs)
+        if runs < 2 and _tries_smaller_block(tuner, self._source.count("tl.load(")):
+            runs = 2
+        if runs < 2:
+            return
+        mutated = [
+            _extent_bytes(arg) for name, arg in zip(tuner.fn.arg_names, args, strict=False)
+            if name in tuner.mutated_arg_names and isinstance(arg, torch.Tensor)
+        ]  # fmt: skip
+        # The buffer raises the peak, and so what may be copied beside the next configuration; then nothing changes.
+        for _ in range(min(runs, 3) if mutated else 1):
+            copied = self._copied(mutated, tuner.optimize_mem)
+            self._machine.ledger.transient(copied)
+            self._machine.ledger.transient([self._machine.gpu.l2_bytes or 0, *copied])
+
+    def _copied(self, mutated: list[int], sparing: bool) -> list[int]:
+        """Sizes of the arguments that are copied on the card, the others to the host: those that do not raise the
+        peak (copy_args_to_cpu_if_needed)."""
+        allocator = self._machine.ledger.allocator
+        copied, room = [], allocator.peak_allocated_bytes - allocator.allocated_bytes
+        for nbytes in mutated:
+            if not sparing or nbytes <= room:
+                copied.append(nbytes)
+                room -= nbytes
+        return copied
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a kernel of the virtual card has no {name}")
+
+
+def _tries_smaller_block(tuner: Any, loads: int) -> bool:
+    """A reduction that uses many registers is compiled once more with half the block, and both are timed
+    (CachingAutotuner._dynamic_scale_rblock). The registers of a thread are estimated: those of the values it loads."""
+    from torch._inductor.runtime.hints import HeuristicType
+
+    properties = tuner.device_props
+    if tuner.heuristic_type is not HeuristicType.REDUCTION or not tuner.inductor_meta.get("dynamic_scale_rblock", True):
+        return False
+    (config,) = tuner.configs
+    x_block = config.kwargs.get("XBLOCK", 1)
+    r_block = math.prod(value for name, value in config.kwargs.items() if name.startswith("R"))
+    threads = config.num_warps * (properties.warp_size or 32)
+    registers = x_block * r_block // threads * loads
+    if r_block <= 64 or registers <= properties.regs_per_multiprocessor // properties.max_threads_per_multi_processor:
+        return False
+    blocks = -(-tuner.size_hints["x"] // x_block)
+    at_once = max(properties.regs_per_multiprocessor // (registers * threads), 1) * properties.multi_processor_count
+    return bool(blocks > at_once)
+
+
+def _extent_bytes(tensor: torch.Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        if not tensor.numel():
+            return 0
+        extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        return int(extent * tensor.element_size()) if block_of(tensor) is not None else 0

@@ -1,0 +1,510 @@
+"""`virtual_gpu(...)`: "cuda" without a GPU, for as long as the `with` block lasts."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vramcast.allocator import CachingAllocator, OutOfMemory
+from vramcast.base.assumptions import Assumption
+from vramcast.base.errors import UsageError
+from vramcast.base.factories import without_collections
+from vramcast.base.torch_versions import PYTORCH_ALLOC_CONF, in_words, what_is_assumed
+from vramcast.card import distributed
+from vramcast.card.choices import attention as attention_choice
+from vramcast.card.choices import lbfgs, recurrent
+from vramcast.card.choices.autocast import AutocastKernels
+from vramcast.card.compiled import Compiler
+from vramcast.card.device import cuda_api, host_parameters, paged, patches
+from vramcast.card.device import gradient_accumulation as accumulation
+from vramcast.card.device.allocator_settings import AllocatorSettings
+from vramcast.card.device.autograd_thread import AutogradThread
+from vramcast.card.device.device_memory import context_bytes
+from vramcast.card.device.installed_torch import INSTALLED, cudnn_version
+from vramcast.card.device.machine import FailedOp, Machine
+from vramcast.card.device.one_card import CARD
+from vramcast.card.device.threads import Modes, thread_with_modes
+from vramcast.card.dispatch import constructors, foreign
+from vramcast.card.dispatch import modes as dispatch
+from vramcast.card.dispatch.cached_tensors import forget_cached_tensors
+from vramcast.card.dispatch.composites import Composites
+from vramcast.card.dispatch.functions import device_context_function
+from vramcast.card.dispatch.ledger import AUTOCAST_COPIES, Ledger
+from vramcast.card.dispatch.position import Position
+from vramcast.card.dispatch.storages import block_of, stand_ins
+from vramcast.card.dispatch.unknown import UnknownKernel
+from vramcast.card.distributed.world import world_in_environment
+from vramcast.card.files import checkpoints
+from vramcast.card.values.given_values import GivenValues
+from vramcast.gpus import GpuSpec, find_gpu
+from vramcast.trace import Growth, Note, StepTrace, TraceBuilder
+from vramcast.trace.calls import ITERATION, ITERATION_END
+
+if TYPE_CHECKING:
+    from vramcast.memory import Prediction
+
+_active: VirtualGpu | None = None
+
+
+class VirtualGpu:
+    """A card that computes nothing and remembers everything. Use it as a context manager, once."""
+
+    def __init__(
+        self, gpu: GpuSpec, allocator_conf: str | None = None, limit_bytes: int | None = None, source: str = ""
+    ) -> None:
+        self.gpu = gpu
+        self._settings = AllocatorSettings(allocator_conf)
+        self.source = source
+        self._limit_bytes = limit_bytes
+        self._allocator = CachingAllocator(
+            conf=self._settings.conf,
+            device_total_bytes=gpu.total_memory_bytes,
+            torch_version=torch.__version__,
+        )
+        self._ledger = Ledger(self._allocator)
+        self._position = Position(self._ledger)
+        self._machine = Machine(gpu, self._ledger, self._position)
+        self._modes = Modes(self._ledger, self._machine)
+        self._autocast = AutocastKernels(self._mark_autocast_copy)
+        self._composites = Composites(self._machine)
+        self._checkpoints = checkpoints.Checkpoints(self._machine)
+        self._autograd_thread = AutogradThread(self._in_autograd_thread)
+        self._patches = patches.Patches()
+        self._compiler = Compiler(self._patches, self._machine, lambda: self._modes.dispatch)
+        self._exits = ExitStack()
+        self._trace: StepTrace | None = None
+        self.growth: Growth | None = None
+        """To be set by who runs the steps and sees that each leaves more behind."""
+        self._adopted: StepTrace | None = None
+        self._fork = (0, 0)
+        self._ledger.describe_out_of_memory = self._describe_out_of_memory
+        self._machine.as_program = self._as_program
+        self._machine.with_functions = self._with_functions
+        self._machine.initialize = self._ledger.on_first_use = self._initialize
+        self._machine.change_allocator_settings = self._change_settings
+        self._machine.libraries.on_load = self._set_capacity
+        self._set_capacity()
+        self._note_version(from_environment=allocator_conf is None)
+
+    def _note_version(self, *, from_environment: bool) -> None:
+        """What the version of torch means for this prediction, where it is not what a user expects."""
+        assumed = what_is_assumed(torch.__version__)
+        if assumed is not None:
+            self._machine.note("torch", assumed)
+        for reason in self._settings.conf.refused_by(INSTALLED):
+            self._machine.note("allocator", f"{reason}: it would stop at the first allocation")
+        if from_environment and "PYTORCH_ALLOC_CONF" in os.environ and INSTALLED < PYTORCH_ALLOC_CONF:
+            self._machine.note(
+                "allocator", f"torch {in_words(INSTALLED)} reads PYTORCH_CUDA_ALLOC_CONF, not PYTORCH_ALLOC_CONF"
+            )
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What the allocator may take: the limit asked for, or the card less context and kernels loaded so far."""
+        allowed = self._allocator.allowed_bytes
+        room = self._room_bytes()
+        return room if allowed is None else min(room, allowed)
+
+    def _room_bytes(self) -> int:
+        if self._limit_bytes is not None:
+            return self._limit_bytes
+        return self.gpu.total_memory_bytes - self._context_bytes()
+
+    @property
+    def allocator_conf(self) -> str:
+        """What PYTORCH_CUDA_ALLOC_CONF says."""
+        return self._settings.conf.text
+
+    def _initialize(self) -> None:
+        """PyTorch reads the allocator's settings when it first uses the card, not before and not again."""
+        if self._ledger.on_first_use is None:
+            return
+        if self._settings.read():
+            self._use_settings()
+        self._ledger.on_first_use = None
+
+    def _change_settings(self, text: str) -> None:
+        """torch.cuda.memory._set_allocator_settings."""
+        self._initialize()
+        self._settings.change(text)
+        self._use_settings()
+        if self._ledger.builder.n_events:
+            self._machine.note(
+                "allocator", f"changed by the program to {text!r}; a replay keeps one setting throughout"
+            )
+
+    def _use_settings(self) -> None:
+        conf = self._settings.conf
+        self._allocator.set_conf(conf)
+        if conf.per_process_memory_fraction < 1.0:
+            self._allocator.set_memory_fraction(conf.per_process_memory_fraction)
+
+    def _set_capacity(self) -> None:
+        self._allocator.set_capacity(self._room_bytes())
+
+    def _context_bytes(self) -> int:
+        return context_bytes(self.gpu, self._machine.libraries)
+
+    # -- entering and leaving -------------------------------------------------------------------------------
+
+    def __enter__(self) -> VirtualGpu:
+        global _active
+        if _active is not None:
+            raise UsageError("a virtual GPU is active already; leave it before you enter another")
+        if self._trace is not None:
+            raise UsageError("this virtual GPU was used already; make a new one with vramcast.virtual_gpu(...)")
+        # Optimizers import dynamo at their first use; it must not find our stand-ins in torch's namespaces.
+        with without_collections():
+            importlib.import_module("torch._dynamo")
+            importlib.import_module("torch.utils.flop_counter")  # nested tensors look for it among the modes
+        cudnn_version()  # torch looks at the cards to tell, and these are not the program's
+        for through_indices in (False, True):
+            accumulation.sole_counts(through_indices)  # runs a backward pass to learn something: not the program's
+        CARD.reset(world_in_environment().local_size)
+        with ExitStack() as exits:
+            _active = self
+            exits.callback(self._finish)
+            exits.callback(self._autograd_thread.close)
+            exits.callback(self._patches.undo)
+            self._install()
+            exits.callback(self._compiler.remove)
+            self._compiler.install()
+            exits.enter_context(patches.without_warning("Using `torch.compile.module.` when there are global hooks"))
+            exits.callback(self._position.remove)
+            self._position.install()
+            exits.callback(self._autocast.remove)
+            self._autocast.install()
+            exits.enter_context(attention_choice.card_order_in_force(self.gpu.compute_capability))
+            exits.callback(self._composites.remove)
+            self._composites.install()
+            exits.enter_context(self._modes.current())
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._exits.__exit__(*exc)
+
+    def log_ops(self, *, after_steps: int | None) -> None:
+        """The time of a step is worked out from the ops after so many steps of any optimizer, or (None) only from those
+        inside `iteration()`. By default all are noted."""
+        self._machine.op_log.on = after_steps is not None and after_steps <= 0
+        self._position.log_after = after_steps or 0
+
+    @contextmanager
+    def iteration(self) -> Iterator[None]:
+        """One iteration of the training loop; without it a step is taken to end with its optimizer."""
+        log = self._machine.op_log
+        before, log.on = log.on, True
+        log.mark(ITERATION)
+        try:
+            yield
+        finally:
+            log.mark(ITERATION_END)
+            log.on = before
+
+    def _finish(self) -> None:
+        global _active
+        try:
+            ignored = self._settings.ignored() if self._ledger.on_first_use is None else None
+            if ignored is not None:
+                self._machine.note("allocator", ignored)
+            self._machine.graphs.note_what_is_missing()
+            nccl = self._machine.communicators.in_words()
+            if nccl is not None:
+                self._machine.note("NCCL", nccl)
+            self._position.classify()
+            self._ledger.close()
+            self._trace = self._build_trace()
+        finally:
+            _active = None
+            forget_cached_tensors()
+
+    def _install(self) -> None:
+        put = self._patches.set
+        api = cuda_api.replacements(self._machine, self.gpu.total_memory_bytes, self._context_bytes)
+        cuda_api.install(self._patches, api, self._machine)
+        put(torch._C, "_cuda_attach_out_of_memory_observer", self._ledger.out_of_memory_observers.append)
+        put(torch.backends.cudnn, "is_available", lambda: True)
+        put(torch.backends.cudnn, "is_acceptable", lambda tensor: tensor.device.type == "cuda")
+        put(importlib.import_module("torch.backends.cudnn.rnn"), "get_cudnn_mode", recurrent.cudnn_mode)
+        put(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
+        put(patches.Generator, "active", True)
+        put(torch, "Generator", patches.Generator)
+        put(
+            torch._C,
+            "_group_tensors_by_device_and_dtype",
+            patches.groups_on_the_card(torch._C._group_tensors_by_device_and_dtype),
+        )
+        put(torch, "clear_autocast_cache", self._autocast.clear)
+        put(
+            torch.ops,
+            "load_library",
+            patches.followed_by(torch.ops.load_library, self._autocast.install_torchvision),
+        )
+        for name, method in stand_ins(self._ledger).items():
+            put(torch.UntypedStorage, name, method)
+        constructors.install(self._patches)
+        dispatch.install(self._patches)
+        host_parameters.install(self._patches, self._ledger, self._position)
+        self._machine.host_draws.install(self._patches)
+        optimizer = torch.optim.Optimizer
+        lbfgs.install(self._patches, self._machine.note)
+        is_new = functools.partial(paged.install_for, self._patches, self._ledger)
+        put(optimizer, "__init__", self._position.optimizer_init(optimizer.__init__, is_new))
+        run = patches.backward_runner(
+            torch.autograd.graph._engine_run_backward, self._in_backward, self._autograd_thread.run
+        )
+        put(torch.autograd, "_engine_run_backward", run)
+        put(torch.autograd.graph, "_engine_run_backward", run)
+        hooks = torch.autograd.graph.saved_tensors_hooks
+        saving = functools.partial(self._ledger.made_on_host, kind="saved activations")
+        mark = self._machine.op_log.mark
+        put(hooks, "__init__", patches.hooks_with_modes(hooks.__init__, lambda: self._modes.functions, saving, mark))
+        patches.seen_alike(self._patches)
+        put(
+            torch.utils._device.DeviceContext,
+            "__torch_function__",
+            device_context_function(lambda: self._modes.functions),
+        )
+        thread_with_modes(self._patches, self._in_thread)
+        self._checkpoints.install(self._patches)
+        distributed.install(self._patches, self._machine)
+        foreign.install(self._patches, self._machine)
+
+    @contextmanager
+    def _in_backward(self, fills_gradients: bool) -> Iterator[None]:
+        phase = self._position.enter_backward(fills_gradients=fills_gradients)
+        try:
+            with self._modes.functions:
+                yield
+        finally:
+            self._position.leave_backward(phase, fills_gradients=fills_gradients)
+
+    @contextmanager
+    def _as_program(self) -> Iterator[None]:
+        with torch._C._EnableTorchFunction(), self._modes.current():
+            yield
+
+    @contextmanager
+    def _with_functions(self) -> Iterator[None]:
+        if torch._C._len_torch_function_stack():
+            yield
+            return
+        with self._modes.functions:
+            yield
+
+    @contextmanager
+    def _in_thread(self) -> Iterator[None]:
+        """A thread that the program starts sees the card too; PyTorch keeps modes by thread."""
+        if not self._ledger.open:
+            yield
+            return
+        self._autocast.enter_thread()
+        try:
+            with self._modes.current():
+                yield
+        finally:
+            self._autocast.leave_thread()
+
+    @contextmanager
+    def _in_autograd_thread(self) -> Iterator[None]:
+        self._autocast.enter_thread()
+        try:
+            with self._modes.dispatch:
+                yield
+        finally:
+            self._autocast.leave_thread()
+
+    def _mark_autocast_copy(self, tensor: torch.Tensor) -> None:
+        with torch._C.DisableTorchFunction():
+            block = block_of(tensor)
+        if block is not None and block.block_id >= 0:
+            self._ledger.builder.set_kind(block.block_id, AUTOCAST_COPIES)
+
+    # -- results --------------------------------------------------------------------------------------------
+
+    def on_step(self, callback: Callable[[list[int]], None]) -> None:
+        """Call `callback` after each optimizer step with the number of steps of every optimizer there is."""
+        self._position.on_step = callback
+
+    def on_pass(self, forward: Callable[[], None], backward: Callable[[], None]) -> None:
+        """Call these when a module is called from outside any other, and after a backward pass."""
+        self._position.on_forward, self._position.on_backward = forward, backward
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """Those of PyTorch's that there are."""
+        return self._position.optimizers
+
+    @property
+    def had_optimizer(self) -> bool:
+        """Whether there was one at any time."""
+        return self._position.had_optimizer
+
+    @property
+    def assumed_values(self) -> Mapping[str, str]:
+        """file:line → what it was told of a value that only a real run would know; the latest reads last."""
+        return self._machine.assumed_values
+
+    def assume(self, assumptions: Sequence[Assumption]) -> None:
+        """Values for reads in certain lines."""
+        self._machine.given_values = GivenValues(assumptions)
+
+    def check_assumptions(self) -> None:
+        """After the run: a note for each that was of no use; UsageError for a value that does not fit what was read."""
+        given = self._machine.given_values
+        for text in given.unused(self.assumed_values):
+            self.note("--assume", text)
+        if given.refused:
+            raise given.refused[0]
+
+    @property
+    def failed_op(self) -> FailedOp | None:
+        """The op that failed last; the program may have caught the error."""
+        return self._machine.failed_op
+
+    def count_step(self) -> None:
+        """A step has ended that no optimizer of PyTorch's made."""
+        self._position.steps_done += 1
+        self._ledger.builder.mark("step")
+
+    @property
+    def live_bytes(self) -> int:
+        """What the program asked for on the card and has not freed."""
+        return self._allocator.requested_bytes
+
+    @property
+    def builder(self) -> TraceBuilder:
+        """The trace as it is being made."""
+        return self._ledger.builder
+
+    def name_module(self, module: torch.nn.Module, name: str) -> None:
+        """Call a module by this name in the account instead of by its class; it need never be called."""
+        self._position.name_module(module, name)
+
+    def note_ops(self, on: bool) -> None:
+        """From here on the ops are noted, or are not."""
+        self._machine.op_log.on = on
+
+    def mark(self, label: str) -> None:
+        """Leave a mark in the trace, to find this moment again."""
+        self._ledger.builder.mark("mark", label)
+
+    def note(self, topic: str, text: str, where: str | None = None) -> None:
+        """Tell the reader of the prediction something."""
+        self._machine.note(topic, text, where)
+        if self._adopted is not None:
+            self._trace = self._adopted = self._adopted.changed(notes=(*self._adopted.notes, Note(topic, text, where)))
+        elif self._trace is not None:
+            self._trace = self._build_trace()
+
+    @property
+    def awaits_capture(self) -> bool:
+        """A CUDA graph is to be captured, as far as one can tell, and was not yet."""
+        return self._machine.graphs.awaited
+
+    @property
+    def n_blocks(self) -> int:
+        """Allocations so far, by this process."""
+        return self._ledger.builder.n_blocks - self._fork[1]
+
+    @property
+    def n_events(self) -> int:
+        return self._ledger.builder.n_events
+
+    def begin_again_after_fork(self) -> None:
+        """In a process that was forked: what its parent has on the card, and did there, is not its own."""
+        self._fork = self._ledger.builder.n_events, self._ledger.builder.n_blocks
+        self._position.forget_steps()
+        self._machine.forget_libraries()
+
+    def before_next_allocation(self, callback: Callable[[], None]) -> None:
+        self._ledger.before_next_allocation = callback
+
+    def trace_since_fork(self) -> StepTrace:
+        trace = self.trace()
+        return trace.between(self._fork[0], trace.n_events)
+
+    def adopt(self, trace: StepTrace) -> None:
+        """Of another process of the run: what is asked of this card from now on is answered with it."""
+        self._trace = self._adopted = trace
+
+    @property
+    def unknown_kernels(self) -> tuple[UnknownKernel, ...]:
+        """Kernels without a rule that the program met; it may have caught the error and gone on."""
+        return tuple(self._machine.unknown_kernels)
+
+    def end_at_last_refusal(self) -> None:
+        """The run died of an out-of-memory error: what its clean-up allocated does not count."""
+        self._ledger.builder.end_at_last_refusal()
+        self._trace = self._build_trace()
+
+    def trace(self) -> StepTrace:
+        """What was allocated and freed, as data that can be saved and replayed."""
+        if self._trace is None:
+            self._position.classify()
+            return self._build_trace()
+        return self._trace
+
+    def prediction(self) -> Prediction:
+        """Peaks, verdict and account of the run so far."""
+        from vramcast.memory import predict
+
+        return predict(self.trace())
+
+    def _build_trace(self) -> StepTrace:
+        return self._ledger.builder.build(
+            gpu=self.gpu.to_dict(),
+            torch_version=torch.__version__,
+            allocator_conf=self.allocator_conf,
+            capacity_bytes=self.capacity_bytes,
+            context_bytes=self._context_bytes(),
+            versions=_versions(),
+            source=self.source,
+            host=self._ledger.host.use(),
+            growth=self.growth,
+        )
+
+    def _describe_out_of_memory(self, error: OutOfMemory) -> str:
+        from vramcast.memory.out_of_memory import describe
+
+        self._position.out_of_memory()
+        return describe(error, self.gpu, self._ledger.builder, self._context_bytes())
+
+
+def active_card() -> VirtualGpu | None:
+    """The card that this process runs on just now, if it is a virtual one."""
+    return _active
+
+
+def virtual_gpu(
+    gpu: str | GpuSpec, *, allocator_conf: str | None = None, limit_bytes: int | None = None, source: str = ""
+) -> VirtualGpu:
+    """A virtual card by name ("rtx-4090") or specification.
+
+    `allocator_conf`: what PYTORCH_CUDA_ALLOC_CONF would say (default: the environment's).
+    `limit_bytes`: what PyTorch's allocator may reserve, instead of the card's memory less context and kernels.
+    """
+    spec = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    if limit_bytes is not None and limit_bytes <= 0:
+        raise UsageError(f"limit_bytes must be positive, not {limit_bytes}")
+    return VirtualGpu(spec, allocator_conf, limit_bytes, source)
+
+
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in ("transformers", "diffusers", "peft", "timm", "bitsandbytes", "torchvision", "accelerate"):
+        if name in sys.modules:
+            try:
+                found[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    return found

@@ -1,0 +1,201 @@
+"""What is said of an error that ended the user's code: whether vramcast is to blame, where it was, and what to do.
+
+"The script failed" is for what would fail on a card too. An error of the virtual card itself is told as such: one that
+our code raises without meaning to, or that names tensors without data, which no program ever sees on a card.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+
+import torch
+
+from vramcast import overlay
+from vramcast.base.errors import DEFECT, CannotPredict, UsageError, VramcastError
+from vramcast.card.dispatch.unknown import is_machinery, is_of_vramcast, short_path, where_raised
+
+_LONGEST = 500
+"""Characters of an error's message that are shown."""
+
+_MOST_NAMED = 5
+"""Assumed values that are named with an error."""
+
+_MEANT = (RuntimeError, ValueError, IndexError, OSError, ImportError, SystemExit)
+"""What our code raises where CUDA, torch's own checks or the computer would."""
+
+_OF_ARGUMENTS = re.compile(r"\w+\(\):? (?:received|got|argument|takes|missing|expected)")
+"""TypeError of torch's own parser of arguments."""
+
+_WITHOUT_DATA = re.compile(
+    r"\bmeta (?:tensor|device)|\bon meta\b|'Meta' backend|device type:? ?meta|\bdevice='?meta|fake tensor"
+)
+"""Words for tensors without data, which exist on the virtual card alone."""
+
+_NO_DRIVER = ("Torch not compiled with CUDA enabled", "Found no NVIDIA driver", "INTERNAL ASSERT FAILED")
+
+_COMPILED_HERE = ("Error building extension", "CUDA_HOME environment variable is not set", "CUDA_HOME does not exist")
+
+_NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
+
+_WITHOUT_CUDA = tuple(
+    os.path.join(torch.__path__[0], *parts)
+    for parts in (("_meta_registrations.py",), ("_refs", ""), ("_prims", ""), ("_decomp", ""), ("_subclasses", ""))
+)
+"""Files of torch that run for tensors without data, and never for those of a card."""
+
+
+class ScriptFailed(CannotPredict):
+    """The script ended with an error; `traceback_text` is what Python would have printed."""
+
+    def __init__(self, message: str, traceback_text: str = "") -> None:
+        super().__init__(message)
+        self.traceback_text = traceback_text
+
+
+class CardFailed(ScriptFailed):
+    """The virtual card failed at something that the script may do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error, put into words; nothing of what its frames hold is kept."""
+
+    reason: str
+    """Its type and the first line of its message."""
+    where: str
+    """file:line in the user's code."""
+    is_ours: bool
+    remedy: str = ""
+    """What to do about it, in lines of its own."""
+    needs_a_card: bool = False
+    """Compiled code was to run that only a real card can run."""
+
+    def sentence(self, whose: str = "the script") -> str:
+        """`whose`: code that failed, where it is not us."""
+        if self.is_ours:
+            return f"{self.where}: vramcast failed here, not {whose}: {self.reason}"
+        if self.needs_a_card:
+            return f"{self.where}: {whose} cannot be followed beyond this line: {self.reason}"
+        return f"{self.where}: {whose} failed: {self.reason}"
+
+
+def failure_of(error: BaseException, path: str = "") -> Failure:
+    """`path`: the script, whose own lines are named before those of what it calls."""
+    is_ours = is_our_failure(error)
+    text = str(error)
+    remedy = overlay.hint(error)
+    if is_ours:
+        remedy += (
+            f"\nOn a card this may well run: {DEFECT}; please report what --traceback prints. Until it is mended, "
+            "change that line, or leave it out, for the prediction."
+        )
+    needs_a_card = not is_ours and any(phrase in text for phrase in (*_NEEDS_REAL_CUDA, *_COMPILED_HERE))
+    if any(phrase in text for phrase in _COMPILED_HERE):
+        remedy += (
+            "\nA CUDA extension is compiled here, which a virtual card could not run: leave it out (many programs have "
+            "an option for PyTorch's own operators), or wrap its calls in torch.library.custom_op and teach vramcast "
+            'what they return with @vramcast.rule("namespace::op").'
+        )
+    elif needs_a_card:
+        remedy += (
+            "\nA compiled extension looked at the tensor itself. Wrap the call in torch.library.custom_op and teach "
+            'vramcast what it returns with @vramcast.rule("namespace::op").'
+        )
+    elif isinstance(error, ModuleNotFoundError):
+        remedy += f"\nvramcast runs the script with {sys.executable}: what the script imports must be installed there."
+    return Failure(reason_of(error), where_in(error, path), is_ours, remedy, needs_a_card)
+
+
+def reason_of(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:_LONGEST]}" if lines else type(error).__name__
+
+
+def is_our_failure(error: BaseException) -> bool:
+    """Whether the virtual card failed, and not the code that ran on it."""
+    text = str(error)
+    if isinstance(error, (RuntimeError, NotImplementedError, AssertionError, ValueError)) and (
+        _WITHOUT_DATA.search(text) or any(phrase in text for phrase in _NO_DRIVER)
+    ):
+        return True
+    filename = _innermost_file(error.__traceback__)
+    if isinstance(error, NotImplementedError):
+        return is_of_vramcast(filename) or filename.startswith(_WITHOUT_CUDA)
+    if isinstance(error, _MEANT) or (isinstance(error, TypeError) and _OF_ARGUMENTS.match(text)):
+        return False
+    return is_of_vramcast(filename) or filename.startswith(_WITHOUT_CUDA)
+
+
+def explain(error: BaseException, path: str, made: str, assumed: Mapping[str, str]) -> VramcastError:
+    """The answer to a script that ended with an error. `made`: the steps until then, in words. `assumed`: what lines
+    read that only a real run would know, in the order in which they did."""
+    if isinstance(error, VramcastError):
+        return error
+    if isinstance(error, SystemExit):
+        what = error.code if isinstance(error.code, str) else f"exit code {error.code}"
+        return ScriptFailed(f"{short_path(path)} ended itself after {made}: {what}{assumptions(assumed)}")
+    failure = failure_of(error, path)
+    trace = error.__traceback__ if failure.is_ours else _from_script(error.__traceback__)
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    kind = CardFailed if failure.is_ours else ScriptFailed
+    message = f"{failure.sentence()} (--traceback shows all of it){failure.remedy}{assumptions(assumed)}"
+    return kind(message, text)
+
+
+def step_failed(error: BaseException, whose: str, assumed: Mapping[str, str]) -> str:
+    """The same for a training step that is not in a script."""
+    before = assumptions(assumed, may_be_given=False)
+    if is_our_failure(error):
+        return f"vramcast failed, not {whose}: {reason_of(error)}; {DEFECT}, please report it{before}"
+    return f"{whose} failed: {reason_of(error)}{before}"
+
+
+def job_failed(error: BaseException, place: str, whose: str, assumed: Mapping[str, str] | None = None) -> VramcastError:
+    """The answer where code that a job names at `place` failed: a mistake in the job, unless it was ours."""
+    message = f"{place}: {step_failed(error, whose, assumed or {})}"
+    return CannotPredict(message) if is_our_failure(error) else UsageError(message)
+
+
+def assumptions(assumed: Mapping[str, str], *, may_be_given: bool = True) -> str:
+    """Names the values that were assumed before an error, the latest first. `may_be_given`: with --assume."""
+    if not assumed:
+        return ""
+    named = [f"{where} = {value}" for where, value in assumed.items()][::-1]
+    more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    instead = f" Give another with `vramcast run --assume {list(assumed)[-1]}=VALUE`." if may_be_given else ""
+    return (
+        "\nA value that vramcast assumed may be the cause. Assumed before it, the latest first: "
+        f"{'; '.join(named[:_MOST_NAMED])}{more}.{instead}"
+    )
+
+
+def where_in(error: BaseException, path: str = "") -> str:
+    """file:line of the innermost frame in the script itself or, failing that, in any of the user's files."""
+    trace = error.__traceback__
+    found = ""
+    while trace is not None:
+        if path and trace.tb_frame.f_code.co_filename == path:
+            found = f"{short_path(path)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found or where_raised(error, otherwise=short_path(path) if path else "?")
+
+
+def _innermost_file(trace: TracebackType | None) -> str:
+    filename = ""
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        trace = trace.tb_next
+    return filename
+
+
+def _from_script(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the script's first line on."""
+    while trace is not None and is_machinery(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace

@@ -1,0 +1,139 @@
+"""Kernels that do not pass through PyTorch's dispatcher: a note, or an error that names them, never a silent number."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vramcast.base.errors import CannotPredict
+from vramcast.card.device.patches import Patches
+from vramcast.card.dispatch.functions import FunctionMode, handles, placement
+from vramcast.card.dispatch.rules import TRITON_RULES
+from vramcast.card.dispatch.storages import GPU
+from vramcast.card.dispatch.unknown import UnknownKernel, caller, leaves_torch
+from vramcast.card.values import known_values as values
+
+if TYPE_CHECKING:
+    from vramcast.card.device.machine import Machine
+
+_TRITON_LAUNCHERS = (
+    ("triton.runtime.jit", "JITFunction"),
+    ("triton.runtime.autotuner", "Autotuner"),
+    ("triton.runtime.autotuner", "Heuristics"),
+)
+
+
+_BENCHMARK_BUFFER_BYTES = 256 << 20
+"""What triton.testing.do_bench clears between runs so that no input is left in the cache."""
+
+
+def install(put: Patches, machine: Machine) -> None:
+    report = machine.report_unknown  # notes the error: a program that swallows it must not end with a number
+    _follow_triton(put, machine)
+    put.set(torch.export, "export", _refuse_export)
+    put.set(torch.jit, "trace", _untraced(torch.jit.trace, machine))
+    for owner in (torch.utils.dlpack, torch):
+        put.set(owner, "to_dlpack", _to_dlpack(torch._C._to_dlpack, report))
+
+
+def _follow_triton(put: Patches, machine: Machine) -> None:
+    """A Triton kernel writes into tensors that it is given, so a launch allocates nothing; a rule may say otherwise."""
+    tuned: set[Any] = set()
+
+    def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        name = _kernel_name(kernel)
+        rule = TRITON_RULES.get(name)
+        if rule is not None:
+            return rule(*args, **{k: v for k, v in kwargs.items() if k not in ("grid", "warmup")})
+        tensors = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, torch.Tensor) and arg.is_cuda]
+        key = _tuning_key(kernel, args, kwargs)
+        if key is not None and key not in tuned:
+            tuned.add(key)
+            machine.ledger.transient([_BENCHMARK_BUFFER_BYTES])
+        with machine.op_log.instead(f"triton.{name}", tuple(tensors)):
+            for tensor in tensors:
+                values.forget(tensor)
+        machine.note(
+            "Triton",
+            f"{name} is taken to allocate nothing and to read or write each of its tensors once",
+            caller("triton"),
+        )
+        return None
+
+    for module_name, class_name in _TRITON_LAUNCHERS:
+        launcher = getattr(sys.modules.get(module_name), class_name, None)
+        if launcher is not None:
+            put.set(launcher, "run", run)
+
+
+def _tuning_key(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What Triton's autotuner measures anew for; None for a kernel without several configurations."""
+    if len(getattr(kernel, "configs", ())) < 2:
+        return None
+    named = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
+    dtypes = tuple(str(value.dtype) for name, value in named.items() if hasattr(value, "dtype"))
+    return id(kernel), tuple(str(named.get(name)) for name in kernel.keys), dtypes
+
+
+def _kernel_name(kernel: Any) -> str:
+    """The function below autotuners and heuristics."""
+    while hasattr(kernel, "fn") and not callable(getattr(kernel.fn, "__code__", None)):
+        inner = kernel.fn
+        if not hasattr(inner, "fn"):
+            return str(getattr(inner, "__name__", "kernel"))
+        kernel = inner
+    return str(getattr(kernel, "__name__", "kernel"))
+
+
+def _refuse_export(*args: Any, **kwargs: Any) -> Any:
+    raise CannotPredict(
+        f"torch.export is used at {caller()}: what an exported program takes is not modelled. Leave it out for the "
+        "prediction."
+    )
+
+
+def _untraced(original: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
+    """torch.jit.trace: while it traces, sizes are tensors, which no rule understands. The function runs as it would be
+    run to trace it, and stands for what was traced."""
+
+    def trace(func: Any = None, example_inputs: Any = None, *args: Any, **options: Any) -> Any:
+        if func is None:
+            return functools.partial(trace, example_inputs=example_inputs, **options)
+        machine.note("torch.jit.trace", f"{getattr(func, '__name__', type(func).__name__)} runs as it is", caller())
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("torch.utils.tensorboard"):
+            return original(torch.nn.Identity(), torch.zeros(1))  # only its graph is wanted, to be drawn
+        named = options.get("example_kwarg_inputs")
+        if named is not None:
+            func(**named)
+        else:
+            func(*(example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)))
+        return func
+
+    return trace
+
+
+def _to_dlpack(original: Any, report: Callable[[UnknownKernel], UnknownKernel]) -> Callable[..., Any]:
+    def to_dlpack(tensor: torch.Tensor) -> Any:
+        if tensor.is_cuda:
+            raise report(leaves_torch("DLPack", tensor))
+        return original(tensor)
+
+    return to_dlpack
+
+
+@handles(torch.Tensor.__cuda_array_interface__.__get__)
+def _cuda_array_interface(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if placement(args[0]) == GPU:
+        raise mode.dispatch.machine.report_unknown(leaves_torch("__cuda_array_interface__", args[0]))
+    return func(*args, **kwargs)
+
+
+@handles(torch.Tensor.__dlpack__)
+def _dlpack(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if placement(args[0]) == GPU:
+        raise mode.dispatch.machine.report_unknown(leaves_torch("DLPack", args[0]))
+    return func(*args, **kwargs)

@@ -1,0 +1,454 @@
+"""What a program sees of the card: devices, moves, factory functions. Everything that says "cuda" comes here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
+from torch.overrides import TorchFunctionMode
+from torch.utils import _device as device_module
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from vramcast.card.device.one_card import CARD, check_ordinal
+from vramcast.card.device.patches import CardGenerator
+from vramcast.card.dispatch import host_ops
+from vramcast.card.dispatch.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS
+from vramcast.card.dispatch.modes import REAL, DispatchMode
+from vramcast.card.dispatch.storages import GPU, HOST, UNKNOWN_CONTENT, block_of, dense_parts, known_values
+from vramcast.card.ops import sparse
+from vramcast.card.values import reads
+from vramcast.trace.host import PINNED
+from vramcast.trace.schema import KINDS
+
+CPU = torch.device("cpu")
+META = torch.device("meta")
+
+_LARGEST_PRINTED = 1 << 20
+"""Elements; a larger tensor is printed without any."""
+
+_MODEL_STATE = {WEIGHTS, GRADIENTS, OPTIMIZER_STATE, BUFFERS}
+
+HANDLERS: dict[Any, Callable[..., Any]] = {}
+
+
+def handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(handler: Callable[..., Any]) -> Callable[..., Any]:
+        for function in functions:
+            HANDLERS[function] = handler
+        return handler
+
+    return register
+
+
+class FunctionMode(TorchFunctionMode):
+    """Sees each call of the Python API before arguments are parsed (a CPU build refuses "cuda" there)."""
+
+    def __init__(self, dispatch: DispatchMode) -> None:
+        super().__init__()
+        self.dispatch = dispatch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handler = HANDLERS.get(func)
+        if handler is not None:
+            return handler(self, func, args, kwargs or {})
+        return self.call(func, args, kwargs) if kwargs else func(*args)
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        """Run a function that has no handler of its own."""
+        if not kwargs:
+            return func(*args)
+        if kwargs.get("pin_memory"):
+            return self.pinned(func, args, kwargs)
+        if "device" in kwargs:
+            return self.place(func, args, kwargs)
+        if "generator" in kwargs and (isinstance(kwargs["generator"], CardGenerator) or _is_virtual(args)):
+            kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
+        return func(*args, **kwargs)
+
+    def place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function that was told where to put its result."""
+        device = to_device(kwargs["device"])
+        if device is None or device.type == "cpu":
+            return func(*args, **kwargs)
+        if device.type == "meta":
+            if self.dispatch.target is not None:  # placed already, by a device context above us
+                return func(*args, **kwargs)
+            target = REAL
+        elif device.type == "cuda":
+            CARD.use(check_ordinal(device))
+            target = GPU
+            kwargs = {k: v for k, v in kwargs.items() if k not in ("generator", "pin_memory")}
+            kwargs["device"] = META
+            if func in _FROM_DATA:
+                return self.from_data(func, args, kwargs)
+        else:
+            return func(*args, **kwargs)
+        before, self.dispatch.target = self.dispatch.target, target
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.dispatch.target = before
+
+    def pinned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A factory function that was told to make pinned host memory: a staging buffer, which carries no data."""
+        self.dispatch.machine.initialize()
+        rest = {k: v for k, v in kwargs.items() if k not in ("generator", "pin_memory")}
+        if func in _FROM_DATA:
+            return func(*args, **rest)
+        before, self.dispatch.target = self.dispatch.target, HOST
+        try:
+            with self.dispatch.ledger.made_on_host(PINNED):
+                return func(*args, **{**rest, "device": META})
+        finally:
+            self.dispatch.target = before
+
+    def from_data(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """torch.tensor and its kin: the data is real, so make it on the host and move it."""
+        kwargs["device"] = None
+        source = args[0] if args else next(iter(kwargs.values()))
+        if isinstance(source, torch.Tensor) and source.is_meta:
+            return self.move(source, CARD.device, kwargs.get("dtype"))
+        requires_grad = kwargs.pop("requires_grad", False)
+        moved = self.move(func(*args, **kwargs), CARD.device, None)
+        return moved.requires_grad_() if requires_grad else moved
+
+    def move(
+        self, tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None, **options: Any
+    ) -> torch.Tensor:
+        """`tensor.to(device, dtype)` where the device really changes, else a plain conversion."""
+        here = placement(tensor)
+        if device.type == "cuda":
+            CARD.use(check_ordinal(device))
+            if here != GPU:
+                return self._copy(tensor, META, dtype, GPU, **options)
+        elif device.type == "cpu":
+            if here == GPU:
+                return self._to_host(tensor, dtype, **options)
+        elif device.type == "meta" and not (here == REAL and tensor.is_meta):
+            return self._copy(tensor, META, dtype, REAL, **options)
+        options.pop("non_blocking", None)
+        return tensor.to(dtype or tensor.dtype, **options)
+
+    def read(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
+        """The contents of a tensor without data, on the CPU."""
+        with torch._C.DisableTorchFunction():
+            return reads.read(self.dispatch.machine, tensor, what)
+
+    def _to_host(self, tensor: torch.Tensor, dtype: torch.dtype | None, **options: Any) -> torch.Tensor:
+        block = block_of(tensor)
+        ledger = self.dispatch.ledger
+        kind = None if block is None or block.block_id < 0 else ledger.builder.kind_of(block.block_id)
+        if kind in _MODEL_STATE and (known_values(tensor) is None or ledger.host_kind is not None):
+            # Weights and what belongs to them stay without data: nobody reads them, and a model need not fit in RAM.
+            with ledger.made_on_host(kind=KINDS[kind] if ledger.host_kind is None else None):
+                return self._copy(tensor, CPU, dtype, None, **options)
+        out = self._copy(tensor, CPU, dtype, None, **options)
+        if not out.is_meta and known_values(tensor) is None and out.layout is torch.strided:
+            setattr(out.untyped_storage(), UNKNOWN_CONTENT, True)
+        return out
+
+    def _copy(
+        self, tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None, target: int | None, **options: Any
+    ) -> torch.Tensor:
+        if tensor.layout is not torch.strided:
+            self.dispatch.ledger.sparse_seen = True
+        if not options.get("non_blocking"):
+            self.dispatch.ledger.wait_for_stream()
+        before, self.dispatch.target = self.dispatch.target, target
+        try:
+            memory_format = options.get("memory_format")
+            return torch.ops.aten._to_copy.default(  # type: ignore[no-any-return]
+                tensor,
+                dtype=dtype or tensor.dtype,
+                device=device,
+                **({"memory_format": memory_format} if memory_format is not None else {}),
+                **({"non_blocking": True} if options.get("non_blocking") else {}),
+            )
+        finally:
+            self.dispatch.target = before
+
+
+def _is_virtual(args: tuple[Any, ...]) -> bool:
+    return bool(args) and isinstance(args[0], torch.Tensor) and args[0].is_meta
+
+
+def to_device(value: Any) -> torch.device | None:
+    if value is None or isinstance(value, torch.device):
+        return value
+    if isinstance(value, int):
+        return torch.device("cuda", value)
+    return torch.device(value)
+
+
+def placement(tensor: torch.Tensor) -> int:
+    if not tensor.is_meta:
+        return REAL
+    parts = dense_parts(tensor)
+    block = block_of(parts[0]) if parts else None
+    if block is None and is_traceable_wrapper_subclass(tensor):
+        names, _ = tensor.__tensor_flatten__()
+        return placement(getattr(tensor, names[0])) if names else REAL
+    return REAL if block is None else block.device
+
+
+_FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor}
+
+
+# -- moves ------------------------------------------------------------------------------------------------------
+
+
+@handles(torch.Tensor.to)
+def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, *rest = args
+    if isinstance(tensor, UninitializedTensorMixin):
+        tensor = tensor.data
+    device = dtype = None
+    flags: list[Any] = []
+    for value in rest:
+        if isinstance(value, torch.Tensor):
+            device, dtype = device_of(value), value.dtype
+        elif isinstance(value, torch.dtype):
+            dtype = value
+        elif isinstance(value, (torch.device, str)) or (isinstance(value, int) and not isinstance(value, bool)):
+            device = to_device(value)
+        elif value is not None or flags:
+            flags.append(value)
+    if "other" in kwargs:
+        device, dtype = device_of(kwargs["other"]), kwargs["other"].dtype
+    device = to_device(kwargs.get("device")) or device
+    dtype = kwargs.get("dtype") or dtype
+    copy = kwargs.get("copy", flags[1] if len(flags) > 1 else False)
+    options = {"memory_format": kwargs["memory_format"]} if kwargs.get("memory_format") is not None else {}
+    if device is None:
+        return func(tensor, dtype or tensor.dtype, copy=copy, **options)
+    if copy and placement(tensor) == (GPU if device.type == "cuda" else HOST):
+        return func(tensor, dtype or tensor.dtype, copy=True, **options)
+    if placement(tensor) == REAL and device.type == "cpu" and not tensor.is_meta:
+        return func(tensor, device, dtype or tensor.dtype, copy=copy, **options)
+    non_blocking = bool(kwargs.get("non_blocking", flags[0] if flags else False))
+    return mode.move(tensor, device, dtype, non_blocking=non_blocking, **options)
+
+
+@handles(torch.Tensor.cuda)
+def _cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    device = args[1] if len(args) > 1 else kwargs.get("device")
+    chosen = CARD.device if device is None else to_device(device)
+    options = {"memory_format": kwargs["memory_format"]} if kwargs.get("memory_format") is not None else {}
+    tensor = args[0].data if isinstance(args[0], UninitializedTensorMixin) else args[0]
+    non_blocking = bool(kwargs.get("non_blocking", args[2] if len(args) > 2 else False))
+    return mode.move(tensor, chosen or CARD.device, None, non_blocking=non_blocking, **options)
+
+
+@handles(torch.Tensor.cpu)
+def _cpu(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return mode.move(args[0], CPU, None)
+
+
+@handles(torch.Tensor.type)
+def _type(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
+    if wanted is None:
+        name = func(torch.empty(0, dtype=tensor.dtype))
+        return name.replace("torch.", "torch.cuda.") if placement(tensor) == GPU else name
+    if isinstance(wanted, torch.dtype):
+        return tensor.to(wanted)
+    name = wanted if isinstance(wanted, str) else f"{wanted.__module__}.{wanted.__name__}"
+    dtype = torch.empty(0).type(name.replace(".cuda", "")).dtype
+    return mode.move(tensor, CARD.device if ".cuda." in name else CPU, dtype)
+
+
+@handles(torch.Tensor.pin_memory)
+def _pin_memory(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    mode.dispatch.machine.initialize()
+    if placement(tensor) != HOST or _is_pinned(mode, func, (tensor,), {}):
+        return tensor
+    with mode.dispatch.ledger.made_on_host(PINNED):
+        return tensor.clone()
+
+
+@handles(torch.Tensor.is_pinned)
+def _is_pinned(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    block = block_of(args[0]) if args[0].is_meta else None
+    return block is not None and block.host is not None and block.host.log.is_pinned(block.host.number)
+
+
+@handles(torch.Tensor.grad.__set__)  # type: ignore[union-attr]
+def _set_grad(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`parameter.grad = tensor`, also how Module.cpu() takes a gradient along. On the host some tensors have data and
+    some have none; a tensor and its gradient must agree."""
+    target, value = args
+    differ = isinstance(value, torch.Tensor) and target.is_meta != value.is_meta and value.layout is torch.strided
+    if differ and placement(value) != GPU:
+        value = host_ops.empty_twin(value) if target.is_meta else torch.zeros(value.shape, dtype=value.dtype)
+    return func(target, value)
+
+
+@handles(torch.Tensor.data.__set__)  # type: ignore[attr-defined]
+def _set_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`parameter.data = tensor`, also how Module.cuda() moves a parameter."""
+    target, value = args
+    if isinstance(target, torch.nn.Parameter):
+        mode.dispatch.machine.position.mark_weight(value)
+    if target.is_meta and not value.is_meta and value.layout is torch.strided:
+        value = host_ops.empty_twin(value)
+    elif value.is_meta and not target.is_meta and placement(value) != REAL:
+        # A tensor with data takes over one without: only the whole tensor behind the name can change.
+        torch._C._swap_tensor_impl(target, value.detach().requires_grad_(target.requires_grad))
+        return None
+    return func(target, value)
+
+
+@handles(torch.Tensor.__setitem__)
+def _set_item(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`tensor[place] = number`: for a tensor on the card PyTorch keeps the number on the host, and fills the place."""
+    tensor, place, value = args
+    if isinstance(value, (int, float, complex)) and placement(tensor) != REAL:
+        value = torch.scalar_tensor(value, dtype=tensor.dtype)
+    return func(tensor, place, value)
+
+
+@handles(torch.Tensor.new_tensor)
+def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, data = args[0], args[1] if len(args) > 1 else kwargs.pop("data")
+    device = to_device(kwargs.pop("device", None)) or device_of(tensor)
+    if device.type != "cuda":
+        return func(tensor, data, device=device, **kwargs)
+    check_ordinal(device)
+    dtype = kwargs.pop("dtype", None) or tensor.dtype
+    return mode.from_data(torch.tensor, (data,), {"dtype": dtype, **kwargs})
+
+
+# -- what a tensor says of itself -------------------------------------------------------------------------------
+
+
+def device_of(tensor: torch.Tensor) -> torch.device:
+    where = placement(tensor)
+    return CARD.device if where == GPU else CPU if where == HOST else tensor.device
+
+
+@handles(torch.Tensor.device.__get__)
+def _device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    return device_of(args[0])
+
+
+@handles(torch.Tensor.is_cuda.__get__)  # type: ignore[attr-defined]
+def _is_cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return device_of(args[0]).type == "cuda"
+
+
+@handles(torch.Tensor.is_cpu.__get__)  # type: ignore[attr-defined]
+def _is_cpu(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return device_of(args[0]).type == "cpu"
+
+
+@handles(torch.Tensor.is_meta.__get__)  # type: ignore[attr-defined]
+def _is_meta(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return device_of(args[0]).type == "meta"
+
+
+@handles(torch.Tensor.get_device)
+def _get_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    return 0 if device_of(args[0]).type == "cuda" else -1
+
+
+@handles(torch.Tensor.data_ptr)
+def _data_ptr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    tensor: torch.Tensor = args[0]
+    block = block_of(tensor) if tensor.is_meta else None
+    if block is None:
+        return int(func(tensor))
+    return int(block.address + tensor.storage_offset() * tensor.element_size())
+
+
+@handles(torch.Tensor.numpy)
+def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    if placement(tensor) == GPU and not kwargs.get("force"):
+        raise TypeError(
+            f"can't convert {CARD.device} device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
+        )
+    if placement(tensor) == REAL:
+        return func(tensor, **kwargs)
+    if tensor.requires_grad and not kwargs.get("force"):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+    return mode.read(tensor, "read by NumPy").clone().numpy()
+
+
+@handles(torch.Tensor.__array__)
+def _array(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if placement(args[0]) == REAL:
+        return func(*args, **kwargs)
+    array, dtype = _numpy(mode, func, args[:1], {}), args[1] if len(args) > 1 else kwargs.get("dtype")
+    return array if dtype is None else array.astype(dtype, copy=False)
+
+
+@handles(torch.Tensor.tolist)
+def _tolist(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    if placement(tensor) == GPU:
+        tensor = mode.move(tensor, CPU, None)
+    return func(mode.read(tensor, "read as a list") if placement(tensor) == HOST else tensor)
+
+
+@handles(torch.Tensor.__format__)
+def _format(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    tensor, *rest = args
+    if placement(tensor) == REAL:
+        return str(func(*args, **kwargs))
+    if tensor.dim() == 0:
+        return str(tensor.item().__format__(*rest, **kwargs))
+    return str(_repr(mode, func, (tensor,), {}))
+
+
+@handles(torch.Tensor.__repr__, torch.Tensor.__str__)
+def _repr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    tensor = args[0]
+    if placement(tensor) == REAL:
+        return str(func(*args, **kwargs))
+    device = "" if placement(tensor) == HOST else f", device='{device_of(tensor)}'"
+    if tensor.layout is not torch.strided or tensor.numel() > _LARGEST_PRINTED:
+        return f"tensor(...{device}, size={tuple(tensor.shape)}, dtype={tensor.dtype})"
+    content = mode.read(tensor, "printed")
+    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
+        return f"{repr(content.clone()).removesuffix(')')}{device})"
+
+
+@handles(torch.Tensor.new)
+def _new(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The old constructor, which sparse optimizers use as `grad.new(indices, values, size)`."""
+    if args[0].layout is torch.sparse_coo and args[0].is_meta and len(args) == 4:
+        return sparse.sparse_tensor(*args[1:])
+    if placement(args[0]) == GPU and len(args) > 1 and not isinstance(args[1], (int, torch.Size, torch.Tensor)):
+        return mode.from_data(torch.tensor, (args[1],), {"dtype": args[0].dtype})
+    return func(*args, **kwargs)
+
+
+@handles(torch.device)
+def _make_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    """A bare index means the accelerator, which the machine itself may not have."""
+    if len(args) == 1 and type(args[0]) is int:
+        return torch.device("cuda", args[0])
+    return torch.device(*args, **kwargs)
+
+
+# -- default devices --------------------------------------------------------------------------------------------
+
+
+def device_context_function(active: Callable[[], FunctionMode | None]) -> Callable[..., Any]:
+    """`with torch.device("cuda")` sits below our mode on the stack: place its factory calls from there."""
+
+    def __torch_function__(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        mode = active()
+        if func in device_module._device_constructors() and kwargs.get("device") is None:
+            kwargs["device"] = self.device
+            if mode is not None:
+                return mode.place(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    return __torch_function__

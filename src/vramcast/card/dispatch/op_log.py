@@ -1,0 +1,126 @@
+"""Notes every op with its arguments as the program issues it: what the time of a step is worked out from.
+
+On the hot path, so the text of a call is made once; afterwards the call is found by shapes, strides, dtypes and plain
+values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vramcast.card.choices import tf32
+from vramcast.card.dispatch.storages import HOST, block_of
+from vramcast.trace.arguments import describe_arguments
+from vramcast.trace.calls import AUTOCAST, ENGINE, GRAD, ITERATION, OPTIMIZER, RECOMPUTED
+
+if TYPE_CHECKING:
+    from vramcast.card.dispatch.known_calls import KnownCall
+    from vramcast.card.dispatch.ledger import Ledger
+    from vramcast.card.dispatch.position import Position
+
+_Tensor = torch.Tensor
+_strided = torch.strided
+_grad_enabled = torch.is_grad_enabled
+_CARD = "cuda:0"
+
+
+class OpLog:
+    """One instance per virtual GPU."""
+
+    def __init__(self, ledger: Ledger, position: Position) -> None:
+        self._ledger = ledger
+        self._position = position
+        self._log = ledger.builder.calls
+        self._append = self._log.append
+        self._autocast = False
+        self.on = True
+        """Steps repeat each other, so a run of known length need only be logged in its last one."""
+
+    def start(self) -> None:
+        self.on = True
+
+    def number(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> int:
+        """Taken before the op runs: it may change the shapes it was called with."""
+        if known is not None and known.number is not None:
+            return known.number
+        try:
+            text = describe_arguments(args, kwargs, _place)
+        except RuntimeError:  # a parameter of a lazy module has no shape yet
+            text = ""
+        op = str(func)
+        number = self._log.add_distinct((op, text), op, text)
+        if known is not None:
+            known.number = number
+        return number
+
+    def note(self, number: int, args: Sequence[Any]) -> None:
+        """The op is done: where the program is now, it was while it ran."""
+        ledger, position = self._ledger, self._position
+        flags = GRAD if _grad_enabled() and _wants_grad(args) else 0
+        if self._autocast:
+            flags |= AUTOCAST
+        if position.backward_depth:
+            flags |= ENGINE | RECOMPUTED if position.in_module else ENGINE
+        self._append(number, ledger.module, ledger.phase, flags, ledger.builder.n_events)
+
+    @contextmanager
+    def instead(self, op: str, args: tuple[Any, ...]) -> Iterator[None]:
+        """What runs inside stands for one op of the card's, which has no meta kernel."""
+        if not self.on:
+            yield
+            return
+        self.on = False
+        try:
+            yield
+        finally:
+            self.on = True
+        with torch._C.DisableTorchFunction():
+            text = describe_arguments(args, {}, _place)
+        self.note(self._log.add_distinct((op, text), op, text), args)
+
+    def mark(self, name: str, arguments: str = "") -> None:
+        """Something that cuts a step, or costs the host time, without being an op."""
+        if not self.on:
+            return
+        # Below the dispatcher's autocast it always reads as off.
+        self._autocast = torch.is_autocast_enabled("cuda")
+        if name in (OPTIMIZER, ITERATION) or not self._log.settings:
+            self._log.settings |= _settings()
+        ledger, position = self._ledger, self._position
+        flags = (ENGINE | RECOMPUTED if position.in_module else ENGINE) if position.backward_depth else 0
+        self._log.mark(name, arguments, ledger.module, ledger.phase, flags, ledger.builder.n_events)
+
+
+def _settings() -> dict[str, bool]:
+    return {
+        "matmul tf32": tf32.in_matmul(),
+        "cudnn tf32": tf32.in_cudnn(),
+        "cudnn benchmark": torch.backends.cudnn.benchmark,
+    }
+
+
+def _wants_grad(values: Sequence[Any]) -> bool:
+    """Autograd records an op only where one of its tensors leads to something that is trained."""
+    for value in values:
+        if isinstance(value, _Tensor):
+            if value.requires_grad:
+                return True
+        elif isinstance(value, (list, tuple)) and _wants_grad(value):
+            return True
+    return False
+
+
+def _is_on_host(tensor: torch.Tensor) -> bool:
+    block = block_of(tensor)
+    return block is not None and block.device == HOST
+
+
+def _place(device: torch.device, tensor: torch.Tensor | None) -> str:
+    """Where it would be: data-free tensors stand for the card's, or for large ones in the computer's memory."""
+    if device.type != "meta":
+        return str(device)
+    return "cpu" if tensor is not None and tensor.layout is _strided and _is_on_host(tensor) else _CARD

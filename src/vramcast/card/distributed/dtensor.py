@@ -1,0 +1,56 @@
+"""DTensor: its Python code runs inside an op, where calls must see the card too (random states, checks of devices)."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from vramcast.card.device.installed_torch import INSTALLED
+
+if TYPE_CHECKING:
+    from vramcast.card.device.machine import Machine
+    from vramcast.card.device.patches import Patches
+
+_DISPATCH = ("_dispatch_get_local_results_slow_path", "dispatch")
+"""Of OpDispatcher: torch 2.10 and later take the first from C++, earlier ones come in by the second."""
+
+
+def install(put: Patches, machine: Machine) -> None:
+    if INSTALLED < (2, 5):
+        return
+    # Made at the first random op and kept for the process, with a state that is on the card.
+    put.set(importlib.import_module("torch.distributed.tensor._random"), "_rng_tracker", None)
+    _forget_plans()
+    dispatcher: Any = importlib.import_module("torch.distributed.tensor._dispatch").OpDispatcher
+    for name in _DISPATCH:
+        if name in vars(dispatcher):
+            put.set(dispatcher, name, _seeing_the_card(vars(dispatcher)[name]))
+            put.set(sys.modules[__name__], "_machine", machine)
+            return
+
+
+def _forget_plans() -> None:
+    """How ops are sharded is kept for the process, with meshes whose groups are gone once another card is there."""
+    debug: Any = importlib.import_module("torch.distributed.tensor.debug")
+    for name in ("_clear_sharding_prop_cache", "_clear_python_sharding_prop_cache"):
+        if hasattr(debug, name):
+            getattr(debug, name)()
+            return
+
+
+_machine: Machine | None = None
+"""Of the card that is there now: torch may keep our function for good."""
+
+
+def _seeing_the_card(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if _machine is None:
+            return original(*args, **kwargs)
+        with _machine.with_functions():
+            return original(*args, **kwargs)
+
+    return run

@@ -1,0 +1,1 @@
+"""Checkpoints of tensors without data: as large as they say, and holding nothing."""

@@ -1,0 +1,157 @@
+"""Fused attention: what each backend saves for backward and takes while it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from vramcast.base.torch_versions import FLASH_ROUNDS_TO_64, FLASH_ROUNDS_TO_256, FLASH_SEEDS_ON_CARD, Version
+from vramcast.card.device.installed_torch import INSTALLED
+from vramcast.card.ops.registry import Call, kernel
+
+CUDNN_WORKSPACE_PAD = 256
+
+
+@kernel("aten::_scaled_dot_product_cudnn_attention")
+def cudnn_forward(call: Call) -> Any:
+    q, k, v = call.args[:3]
+    batch, heads, length = q.size(0), q.size(1), q.size(2)
+    seed, offset = (call.empty((), torch.int64) for _ in range(2))
+    out = call.empty((batch, heads, length, v.size(3)), q.dtype, _like(q, v.size(3)))
+    statistics = call.empty((batch, heads, length, 1) if call.argument("compute_log_sumexp") else (0,), torch.float32)
+    call.mode.machine.use_cudnn()
+    call.scratch(CUDNN_WORKSPACE_PAD)
+    return out, statistics, None, None, length, k.size(2), seed, offset, None
+
+
+@kernel("aten::_scaled_dot_product_cudnn_attention_backward")
+def cudnn_backward(call: Call) -> Any:
+    grad, q, k, v = call.args[:4]
+    dq, dk, dv = (call.empty(t.size(), t.dtype, _dense_stride(t)) for t in (q, k, v))
+    held = [] if grad.stride(-1) == 1 else [call.empty(grad.size(), grad.dtype)]
+    # dq is summed in fp32, with one fp32 number a row for the softmax; grouped heads get their dk, dv one by one.
+    workspace = 4 * q.numel() + 4 * q.numel() // q.size(-1) + CUDNN_WORKSPACE_PAD
+    if q.size(1) != k.size(1):
+        rows = q.size(0) * q.size(1) * k.size(2)
+        workspace += rows * (k.size(3) + v.size(3)) * k.element_size()
+    call.scratch(workspace)
+    del held
+    return dq, dk, dv
+
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+@kernel("aten::_scaled_dot_product_efficient_attention")
+def efficient_forward(call: Call) -> Any:
+    q, _, v = call.args[:3]
+    batch, heads, length, width = q.size(0), q.size(1), q.size(2), v.size(3)
+    out = call.empty((batch, length, heads, width), q.dtype).transpose(1, 2)
+    rows = -(-length // 32) * 32 if call.argument("compute_log_sumexp") else 0
+    statistics = call.empty((batch, heads, rows), torch.float32)
+    if q.dtype in _HALF and width > 128:
+        call.scratch(4 * out.numel())  # too wide for registers: the output is summed in fp32
+    return out, statistics, _host_scalar(), _host_scalar()
+
+
+@kernel("aten::_scaled_dot_product_efficient_attention_backward")
+def efficient_backward(call: Call) -> Any:
+    grad, q, k, v, bias = call.args[:5]
+    mask = call.argument("grad_input_mask")
+    dense = None if grad.transpose(1, 2).is_contiguous() else call.empty(grad.size(), grad.dtype)
+    dq, dk, dv = (call.empty(t.transpose(1, 2).size(), t.dtype).transpose(1, 2) for t in (q, k, v))
+    dbias = None
+    if bias is not None and mask[3]:
+        last = bias.size(-1)
+        aligned = -(-last // 16) * 16
+        dbias = call.empty((*bias.shape[:-1], aligned), bias.dtype)[..., :last]
+    rows = q.numel() // q.size(3)
+    if q.dtype in _HALF:  # the kernel works out delta = sum(grad * out) itself
+        delta = call.empty((rows,), torch.float32)
+    else:
+        product = call.empty((rows * v.size(3),), torch.float32)
+        total = call.empty((rows,), torch.float32)
+        delta = call.empty((rows,), torch.float32)
+        del total, product
+    accumulators = call.empty((efficient_accumulators(q, k, v),), torch.uint8)
+    del delta, accumulators, dense
+    return dq, dk, dv, dbias
+
+
+def efficient_accumulators(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int:
+    """fp32 accumulators of the CUTLASS backward kernel, in tiles of 64 columns, each with a 16-byte lock.
+
+    Blocks are 64 rows high up to 64 columns, 128 above. Half precision wider than 128 sums dk and dv in fp32 too.
+    """
+    heads, width = q.size(0) * q.size(1), max(q.size(3), v.size(3))
+    block = 64 if width <= 64 else 128
+    tiles = -(-q.size(2) // block) * -(-q.size(3) // 64)
+    total = heads * tiles * (block * 64 * 4 + 16)
+    if q.dtype in _HALF and width > 128:
+        columns = -(-q.size(3) // 128) * 128 + -(-v.size(3) // 128) * 128
+        total += 4 * heads * -(-k.size(2) // 64) * 64 * columns
+    return total
+
+
+@kernel("aten::_scaled_dot_product_flash_attention")
+def flash_forward(call: Call) -> Any:
+    if INSTALLED >= FLASH_SEEDS_ON_CARD:
+        return call.run()
+    out = list(call.mode.calls.run(call.func, call.args, call.kwargs, call.known))
+    out[6], out[7] = _host_scalar(), _host_scalar()
+    call.mode.adopt(out, call.device)
+    return tuple(out)
+
+
+@kernel("aten::_scaled_dot_product_flash_attention_backward")
+def flash_backward(call: Call) -> Any:
+    q, k, v = call.args[1:4]
+    # The kernel wants the gradient and the output dense in the order batch, position, head.
+    mixed = [t for t in (call.args[0], call.argument("out")) if not t.transpose(1, 2).is_contiguous()]
+    held = [call.empty(t.size(), t.dtype) for t in mixed]
+    out = call.run()
+    batch, heads, length, width = q.shape
+    rows = batch * heads * (-(-length // 128) * 128)
+    sizes = [4 * rows, 4 * rows * flash_padded_width(width)]
+    if heads != k.size(1):
+        grouped = batch * heads * k.size(2)
+        sizes += [grouped * width * k.element_size(), grouped * v.size(3) * v.element_size()]
+    call.scratch(*sizes)
+    del held
+    return out
+
+
+def flash_padded_width(width: int, version: Version = INSTALLED) -> int:
+    """head_size_rounded in mha_bwd of flash_api.cpp: how wide the rows are that dq is summed in."""
+    padded = -(-width // 32) * 32
+    if version >= FLASH_ROUNDS_TO_64:
+        return padded if width <= 128 else -(-width // 64) * 64
+    return 256 if version >= FLASH_ROUNDS_TO_256 and padded >= 224 else padded
+
+
+@kernel("aten::_safe_softmax")
+def safe_softmax(call: Call) -> Any:
+    out = call.run()
+    rows = out.numel() // max(out.size(call.argument("dim")), 1)
+    call.scratch(out.numel(), rows, 4)  # which elements are -inf, which rows wholly so
+    return out
+
+
+def _host_scalar() -> torch.Tensor:
+    return torch.zeros((), dtype=torch.int64)
+
+
+def _like(q: torch.Tensor, last: int) -> list[int]:
+    """The output keeps the query's order of dimensions."""
+    order = sorted(range(4), key=lambda d: q.stride(d))
+    strides, step = [0] * 4, 1
+    for d in order:
+        strides[d] = step
+        step *= last if d == 3 else q.size(d)
+    return strides
+
+
+def _dense_stride(t: torch.Tensor) -> list[int]:
+    """empty_like: dense in the tensor's own order of dimensions."""
+    return list(torch.empty_like(t).stride())

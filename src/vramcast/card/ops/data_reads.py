@@ -1,0 +1,260 @@
+"""Ops whose result depends on the data. Known contents give the real answer, others a plausible one, which is noted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from vramcast.card.dispatch.storages import known_values
+from vramcast.card.libraries.sorting import sort_steps
+from vramcast.card.ops.registry import Call, kernel
+from vramcast.card.values import known_values as values
+from vramcast.card.values import reads
+from vramcast.card.values.known_values import one_thread
+
+GUESSED = "as many as random activations give"
+
+
+def real_result(call: Call) -> Any:
+    """The op run on known contents, or plausible ones, wrapped as tensors of the card; None if they are unknown."""
+    real = values.real_arguments(call.args, call.kwargs)
+    guessed = real is None
+    if real is None:
+        real = call.mode.machine.guesses.arguments(call.args, call.kwargs)
+    if real is None:
+        return None
+    try:
+        content = call.func(*real[0], **real[1])
+    except NotImplementedError:  # a dtype the CPU's kernel does not take
+        return None
+    except RuntimeError:  # what was made up is not what the op takes
+        if guessed:
+            return None
+        raise
+    out = wrap(call, content)
+    if guessed and call.mode.machine.guesses.made_up:
+        call.unknown_read(call.func._schema.name.rpartition("::")[2], GUESSED)
+    return out
+
+
+def mask_contents(call: Call, mask: torch.Tensor, what: str) -> torch.Tensor | None:
+    """Which elements a mask chooses: as known, or plausible; None if nothing is known of it."""
+    content = known_values(mask) if mask.is_meta else mask
+    if content is None:
+        content = call.mode.machine.guesses.contents(mask)
+        if content is not None and call.mode.machine.guesses.made_up:
+            call.unknown_read(what, GUESSED)
+    return content
+
+
+def wrap(call: Call, content: Any) -> Any:
+    """Real CPU results as booked tensors with known contents."""
+    if isinstance(content, torch.Tensor):
+        out = call.empty(content.size(), content.dtype, content.stride())
+        values.learn(out, content)
+        return out
+    if isinstance(content, (list, tuple)):
+        return (
+            type(content)(wrap(call, item) for item in content)
+            if type(content) in (list, tuple)
+            else tuple(wrap(call, item) for item in content)
+        )
+    return content
+
+
+@kernel("aten::_local_scalar_dense")
+def item(call: Call) -> bool | int | float | complex:
+    call.mode.machine.synchronize()
+    return reads.read(call.mode.machine, call.args[0], "read as a Python number").item()
+
+
+@kernel("aten::equal", "aten::allclose")
+def comparison(call: Call) -> bool:
+    """Of two tensors with each other, as a whole."""
+    real = values.real_arguments(call.args, call.kwargs)
+    if real is not None:
+        return bool(call.func(*real[0], **real[1]))
+    machine = call.mode.machine
+    (left, left_made_up), (right, right_made_up) = (
+        reads.look(machine, side) if side.is_meta else (side, False) for side in call.args[:2]
+    )
+    answer = bool(call.func(left, right, *call.args[2:], **call.kwargs))
+    if left_made_up or right_made_up:
+        answer, assumed = reads.truth(machine, answer)
+        call.unknown_read(f"torch.{call.func._schema.name.removeprefix('aten::')}", assumed)
+    return answer
+
+
+@kernel("aten::nonzero", "aten::argwhere")
+def nonzero(call: Call) -> Any:
+    out = real_result(call)
+    if out is None:
+        tensor = call.args[0]
+        call.unknown_read("nonzero", f"all {tensor.numel()} elements")
+        out = call.empty((tensor.numel(), tensor.dim()), torch.int64, (1, max(tensor.numel(), 1)))
+    call.mode.machine.synchronize()
+    return out
+
+
+@kernel("aten::masked_select")
+def masked_select(call: Call) -> Any:
+    tensor, mask = call.args
+    content = mask_contents(call, mask, "masked_select")
+    shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+    if content is None:
+        count = torch.Size(shape).numel()
+        call.unknown_read("masked_select", f"all {count} elements")
+    else:
+        count = int(content.expand(shape).sum())
+    return call.empty((count,), tensor.dtype)
+
+
+@kernel("aten::index.Tensor", "aten::_unsafe_index.Tensor")
+def index(call: Call) -> Any:
+    tensor, indices = call.args
+    expanded = expand_masks(call, indices)
+    out = call.mode.calls.run(call.func, (tensor, expanded), call.kwargs)
+    call.mode.adopt(out, call.device)
+    values.propagate(call.mode, call.func, (tensor, expanded), call.kwargs, out)
+    return out
+
+
+def expand_masks(call: Call, indices: Any) -> list[Any]:
+    """Boolean masks as index tensors, as CUDA's indexing does before it gathers."""
+    expanded: list[Any] = []
+    for one in indices:
+        if one is None or not isinstance(one, torch.Tensor):
+            expanded.append(one)
+        elif one.dtype in (torch.bool, torch.uint8):
+            content = mask_contents(call, one, "indexing with a mask")
+            if content is None:
+                call.unknown_read("indexing with a mask", f"all {one.numel()} elements chosen")
+                content = torch.ones(one.shape, dtype=torch.bool)
+            call.mode.machine.synchronize()
+            positions = content.nonzero()
+            block = call.empty(positions.size(), torch.int64, positions.stride())
+            values.learn(block, positions)
+            expanded.extend(block.unbind(1))
+        elif not one.is_meta:  # CPU indices are moved to the card
+            moved = call.empty(one.size(), one.dtype, one.stride())
+            values.learn(moved, one.clone())
+            expanded.append(moved)
+        else:
+            expanded.append(one)
+    return expanded
+
+
+@kernel(
+    "aten::_unique2",
+    "aten::unique_dim",
+    "aten::unique_consecutive",
+    "aten::unique_dim_consecutive",
+    "aten::bincount",
+    "aten::repeat_interleave.Tensor",
+    "aten::histc",
+)
+def needs_values(call: Call) -> Any:
+    out = real_result(call)
+    if out is not None:
+        call.mode.machine.synchronize()
+        return out
+    name = call.func._schema.name.removeprefix("aten::")
+    tensor = call.args[0]
+    if name == "repeat_interleave":
+        size = call.argument("output_size")
+        if size is None:
+            size = tensor.numel()
+            call.unknown_read(name, "each element once")
+        return call.empty((size,), tensor.dtype)
+    if name in ("bincount", "histc"):
+        length = max(int(call.argument("minlength") or 0), 1) if name == "bincount" else call.argument("bins")
+        call.unknown_read(name, f"{length} bins")
+        return call.empty((length,), torch.int64 if name == "bincount" else tensor.dtype)
+    call.unknown_read(name, "all elements differ")
+    count = tensor.numel()
+    empty = call.empty((0,), torch.int64)
+    inverse = call.empty(tensor.shape, torch.int64) if call.argument("return_inverse") else empty
+    counts = call.empty((count,), torch.int64) if call.argument("return_counts") else empty
+    return call.empty((count,), tensor.dtype), inverse, counts
+
+
+# Indices chosen by unknown scores (expert routing, sampling, anchors): drawn at random, so that what follows sees
+# a plausible, balanced choice instead of a constant one.
+
+
+@kernel("aten::topk", "aten::sort", "aten::sort.stable", "aten::argsort")
+def ranking(call: Call) -> Any:
+    out = call.run()
+    tensor = call.args[0]
+    if call.func._schema.name != "aten::topk" and tensor.dim():
+        length = tensor.size(call.argument("dim", -1))
+        for held in sort_steps(length, tensor.numel() // max(length, 1), tensor.element_size()):
+            call.scratch(*held)
+    if known_values(tensor) is not None:
+        return out
+    index = out[1] if isinstance(out, (list, tuple)) else out
+    if values.small(index):
+        if _chosen_plausibly(call, index):
+            return out
+        dim = call.argument("dim", -1)
+        length = tensor.size(dim) if tensor.dim() else 1
+        _draw(call, index, length, dim)
+    return out
+
+
+@kernel("aten::argmax", "aten::argmin", "aten::max.dim", "aten::min.dim", "aten::multinomial")
+def choice(call: Call) -> Any:
+    out = call.run()
+    tensor = call.args[0]
+    if call.func._schema.name == "aten::multinomial":  # each probability is divided by a random number
+        call.scratch(tensor.numel() * tensor.element_size())
+    if known_values(tensor) is not None:
+        return out
+    index = out[1] if isinstance(out, (list, tuple)) else out
+    if values.small(index):
+        if _chosen_plausibly(call, index):
+            return out
+        if call.func._schema.name == "aten::multinomial":
+            dim: Any = -1
+        else:
+            dim = call.argument("dim")
+        length = tensor.numel() if dim is None else (tensor.size(dim) if tensor.dim() else 1)
+        _draw(call, index, length, None)
+    return out
+
+
+def _chosen_plausibly(call: Call, index: torch.Tensor) -> bool:
+    real = call.mode.machine.guesses.arguments(call.args, call.kwargs)
+    if real is None:
+        return False
+    try:
+        with one_thread(), call.mode.machine.card_draws.drawing():
+            out = call.func(*real[0], **real[1])
+    except RuntimeError:  # what was made up is not what the op takes: probabilities that are none
+        return False
+    content = out[1] if isinstance(out, (list, tuple)) else out
+    values.learn(index, torch.empty_strided(index.size(), index.stride(), dtype=index.dtype).copy_(content))
+    if call.mode.machine.guesses.made_up:
+        call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices of random activations")
+    return True
+
+
+def _draw(call: Call, index: torch.Tensor, length: int, dim: int | None) -> None:
+    if index.numel() == 0:
+        return
+    with call.mode.machine.card_draws.drawing():
+        content = _drawn(index, length, dim)
+    strided = torch.empty_strided(index.size(), index.stride(), dtype=index.dtype)
+    values.learn(index, strided.copy_(content))
+    call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices drawn at random")
+
+
+def _drawn(index: torch.Tensor, length: int, dim: int | None) -> torch.Tensor:
+    if dim is None or index.dim() == 0:
+        return torch.randint(0, max(length, 1), index.shape)
+    moved = index.movedim(dim, -1)
+    rows, k = moved.numel() // max(moved.size(-1), 1), moved.size(-1)
+    if rows * length > 4 * values.LIMIT_EXACT:
+        return torch.randint(0, max(length, 1), index.shape)
+    return torch.rand(rows, length).argsort(-1)[:, :k].reshape(moved.shape).movedim(-1, dim)

@@ -1,0 +1,1 @@
+"""What a program is told that reads a tensor of the card."""

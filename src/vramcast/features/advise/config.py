@@ -1,0 +1,82 @@
+"""What to paste: a diff of the user's own files, their own flags, or the options of vramcast that say the same."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vramcast.features.advise.result import ConfigText
+from vramcast.jobs.code_places import code_in
+from vramcast.jobs.editing.by_hand import by_hand
+from vramcast.jobs.editing.rewrite import Rewritten, rewrite
+from vramcast.jobs.editing.yaml_text import one_line
+from vramcast.jobs.load import FLAGS, LoadedJob
+from vramcast.jobs.readers import factory
+from vramcast.jobs.text_files import read_text
+
+_OPTIONS = {
+    "sizes.batch": "--batch",
+    "sizes.sequence": "--seq",
+    "sizes.frames": "--frames",
+    "sizes.height": "--height",
+    "sizes.width": "--width",
+    "precision": "--precision",
+    "optimizer": "--optimizer",
+    "checkpointing": "--checkpointing",
+}
+
+
+def config_text(loaded: LoadedJob, changes: Mapping[str, Any], card: str) -> ConfigText:
+    """`card`: the options that name the card."""
+    every = {**loaded.overrides, **changes}
+    if not loaded.where:
+        return ConfigText(kind="changes", text=_fields(changes))
+    found = rewrite(loaded, changes)
+    if not found.says_something:
+        of_python = factory.is_factory(loaded.where) and not os.path.exists(loaded.where)
+        fields = tuple(_fields(changes).splitlines()) if of_python else ()
+        command = vramcast_command(loaded, every, card, loaded.request.arguments)
+        return ConfigText(kind="command", text=command, beside=fields, check=command)
+    check = vramcast_command(loaded, found.beside, card, found.arguments)
+    parts = [_diff(path, read_text(path), text) for path, text in found.texts.items()]
+    if found.changed_arguments:
+        parts.append(own_command(found))
+    kind = "diff" if found.texts else "flags"
+    return ConfigText(kind=kind, text="\n".join(parts), beside=by_hand(loaded.job, found.beside), check=check)
+
+
+def own_command(found: Rewritten) -> str:
+    """The training command, as the user would type it."""
+    return shlex.join(found.arguments)
+
+
+def vramcast_command(
+    loaded: LoadedJob, overrides: Mapping[str, Any], card: str, arguments: tuple[str, ...], verb: str = "check"
+) -> str:
+    """The command that predicts the job with these changes put on top of what its files say."""
+    words = ["vramcast", verb, *([loaded.where or loaded.job.name] if loaded.where != FLAGS else [])]
+    for key, value in overrides.items():
+        if key in _OPTIONS and isinstance(value, (str, int)):
+            words += [_OPTIONS[key], str(value)]
+        else:
+            words += ["--set", f"{key}={one_line(value)}"]
+    request = loaded.request
+    words += ["--model", request.model] if request.model else []
+    words += [word for part in request.parts for word in ("--with", part)]
+    words += ["--trust-remote-code"] if request.trust_remote_code else []
+    words += ["--allow-code"] if loaded.where and request.gate.allowed and code_in(loaded.job) else []
+    command = f"{shlex.join(words)} {card}".rstrip()
+    return f"{command} -- {shlex.join(arguments)}" if arguments else command
+
+
+def _fields(changes: Mapping[str, Any]) -> str:
+    return "\n".join(f"{key}: {one_line(value)}" for key, value in changes.items())
+
+
+def _diff(path: Path, before: str, after: str) -> str:
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), str(path), str(path), n=1, lineterm="")
+    return "\n".join(lines)

@@ -1,0 +1,224 @@
+"""What a combination would take, roughly, from the trace of another: only to say what to trace next.
+
+Runs that differ in batch, sizes, allocator setting or optimizer are alike. Blocks of the batch grow with it; those of
+the weights do not; optimizer state is what an option says is left of it; expandable segments reserve what is
+allocated. Whatever is printed has been traced as it is.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from math import log
+from typing import Any
+
+from vramcast.features.advise.combination import Combination
+from vramcast.jobs.schema import Job
+from vramcast.memory.prediction import Prediction
+from vramcast.trace import StepTrace
+from vramcast.trace.schema import ALLOC, FREE, KINDS
+
+_GROWS = tuple(KINDS.index(kind) for kind in ("saved activations", "temporaries", "inputs", "outputs/other"))
+_OTHERWISE = log(2)
+"""A run that accumulates gradients where the other does not is as far from it as one of half the batch."""
+Corners = list[tuple[int, int]]
+"""See corners_of."""
+_STATE, _GRADIENTS = KINDS.index("optimizer state"), KINDS.index("gradients")
+
+
+@dataclass(slots=True)
+class _Run:
+    """A real trace."""
+
+    one: Combination
+    batch: int
+    accumulates: bool
+    prediction: Prediction
+    trace: StepTrace
+    state_bytes: int
+    gradients_bytes: int
+    """Free during the forward pass where nothing is accumulated."""
+    corners: dict[tuple[int, float] | None, Corners] = field(default_factory=dict)
+    """By what is thinned out."""
+
+    def allocated(self, scale: float, thinned: tuple[int, float] | None = None) -> int:
+        """The highest level with activations `scale` times as large, those of a certain width thinned out."""
+        if thinned not in self.corners:
+            self.corners[thinned] = corners_of(self.trace, thinned)
+        return max(fixed + round(growing * scale) for growing, fixed in self.corners[thinned])
+
+
+class Estimates:
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._runs: dict[tuple[str, ...], list[_Run]] = {}
+        self._expandable_shares: dict[tuple[str, ...], float] = {}
+        self.refused: dict[frozenset[str], str] = {}
+        """Texts of options that the model cannot do together → why."""
+        self._known: dict[tuple[Any, ...], int | None] = {}
+        """By all that an estimate depends on, until something is learnt."""
+
+    def knows(self, one: Combination) -> bool:
+        """There is a trace of a run like it, or it is known that there cannot be one."""
+        return one.traced_knobs in self._runs or self.is_refused(one)
+
+    def is_refused(self, one: Combination) -> bool:
+        return bool(self.refused) and any(refused <= one.texts for refused in self.refused)
+
+    def refuse(self, one: Combination, why: str) -> None:
+        """The fault is with sizes that the model does not take, or else with what makes another run; with both of two
+        where each works alone."""
+        sizes = [option.text for option in one.options if option.activations_ratio != 1 or option.thinned is not None]
+        kinds = [option.text for option in one.traced]
+        optimizers = [option.text for option in one.options if option.knob == "optimizer"]
+        self._known.clear()
+        self.refused[frozenset(sizes or [*kinds, *optimizers] or [one.text])] = why
+
+    def learn(self, one: Combination, found: Prediction, corners: Corners | None = None) -> None:
+        """A real trace is there; `corners` are those of it, where they were worked out already."""
+        self._known.clear()
+        if found.trace is None:
+            return
+        if one.run != one:
+            if one.expandable:
+                self._learn_expandable(one, found)
+            return
+        run = _Run(
+            one=one,
+            batch=one.batch(self._job),
+            accumulates=one.accumulation(self._job) > 1,
+            prediction=found,
+            trace=found.trace,
+            state_bytes=_held_at_end(found.trace, _STATE),
+            gradients_bytes=_held_at_end(found.trace, _GRADIENTS),
+        )
+        if corners is not None:
+            run.corners[None] = corners
+        self._runs.setdefault(one.traced_knobs, []).append(run)
+
+    def device_bytes(
+        self, one: Combination, like: Combination | None = None, at_batch: int | None = None
+    ) -> int | None:
+        """None: the model cannot do that, or nothing like it was traced. `like`: take the traces of that instead."""
+        if self.is_refused(one):
+            return None
+        knobs = (like or one).traced_knobs
+        batch = (at_batch or one.batch(self._job)) * one.activations_ratio
+        accumulates = one.accumulation(self._job) > 1
+        key = (knobs, one.traced_knobs, batch, accumulates, one.state_ratio, one.thinned, one.expandable)
+        if key not in self._known:
+            if knobs in self._runs:
+                self._known[key] = self._like(self._runs[knobs], one, batch, accumulates)
+            else:
+                self._known[key] = self._by_each(one) if like is None and len(one.traced) > 1 else None
+        return self._known[key]
+
+    def _like(self, runs: list[_Run], one: Combination, batch: float, accumulates: bool) -> int:
+        """From the run that is nearest to it."""
+        run = min(
+            runs,
+            key=lambda run: (
+                run.one.thinned != one.thinned,
+                run.one.state_ratio != one.state_ratio,
+                abs(log(run.batch * run.one.activations_ratio / batch)) + _OTHERWISE * (run.accumulates != accumulates),
+            ),
+        )
+        here = run.batch * run.one.activations_ratio
+        thinned = None if run.one.thinned == one.thinned else _thinned(run.one, one)
+        before, after = run.allocated(1.0), run.allocated(batch / here, thinned)
+        if one.state_ratio != run.one.state_ratio:
+            after += round(self._state_bytes(run) * (one.state_ratio - run.one.state_ratio))
+        if accumulates != run.accumulates:
+            after += run.gradients_bytes if accumulates else -run.gradients_bytes
+        lost = max(0, run.prediction.peak_reserved_bytes - before)  # to rounding and fragmentation
+        lost = round(lost * after / max(1, before) * (self._expandable_share(one) if one.expandable else 1))
+        return after + lost + run.prediction.context_bytes
+
+    def _learn_expandable(self, one: Combination, found: Prediction) -> None:
+        """How much of what is lost to fragmentation is lost with expandable segments too."""
+        for run in self._runs.get(one.traced_knobs, ()):
+            if run.one == one.run:
+                before = run.allocated(1.0)
+                lost = max(1, run.prediction.peak_reserved_bytes - before)
+                share = max(0.0, min(1.0, (found.peak_reserved_bytes - before) / lost))
+                self._expandable_shares[one.traced_knobs] = share
+
+    def _expandable_share(self, one: Combination) -> float:
+        """As of runs like it, or else as of the last that was seen."""
+        latest = next(reversed(self._expandable_shares.values()), 0.0)
+        return self._expandable_shares.get(one.traced_knobs, latest)
+
+    def _by_each(self, one: Combination) -> int | None:
+        """Before there is a trace of several options together: as if each took its share of the rest."""
+        plain = Combination(one.untraced)
+        base = self.device_bytes(plain, Combination(()))
+        if base is None:
+            return None
+        size = float(base)
+        for option in one.traced:
+            alone = self.device_bytes(plain, Combination((option,)))
+            if alone is None:
+                return None
+            size *= alone / base
+        return round(size)
+
+    def _state_bytes(self, run: _Run) -> int:
+        """Of the optimizer that the job says."""
+        if run.one.state_ratio > 0:
+            return round(run.state_bytes / run.one.state_ratio)
+        others = (other for runs in self._runs.values() for other in runs if other.one.state_ratio == 1)
+        return max((other.state_bytes for other in others), default=0)
+
+
+def _thinned(run: Combination, one: Combination) -> tuple[int, float] | None:
+    """What is left of the blocks that one of the two makes smaller: of those that `run` has, in `one`."""
+    if one.thinned is not None:
+        return one.thinned
+    assert run.thinned is not None
+    width, left = run.thinned
+    return width, 1 / left
+
+
+def _held_at_end(trace: StepTrace, kind: int) -> int:
+    rows = zip(trace.requested_bytes, trace.kind, trace.died_event, strict=True)
+    return sum(size for size, one, died in rows if one == kind and died < 0)
+
+
+def corners_of(trace: StepTrace, thinned: tuple[int, float] | None = None) -> Corners:
+    """(what grows, what does not) at the moments that are the highest for some batch: a convex line, by what grows."""
+    grows = [
+        kind in _GROWS and trace.phases[phase] != "optimizer"
+        for kind, phase in zip(trace.kind, trace.phase, strict=True)
+    ]
+    sizes = trace.requested_bytes
+    if thinned is not None:
+        width, left = thinned
+        wide = {number for number, shape in enumerate(trace.shapes) if shape.endswith(f", {width}]")}
+        rows = zip(sizes, trace.shape, grows, strict=True)
+        sizes = array("q", [round(size * left) if grow and shape in wide else size for size, shape, grow in rows])
+    growing = fixed = 0
+    most: dict[int, int] = {}
+    for code, block in zip(trace.event_kind, trace.event_arg, strict=True):
+        if code == ALLOC:
+            if grows[block]:
+                growing += sizes[block]
+            else:
+                fixed += sizes[block]
+            if most.get(growing, -1) < fixed:
+                most[growing] = fixed
+        elif code == FREE:
+            if grows[block]:
+                growing -= sizes[block]
+            else:
+                fixed -= sizes[block]
+    corners: list[tuple[int, int]] = []
+    for x, y in sorted(most.items()):
+        while len(corners) > 1 and _below(corners[-2], corners[-1], (x, y)):
+            corners.pop()
+        corners.append((x, y))
+    return corners
+
+
+def _below(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> bool:
+    """`b` lies under the line from `a` to `c`, or on it."""
+    return (b[1] - a[1]) * (c[0] - a[0]) <= (c[1] - a[1]) * (b[0] - a[0])

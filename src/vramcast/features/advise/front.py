@@ -1,0 +1,43 @@
+"""Of many combinations those that none beats in both memory and time, and a few of these that stand for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import log
+
+from vramcast.features.advise.combination import Combination
+
+FASTER = 0.99
+"""What takes at most this share of the time of another is faster."""
+_NEAR = 0.08
+"""Points of the front whose memory differs by less than this share are one."""
+
+
+def pareto(
+    ones: Iterable[Combination], size: Callable[[Combination], int], time: Callable[[Combination], float]
+) -> list[Combination]:
+    """Those that no other beats in both size and time, least memory first; as fast is as good as a hair faster."""
+    kept: list[Combination] = []
+    for one in sorted(ones, key=lambda one: (size(one), time(one), one.risk, len(one.options))):
+        if not kept or time(one) <= time(kept[-1]) * FASTER:
+            kept.append(one)
+    return kept
+
+
+def spread(front: Sequence[Combination], size: Callable[[Combination], int], most: int) -> list[Combination]:
+    """At most so many of a front: both ends, then each time the one that lies farthest from all that are taken."""
+    if not front:
+        return []
+    taken = list(dict.fromkeys((front[0], front[-1])))
+    rest = [one for one in front if one not in taken]
+
+    def distance(one: Combination) -> float:
+        return min(abs(log(max(1, size(one)) / max(1, size(other)))) for other in taken)
+
+    while rest and len(taken) < most:
+        farthest = max(rest, key=distance)
+        if distance(farthest) < _NEAR:
+            break
+        taken.append(farthest)
+        rest.remove(farthest)
+    return [one for one in front if one in taken]

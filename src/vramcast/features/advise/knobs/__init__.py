@@ -1,0 +1,50 @@
+"""One knob a file; of each at most one option is taken, and options of different knobs combine.
+
+A new knob is a module with NAME and options(job, gpu), and its name in KNOBS.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Collection, Iterator
+from typing import Any, cast
+
+from vramcast.base.errors import UsageError
+from vramcast.features.advise.option import Knob, Option
+from vramcast.gpus import GpuSpec
+from vramcast.jobs.references import nearest
+from vramcast.jobs.schema import Job
+
+KNOBS: tuple[str, ...] = (
+    "batch",
+    "checkpointing",
+    "allocator",
+    "gradients",
+    "precision",
+    "optimizer",
+    "loss",
+    "offload",
+    "sequence",
+    "resolution",
+    "frames",
+    "gpus",
+    "freezing",
+    "trained",
+)
+
+
+def knobs() -> Iterator[Knob]:
+    for name in KNOBS:
+        yield cast(Any, importlib.import_module(f"vramcast.features.advise.knobs.{name}"))
+
+
+def check_pins(keep: Collection[str]) -> None:
+    for name in keep:
+        if name not in KNOBS:
+            raise UsageError(f"--keep {name}: there is no such knob{nearest(name, list(KNOBS))}")
+
+
+def options_for(job: Job, gpu: GpuSpec, keep: Collection[str]) -> dict[str, list[Option]]:
+    """Knob → its options, without those that are pinned."""
+    check_pins(keep)
+    return {knob.NAME: found for knob in knobs() if knob.NAME not in keep and (found := knob.options(job, gpu))}

@@ -1,0 +1,70 @@
+"""What a transformers folder says of its model without building it, for knobs that reach inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from vramcast.base.errors import UsageError
+from vramcast.jobs.folders import CONFIG, read_json
+from vramcast.jobs.schema import Component, Job
+
+_CAUSAL = ("ForCausalLM", "LMHeadModel")
+_BLOCKS = {
+    "h": ("gpt2", "gpt_neo", "gptj", "bloom", "falcon", "gpt_bigcode", "codegen"),
+    "layer": ("bert", "roberta", "xlm-roberta", "electra", "deberta-v2", "distilbert", "vit", "albert"),
+    "layers": (
+        "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "gemma", "gemma2", "gemma3_text", "phi", "phi3",
+        "opt", "gpt_neox", "stablelm", "olmo", "olmo2", "starcoder2", "granite", "cohere",
+    ),
+}  # fmt: skip
+"""What the list of blocks is called, by model_type."""
+_EMBEDDINGS = {"h": "wte", "layers": "embed"}
+
+
+def single_language_model(job: Job) -> Component | None:
+    """The one component that is trained, where it is a transformers folder."""
+    trained = [part for part in job.components.values() if part.mode == "trained"]
+    if job.task != "training" or len(trained) != 1 or trained[0].transformers is None:
+        return None
+    return trained[0]
+
+
+def is_causal(part: Component) -> bool:
+    name = part.class_name or ""
+    if part.task is not None or name:
+        return part.task == "causal-lm" or name.endswith(_CAUSAL) or name == "AutoModelForCausalLM"
+    return any(str(one).endswith(_CAUSAL) for one in _config(part).get("architectures") or ())
+
+
+def vocabulary(part: Component) -> int | None:
+    """How wide its logits are, where the config says so."""
+    size = _config(part).get("vocab_size")
+    return size if isinstance(size, int) else None
+
+
+def block_patterns(part: Component) -> list[str]:
+    """One for each block, in order; none where the names are not known."""
+    config = _config(part)
+    count = config.get("num_hidden_layers", config.get("n_layer"))
+    blocks = _name_of_blocks(config)
+    if blocks is None or not isinstance(count, int) or count < 2:
+        return []
+    return [f"*.{blocks}.{number}.*" for number in range(count)]
+
+
+def embedding_patterns(part: Component) -> list[str]:
+    found = _EMBEDDINGS.get(_name_of_blocks(_config(part)) or "")
+    return [found] if found else []
+
+
+def _name_of_blocks(config: dict[str, Any]) -> str | None:
+    kind = config.get("model_type")
+    return next((name for name, kinds in _BLOCKS.items() if kind in kinds), None)
+
+
+def _config(part: Component) -> dict[str, Any]:
+    try:
+        return {**read_json(Path(part.transformers or "") / (part.subfolder or "") / CONFIG), **part.config}
+    except UsageError:
+        return {}

@@ -1,0 +1,87 @@
+"""The largest batch, sequence, resolution and clip that fit, all else as it is; each was traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from vramcast.base.errors import VramcastError
+from vramcast.features.advise.result import LargestSize
+from vramcast.features.advise.runs import Runs, Traced
+from vramcast.gpus import GpuSpec
+from vramcast.jobs.schema import Job
+from vramcast.prediction.axes import AXES, axes
+from vramcast.prediction.predict import limit_for
+from vramcast.prediction.scaling import Largest, Sizes
+from vramcast.trace import StepTrace
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    job: Job
+    gpu: GpuSpec
+    steps: int
+    axis: str
+    known: tuple[tuple[int, StepTrace], ...]
+    """Traces of the job at numbers of the axis."""
+    near: int | None
+    """What is thought to be the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came out, and how many runs it took."""
+
+    sizes: LargestSize | None
+    traces: int
+    problem: str = ""
+
+
+def which(job: Job, keep: Iterable[str], *, all_of_them: bool) -> list[str]:
+    """The sizes of a job that may grow."""
+    if job.script is not None or (job.step is not None and "batch" not in job.sizes):
+        return []
+    there = axes(job) if job.components else {"batch": None}
+    return [name for name in AXES if name in there and name not in keep and (all_of_them or name == "batch")]
+
+
+def start(
+    runs: Runs,
+    job: Job,
+    gpu: GpuSpec,
+    steps: int,
+    axis: str,
+    known: Iterable[tuple[int, Traced]],
+    near: int | None = None,
+    of: str = "",
+) -> Callable[[], Found]:
+    """Looks for it beside other work; the answer is there when it is asked for."""
+    traces = tuple((number, one.prediction.trace) for number, one in known if one.prediction.trace is not None)
+    task = _Task(job, gpu, steps, axis, traces, near)
+    wait = runs.start(_look, task, f"looking for the largest {axis}")
+
+    def answer() -> Found:
+        found = wait()
+        if isinstance(found, VramcastError):
+            return Found(None, 0, f"largest {axis}: {found}")
+        runs.n_traced += found.traces
+        sizes = axes(job)[axis].sizes(found.number) if found.number else {}
+        return Found(LargestSize(axis=axis, sizes=sizes, device_bytes=found.device_bytes, of=of), found.traces)
+
+    return answer
+
+
+def asked_number(job: Job, axis: str) -> int:
+    return axes(job)[axis].asked
+
+
+def _look(task: _Task) -> Largest | VramcastError:
+    try:
+        sizes = Sizes(task.job, axes(task.job)[task.axis], steps=task.steps)
+        for number, trace in task.known:
+            sizes.add(number, task.gpu, trace)
+        limit_bytes = limit_for(task.job, task.gpu)
+        return sizes.largest(task.gpu, limit_bytes=limit_bytes, near=task.near, traced_beyond=task.axis != "batch")
+    except VramcastError as error:
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        return error

@@ -1,0 +1,162 @@
+"""`--write`: a suggestion as new files, in the user's own format or as a vramcast.yaml. Nothing is overwritten."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vramcast.base.errors import UsageError, VramcastError
+from vramcast.base.outputs import publish, write_here
+from vramcast.features.advise.config import own_command
+from vramcast.jobs.code_places import code_in
+from vramcast.jobs.editing.rewrite import rewrite
+from vramcast.jobs.editing.sources import sources_of
+from vramcast.jobs.equality import same_run
+from vramcast.jobs.load import FLAGS, LoadedJob, load_job, with_overrides
+from vramcast.jobs.readers import vramcast_yaml
+from vramcast.jobs.readers.command_line import parse_command, split_environment
+from vramcast.jobs.schema import Job
+from vramcast.jobs.text_files import read_text
+
+_YAML = (".yaml", ".yml")
+_FOLDERS = ("transformers", "diffusers")
+
+
+def check_new_file(path: Path, loaded: LoadedJob) -> None:
+    """Find out before the work that nothing can be written there."""
+    if os.path.exists(path):
+        raise UsageError(f"--write {path}: it is there already, and nothing is overwritten; choose another name")
+    if not path.resolve().parent.is_dir():
+        raise UsageError(f"--write {path}: there is no folder {path.resolve().parent}")
+    suffix = path.suffix.lower()
+    if suffix in _YAML or suffix in _own_suffixes(loaded):
+        return
+    files = _files(loaded)
+    if len(files) > 1:
+        names = " and ".join(file.name for file in files)
+        raise UsageError(
+            f"--write {path}: {names} belong together: name a new folder, without a suffix, or a vramcast.yaml "
+            "(a name that ends with .yaml)"
+        )
+    if files:
+        raise UsageError(
+            f"--write {path}: it is written like {files[0].name}: give it a name that ends with {files[0].suffix}, or "
+            "with .yaml for a vramcast.yaml"
+        )
+    raise UsageError(f"--write {path}: it is written as YAML; give it a name that ends with .yaml")
+
+
+def write_config(path: Path, loaded: LoadedJob, changes: Mapping[str, Any]) -> None:
+    check_new_file(path, loaded)
+    job = with_overrides(loaded.job, changes)
+    files, suffix = _files(loaded), path.suffix.lower()
+    as_vramcast = suffix in _YAML and (_is_ours(path) or suffix not in _own_suffixes(loaded))
+    if as_vramcast or (_ours_only(loaded) and not _stays_beside(path, loaded, changes)):
+        _write({path: _whole(job)}, path)
+        _verify(path, job, LoadedJob(job=job, where=str(path)), {})
+        return
+    found = rewrite(loaded, changes)
+    if loaded.where == FLAGS and not files:
+        _write({path: f"#!/bin/bash\n{own_command(found)}\n"}, path)
+        request = dataclasses.replace(loaded.request, arguments=())
+        _verify(path, job, dataclasses.replace(loaded, where=str(path), request=request), found.beside)
+        return
+    texts = {file: found.texts.get(file) or read_text(file) for file in files}
+    if len(files) == 1:
+        places = {files[0]: path}
+    else:
+        path.mkdir()
+        places = {file: path / file.name for file in files}
+    _write({places[file]: text for file, text in texts.items()}, path)
+    parts = tuple(str(places.get(Path(part), part)) for part in loaded.request.parts)
+    request = dataclasses.replace(loaded.request, parts=parts, arguments=found.arguments)
+    where = str(places.get(_file_of(loaded), loaded.where))
+    _verify(path, job, dataclasses.replace(loaded, where=where, request=request), found.beside)
+
+
+def _files(loaded: LoadedJob) -> list[Path]:
+    """The files that the job was read from, and that can be said anew."""
+    try:
+        return [source.path for source in sources_of(loaded) if source.path is not None]
+    except VramcastError:
+        return []
+
+
+def _own_suffixes(loaded: LoadedJob) -> tuple[str, ...]:
+    files = _files(loaded)
+    if len(files) > 1:
+        return ("",)
+    if files:
+        return _YAML if files[0].suffix.lower() in _YAML else (files[0].suffix.lower(),)
+    words = split_environment(list(loaded.request.arguments))[1]
+    return (".sh",) if loaded.where == FLAGS and parse_command(words, FLAGS).script else ()
+
+
+def _file_of(loaded: LoadedJob) -> Path:
+    path = Path(loaded.where)
+    return vramcast_yaml.file_of(path) if vramcast_yaml.recognises(path) else path
+
+
+def _is_ours(path: Path) -> bool:
+    """A name that is read as a vramcast.yaml whatever stands in it."""
+    return path.name.startswith("vramcast") or path.stem.endswith(".vramcast")
+
+
+def _ours_only(loaded: LoadedJob) -> bool:
+    return loaded.recognised_as == vramcast_yaml.NAME and not loaded.request.parts
+
+
+def _stays_beside(path: Path, loaded: LoadedJob, changes: Mapping[str, Any]) -> bool:
+    """The edited text means the same where it shall lie: paths in a vramcast.yaml are relative to it."""
+    same_folder = _file_of(loaded).resolve().parent == path.resolve().parent
+    return same_folder and not rewrite(loaded, changes).beside
+
+
+def _write(texts: Mapping[Path, str], asked: Path) -> None:
+    try:
+        for path, text in texts.items():
+            write_here(str(path), text.encode(), False)
+    except OSError as error:
+        raise UsageError(f"--write {asked}: {error.strerror or error}") from None
+
+
+def _verify(path: Path, job: Job, written: LoadedJob, beside: Mapping[str, Any]) -> None:
+    """Read it back from where it lies; what would be another job goes away again."""
+    try:
+        where = None if written.where == FLAGS else written.where
+        written.request.gate.typed(*code_in(_absolute(job)))
+        found = load_job(where, beside, written.request).job
+        if same_run(_absolute(found), _absolute(job)):
+            publish(path)
+            return
+        why = "read from there it is another job, since paths in it are relative: write it beside your own file"
+    except VramcastError as error:
+        why = str(error)
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    raise UsageError(f"--write {path}: {why}, or use what is printed")
+
+
+def _whole(job: Job) -> str:
+    data = _absolute(job).model_dump(mode="json", exclude_unset=True)
+    text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+    return text
+
+
+def _absolute(job: Job) -> Job:
+    """Folders do not depend on where the file lies."""
+    parts = {}
+    for name, part in job.components.items():
+        paths = {key: os.path.abspath(path) for key in _FOLDERS if (path := getattr(part, key)) is not None}
+        if part.factory is not None and part.factory.partition(":")[0].endswith(".py"):
+            paths["factory"] = os.path.abspath(part.factory)
+        parts[name] = part.model_copy(update=paths)
+    return job.model_copy(update={"components": parts})

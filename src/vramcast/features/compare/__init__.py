@@ -1,0 +1,1 @@
+"""Results and scenarios side by side."""

@@ -1,0 +1,107 @@
+"""What predicted changes make of the step that was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vramcast.features.diagnose.logs import sample as q
+from vramcast.features.diagnose.logs.findings import Step, text
+from vramcast.features.diagnose.logs.result import MEASURED, PREDICTED, PredictedChange, WhatIf
+
+_WORTH = 1.01
+_DOUBTFUL = 3
+"""A log that differs by so much from the prediction may be of something else."""
+_WAITS = 0.01
+"""Of the step: with workers, a loop that waits longer than this runs as fast as they load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The step as it is, measured, and what it is made of."""
+
+    seconds: float
+    waiting: float
+    """Of it, the loop waits for data."""
+    asked: PredictedChange
+
+    def changed(self, one: PredictedChange) -> float:
+        """Computation is as much faster as predicted; loading is another process's, or the loop's own."""
+        computing = (self.seconds - self.waiting) * one.seconds / self.asked.seconds
+        if not self.asked.loading_seconds or one.loading_seconds is None:
+            return computing + self.waiting * one.samples / self.asked.samples
+        loading = self._loading * one.loading_seconds / self.asked.loading_seconds
+        return max(computing, loading) if one.workers else computing + loading
+
+    @property
+    def _loading(self) -> float:
+        """What it takes to load one step's samples, as far as the log shows it."""
+        if not self.asked.workers:
+            return self.waiting
+        if self.waiting > _WAITS * self.seconds:
+            return self.seconds
+        return min(self.asked.loading_seconds or 0.0, self.seconds)
+
+
+def basis(step: Step, asked: PredictedChange) -> Basis:
+    """Of a log that has not recorded the wait for data, the predicted share counts."""
+    measured = [p.seconds for p in step.split.parts if p.phase == q.DATA and p.source == MEASURED and p.seconds]
+    if measured:
+        return Basis(step.seconds, min(sum(measured), step.seconds), asked)
+    loading = asked.loading_seconds or 0.0
+    waiting = max(0.0, loading - asked.seconds) if asked.workers else loading
+    return Basis(step.seconds, step.seconds * waiting / (asked.seconds + waiting), asked)
+
+
+def what_changes_give(
+    step: Step, asked: PredictedChange, changes: Sequence[PredictedChange]
+) -> tuple[list[WhatIf], list[WhatIf]]:
+    """Those that fit and are faster, best first; and the others, with the reason."""
+    now = basis(step, asked)
+    helps, useless = [], []
+    for one in changes:
+        seconds = now.changed(one)
+        faster = (one.samples / seconds) / (asked.samples / step.seconds)
+        samples = step.setup.samples_per_step
+        rate = None if samples is None else samples / step.seconds * faster
+        row = WhatIf(
+            change=one.change,
+            source=PREDICTED,
+            step_seconds=seconds,
+            samples_per_second=rate,
+            epoch_seconds=None if one.steps_per_epoch is None else one.steps_per_epoch * seconds,
+            # As many samples in all.
+            total_seconds=None if step.total_steps is None else step.total_steps * step.mean_seconds / faster,
+            device_bytes=one.device_bytes,
+            fits=one.fits,
+            why=one.cost,
+        )
+        if one.fits and faster > _WORTH:
+            helps.append((faster, row))
+        else:
+            useless.append((faster, row))
+    helps.sort(key=lambda item: -item[0])
+    useless.sort(key=lambda item: -item[0])
+    return [row for _, row in helps], [_useless(row, faster) for faster, row in useless]
+
+
+def _useless(row: WhatIf, faster: float) -> WhatIf:
+    needs = f"{(row.device_bytes or 0) / 2**30:.1f} GiB"
+    gain = f"{faster - 1:+.0%}".replace("-0%", "+0%")
+    said = f"{gain} samples/s, a step of {text(row.step_seconds or 0.0)}, {needs}"
+    return WhatIf(
+        change=row.change, source=PREDICTED, step_seconds=row.step_seconds, samples_per_second=row.samples_per_second,
+        epoch_seconds=row.epoch_seconds, total_seconds=row.total_seconds, device_bytes=row.device_bytes, fits=row.fits,
+        why=said if row.fits else f"does not fit: {said}",
+    )  # fmt: skip
+
+
+def scale_note(step: Step, asked: PredictedChange) -> str:
+    now = basis(step, asked)
+    computing = now.seconds - now.waiting
+    ratio = computing / asked.seconds
+    doubt = "" if 1 / _DOUBTFUL < ratio < _DOUBTFUL else "; was it this job, on this card?"
+    return (
+        f"predicted for this card: a step of {text(asked.seconds)} without loading; measured {text(computing)}, "
+        f"{ratio:.2f} times as long; what changes would give is scaled by that{doubt}"
+    )

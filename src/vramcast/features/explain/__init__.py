@@ -1,0 +1,1 @@
+"""What a module keeps, and why."""

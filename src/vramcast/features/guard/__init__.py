@@ -1,0 +1,1 @@
+"""A check in front of training, and a watch while it runs."""

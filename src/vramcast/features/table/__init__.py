@@ -1,0 +1,1 @@
+"""What fits, by batch and size, on several cards."""

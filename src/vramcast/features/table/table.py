@@ -1,0 +1,118 @@
+"""`table(job, gpus)`: cards × batch × resolution or sequence, or the largest batch in each cell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vramcast.base.errors import UsageError, VramcastError
+from vramcast.base.shown import Shown
+from vramcast.features.table.result import BatchTable, Cell
+from vramcast.gpus import GpuSpec, find_gpu
+from vramcast.jobs.load import LoadedJob, with_overrides
+from vramcast.jobs.schema import Job
+from vramcast.prediction.predict import as_loaded
+from vramcast.prediction.scaling import Batches
+
+DEFAULT_CARDS = ("v100-16gb", "rtx-4090", "a100-40gb", "a100-80gb")
+_RESOLUTION = re.compile(r"(\d{1,8})(?:\s*[x×]\s*(\d{1,8}))?")
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class JobTable(Shown):
+    table: BatchTable
+
+
+def table(
+    job: Job | LoadedJob | Mapping[str, Any] | str | Path,
+    gpus: Sequence[str | GpuSpec] = DEFAULT_CARDS,
+    batches: Sequence[int] = (),
+    *,
+    resolutions: Sequence[int | str] = (),
+    sequences: Sequence[int] = (),
+    steps: int = 3,
+    allow_code: bool = False,
+    progress: Progress = lambda text: None,
+) -> JobTable:
+    """What each of `batches` takes on each card, or, without any, the largest batch that each card holds.
+
+    `resolutions` are sides of a square (256) or "height x width"; `sequences` are lengths. `allow_code`: a file that
+    `job` names may name code to run.
+    """
+    if resolutions and sequences:
+        raise UsageError("resolutions and sequence lengths cannot be asked for in one table; leave one out")
+    if any(batch < 1 for batch in batches):
+        raise UsageError(f"batches: whole numbers above zero are needed, not {min(batches)}")
+    loaded = as_loaded(job, allow_code=allow_code)
+    cards = [find_gpu(gpu) if isinstance(gpu, str) else gpu for gpu in gpus]
+    if not cards:
+        raise UsageError("gpus: at least one card is needed, e.g. rtx-4090")
+    cards = list({card.id: card for card in cards}.values())
+    sizes = dict(_sizes(resolutions, sequences))
+    cells: list[Cell] = []
+    traces = 0
+    first: VramcastError | None = None
+    for label, changes in sizes.items():
+        base = with_overrides(loaded.job, changes, loaded.where or "the options")
+        runs = Batches(base, steps=steps, progress=_named(progress, label), where=loaded.where or "the options")
+        for card in cards:
+            try:
+                cells += _row(runs, card, label, batches)
+            except VramcastError as error:
+                first = first or error
+                cells += [_failed(card, label, batch, str(error)) for batch in (batches or (0,))]
+        traces += runs.n_traced
+    if first is not None and all(cell.problem for cell in cells):
+        raise first
+    name = "resolution" if resolutions else "sequence" if sequences else ""
+    return JobTable(
+        BatchTable(
+            job=loaded.job.name,
+            size_name=name,
+            gpus=tuple(cards),
+            sizes=tuple(sizes),
+            batches=tuple(batches),
+            cells=tuple(cells),
+            traces=traces,
+        )
+    )
+
+
+def _row(runs: Batches, card: GpuSpec, label: str, batches: Sequence[int]) -> Iterator[Cell]:
+    if batches:
+        for batch in batches:
+            fits, device_bytes = runs.needs(batch, card)
+            yield Cell(gpu=card, size=label, batch=batch, fits=fits, device_bytes=device_bytes,
+                       limit_bytes=card.total_memory_bytes)  # fmt: skip
+        return
+    found = runs.largest(card)
+    yield Cell(gpu=card, size=label, batch=found.batch, fits=found.batch > 0, device_bytes=found.device_bytes,
+               limit_bytes=card.total_memory_bytes)  # fmt: skip
+
+
+def _failed(card: GpuSpec, label: str, batch: int, problem: str) -> Cell:
+    return Cell(gpu=card, size=label, batch=batch, fits=False, device_bytes=0, limit_bytes=card.total_memory_bytes,
+                problem=problem)  # fmt: skip
+
+
+def _sizes(resolutions: Sequence[int | str], sequences: Sequence[int]) -> Iterator[tuple[str, dict[str, int]]]:
+    """A label, and the sizes of the job that it stands for."""
+    for resolution in resolutions:
+        match = _RESOLUTION.fullmatch(str(resolution).strip())
+        if match is None:
+            raise UsageError(f"resolution {resolution}: write a number, 256, or height x width, 480x832")
+        height, width = int(match[1]), int(match[2] or match[1])
+        yield f"{height} × {width}", {"sizes.height": height, "sizes.width": width}
+    for length in sequences:
+        yield f"{length}", {"sizes.sequence": length}
+    if not resolutions and not sequences:
+        yield "", {}
+
+
+def _named(progress: Progress, label: str) -> Progress:
+    return (lambda text: progress(f"{label}: {text}")) if label else progress

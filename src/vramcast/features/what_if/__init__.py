@@ -1,0 +1,1 @@
+"""One change and what it does."""

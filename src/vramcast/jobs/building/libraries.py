@@ -1,0 +1,38 @@
+"""Model libraries are not required: where one is missing, the message says what to install and what for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from vramcast.base.errors import UsageError
+from vramcast.base.factories import without_collections
+
+_SETTINGS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "DIFFUSERS_VERBOSITY": "error"}
+"""Read by the libraries when they are imported: no network, and no advice about a run which is none."""
+
+
+def library(name: str, wanted_for: object) -> Any:
+    """Import `name`; nothing is ever fetched from the network by it."""
+    for variable, value in _SETTINGS.items():
+        os.environ.setdefault(variable, value)
+    try:
+        with loading():
+            return importlib.import_module(name)
+    except ImportError as error:
+        if error.name is not None and error.name.partition(".")[0] != name:
+            raise UsageError(f"{wanted_for}: {name} cannot be imported here: {error}") from None
+        raise UsageError(f"{wanted_for} needs {name}, which is not installed: pip install {name}") from None
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Around what loads a library's modules, which asking it for a class may do: the constants that a module makes then
+    stay off the card, also where a model is being built there."""
+    with torch.device("cpu"), without_collections():
+        yield

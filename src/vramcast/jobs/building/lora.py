@@ -1,0 +1,61 @@
+"""Low-rank adapters by peft, put in as people do for each library."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from torch import nn
+
+from vramcast.base.errors import UsageError
+from vramcast.jobs.building.libraries import library
+from vramcast.jobs.patterns import matching_names
+from vramcast.jobs.schema import Lora
+from vramcast.jobs.training.dtypes import DTYPES
+
+_DIFFUSION_TARGETS = ["to_k", "to_q", "to_v", "to_out.0"]
+"""What diffusers' LoRA training scripts take."""
+
+
+_ALL_LINEAR = "all-linear"
+
+
+def add_adapters(key: str, module: Any, lora: Lora | None, family: str) -> nn.Module:
+    peft = library("peft", f"{key}: mode: lora")
+    lora = lora or Lora()
+    targets: Any = lora.targets
+    if targets is None and family == "diffusers":
+        targets = _DIFFUSION_TARGETS
+    if isinstance(targets, str) and targets != _ALL_LINEAR:
+        targets = _exactly(matching_names(targets, [name for name, _ in module.named_modules()], f"{key}.lora.targets"))
+    config = peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha or 2 * lora.rank,
+        lora_dropout=lora.dropout,
+        target_modules=targets,
+        modules_to_save=lora.trained_modules or None,
+    )
+    try:
+        if family == "diffusers" and hasattr(module, "add_adapter"):
+            module.requires_grad_(False)
+            module.add_adapter(config)
+            adapted: nn.Module = module
+        else:
+            adapted = peft.get_peft_model(module, config)
+    except (ValueError, TypeError) as error:
+        names = sorted(
+            {name.rpartition(".")[2] for name, child in module.named_modules() if isinstance(child, nn.Linear)}
+        )
+        raise UsageError(
+            f"{key}.lora.targets: {str(error).splitlines()[0]} Linear layers here are called {', '.join(names[:12])}"
+        ) from None
+    if lora.dtype is not None:
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.to(DTYPES[lora.dtype])
+    return adapted
+
+
+def _exactly(names: list[str]) -> str:
+    """A regular expression for these and no other: peft would take a list of names for their ends."""
+    return "|".join(re.escape(name) for name in names) or "(?!)"

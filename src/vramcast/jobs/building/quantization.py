@@ -1,0 +1,58 @@
+"""Linear layers with 8-bit or 4-bit weights by bitsandbytes, as transformers puts them in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from vramcast.base.errors import UsageError
+from vramcast.jobs.building.libraries import library
+from vramcast.jobs.stored_quantization import Quantization
+
+_KEPT = ("lm_head", "classifier", "score", "proj_out")
+"""Heads stay as they are, as transformers leaves them."""
+
+
+def quantize(key: str, module: nn.Module, wanted: Quantization) -> None:
+    """Replace the linear layers in place; their weights shrink when they are moved to the card."""
+    bnb = library("bitsandbytes", f"{key}.quantization: {wanted.kind}")
+    kept = wanted.kept or _KEPT
+    layers = [
+        (parent, name, child)
+        for path, parent in module.named_modules()
+        for name, child in parent.named_children()
+        if type(child) is nn.Linear and not _is_kept(f"{path}.{name}".lstrip("."), kept)
+    ]
+    if not layers:
+        raise UsageError(f"{key}.quantization: there is no linear layer in {type(module).__name__}")
+    for parent, name, child in layers:
+        setattr(parent, name, _layer(bnb, child, wanted))
+
+
+def _is_kept(path: str, kept: tuple[str, ...]) -> bool:
+    """By the name of the layer or of a module around it, as transformers compares them."""
+    return any(path == name or path.endswith(f".{name}") or f".{name}." in f".{path}" for name in kept)
+
+
+def _layer(bnb: Any, old: nn.Linear, wanted: Quantization) -> nn.Module:
+    arguments = {"bias": old.bias is not None, "device": "meta"}
+    if wanted.kind == "nf4":
+        new = bnb.nn.Linear4bit(
+            old.in_features, old.out_features, compute_dtype=torch.bfloat16, quant_type="nf4",
+            compress_statistics=wanted.nested, **arguments,
+        )  # fmt: skip
+        settings = {"quant_type": "nf4", "compress_statistics": new.weight.compress_statistics, "module": new}
+        new.weight = bnb.nn.Params4bit(old.weight.data, requires_grad=False, **settings)
+    else:
+        new = bnb.nn.Linear8bitLt(old.in_features, old.out_features, has_fp16_weights=False, **arguments)
+        new.weight = bnb.nn.Int8Params(old.weight.data, requires_grad=False, has_fp16_weights=False)
+    new.bias = old.bias
+    return new  # type: ignore[no-any-return]
+
+
+def count_of(parameter: nn.Parameter) -> int:
+    """Weights in a parameter: 4-bit ones lie two to a byte."""
+    is_packed = type(parameter).__name__ == "Params4bit" and parameter.dtype is torch.uint8
+    return parameter.numel() * (2 if is_packed else 1)

@@ -1,0 +1,135 @@
+"""The prediction of a job: the verdict and account of its trace, and what only a job knows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from vramcast.base.shown import Shown
+from vramcast.gpus import GpuSpec
+from vramcast.jobs.schema import Job
+from vramcast.memory import Account, Prediction
+from vramcast.memory.cards import CardFit
+from vramcast.memory.parameters import ModuleParameters, ParameterNode
+from vramcast.memory.stages import Stage
+from vramcast.prediction.job_account import JobAccount
+from vramcast.timing import StepTime, Throughput, throughput
+from vramcast.trace import Note, StepTrace
+
+if TYPE_CHECKING:
+    from vramcast.features.explain.explain import JobExplanation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPrediction(Shown):
+    """What a job would take on one card."""
+
+    job: Job
+    prediction: Prediction
+    parameters: ParameterNode
+    stages: Stage
+    output_shapes: Mapping[str, tuple[int, ...]]
+    cards: tuple[CardFit, ...]
+    sizes: Mapping[str, int]
+    recognised_as: str = ""
+    time: StepTime | None = None
+    """How long a step takes; None where it is not known."""
+    input_shapes: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict, repr=False)
+    parameter_rows: tuple[ModuleParameters, ...] = field(default=(), repr=False)
+
+    @property
+    def fits(self) -> bool:
+        return self.prediction.fits
+
+    @property
+    def gpu(self) -> GpuSpec:
+        return self.prediction.gpu
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        return self.prediction.peak_allocated_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return self.prediction.peak_reserved_bytes
+
+    @property
+    def device_bytes(self) -> int:
+        return self.prediction.device_bytes
+
+    @property
+    def headroom_bytes(self) -> int:
+        return self.prediction.headroom_bytes
+
+    @property
+    def host_bytes(self) -> int:
+        return self.prediction.host_bytes
+
+    @property
+    def account(self) -> Account:
+        return self.prediction.account
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        return self.prediction.notes
+
+    @property
+    def trace(self) -> StepTrace | None:
+        return self.prediction.trace
+
+    @property
+    def samples_per_step(self) -> int:
+        return self.job.samples_per_step
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        dataset = self.job.dataset
+        return None if dataset is None else math.ceil(dataset.size / self.samples_per_step)
+
+    @property
+    def step_seconds(self) -> float | None:
+        return None if self.time is None else self.time.seconds
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Seconds of a step by phase; empty where they are not known."""
+        return {} if self.time is None else self.time.phases
+
+    @property
+    def throughput(self) -> Throughput | None:
+        if self.time is None:
+            return None
+        return throughput(
+            self.time.seconds,
+            samples_per_step=self.samples_per_step,
+            tokens_per_sample=self.sizes.get("sequence"),
+            steps_per_epoch=self.steps_per_epoch,
+            epochs=self.job.dataset.epochs if self.job.dataset is not None else None,
+        )
+
+    def explain(self, module: str, depth: int | None = None) -> JobExplanation:
+        """The arithmetic behind the numbers of a module: a dotted name, or a pattern such as "model.layers.*"."""
+        import vramcast
+
+        return vramcast.explain(self, module, depth=depth)
+
+    def job_account(self) -> JobAccount:
+        """What reports read."""
+        return JobAccount(
+            name=self.job.name,
+            recognised_as=self.recognised_as,
+            task=self.job.task,
+            sizes=self.sizes,
+            samples_per_step=self.samples_per_step,
+            steps_per_epoch=self.steps_per_epoch,
+            epochs=self.job.dataset.epochs if self.job.dataset is not None else None,
+            prediction=self.prediction,
+            time=self.time,
+            throughput=self.throughput,
+            parameters=self.parameters,
+            stages=self.stages,
+            output_shapes=self.output_shapes,
+            cards=self.cards,
+        )

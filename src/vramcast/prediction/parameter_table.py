@@ -1,0 +1,88 @@
+"""Count the parameters of built components, and what an optimizer holds for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from vramcast.card.device.containers import all_of
+from vramcast.jobs.building.quantization import count_of
+from vramcast.jobs.training.host_optimizer import parts_of, updated_by
+from vramcast.memory.parameters import ModuleParameters, ParameterTensor
+
+
+def count_parameters(
+    modules: Mapping[str, nn.Module], optimizers: list[torch.optim.Optimizer]
+) -> tuple[ModuleParameters, ...]:
+    """Trained is what an optimizer updates."""
+    updated = {id(p) for optimizer in optimizers for p in updated_by(optimizer)}
+    state = _state_bytes(optimizers)
+    rows, seen = [], set()
+    for component, module in modules.items():
+        for path, child in module.named_modules():
+            own = {name: p for name, p in child.named_parameters(recurse=False) if id(p) not in seen}
+            seen |= {id(parameter) for parameter in own.values()}
+            if own:
+                rows.append(_row(f"{component}.{path}" if path else component, own, updated, state))
+    return tuple(rows)
+
+
+class _State(NamedTuple):
+    size_bytes: int = 0
+    names: tuple[str, ...] = ()
+    """Of the entries that lie on the card."""
+
+
+def _row(
+    name: str, parameters: Mapping[str, nn.Parameter], updated: set[int], state: Mapping[int, _State]
+) -> ModuleParameters:
+    tensors = tuple(_tensor(own_name, one, updated, state) for own_name, one in parameters.items())
+    return ModuleParameters(
+        module=name,
+        count=sum(tensor.count for tensor in tensors),
+        trained_count=sum(tensor.count for tensor in tensors if tensor.trained),
+        weights_bytes=sum(tensor.weights_bytes for tensor in tensors),
+        gradients_bytes=sum(tensor.gradients_bytes for tensor in tensors),
+        optimizer_bytes=sum(tensor.optimizer_bytes for tensor in tensors),
+        tensors=tensors,
+    )
+
+
+def _tensor(name: str, parameter: nn.Parameter, updated: set[int], states: Mapping[int, _State]) -> ParameterTensor:
+    trained = parameter.requires_grad and id(parameter) in updated
+    state = states.get(id(parameter), _State()) if trained else _State()
+    return ParameterTensor(
+        name=name,
+        count=count_of(parameter),
+        shape=tuple(parameter.shape),
+        dtype=str(parameter.dtype).removeprefix("torch."),
+        trained=trained,
+        weights_bytes=_bytes(parameter),
+        gradients_bytes=_bytes(parameter) if trained else 0,
+        optimizer_bytes=state.size_bytes,
+        state=state.names,
+    )
+
+
+def _state_bytes(optimizers: list[torch.optim.Optimizer]) -> dict[int, _State]:
+    """By parameter; a table that several share (bitsandbytes' quantization map) goes to the first."""
+    seen: set[int] = set()
+    found: dict[int, _State] = {}
+    for optimizer in (part for one in optimizers for part in parts_of(one)):
+        for parameter, state in optimizer.state.items():
+            size, names = 0, []
+            for name, value in state.items():
+                new = [tensor for tensor in all_of(torch.Tensor, value) if tensor.is_cuda and id(tensor) not in seen]
+                seen |= {id(tensor) for tensor in new}
+                size += sum(_bytes(tensor) for tensor in new)
+                if new:
+                    names.append(str(name))
+            found[id(parameter)] = _State(size, tuple(names))
+    return found
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

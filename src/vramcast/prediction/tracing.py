@@ -1,0 +1,338 @@
+"""Run a job's training loop on a virtual GPU for a few steps."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from vramcast import overlay
+from vramcast.base.access import check_code
+from vramcast.base.errors import CannotPredict, StepRefused, TooManyElements, UsageError, VramcastError
+from vramcast.base.factories import check_arguments, load_factory, without_collections
+from vramcast.base.sealing import sealed
+from vramcast.card.device.context import VirtualGpu, virtual_gpu
+from vramcast.card.device.hidden_output import libraries_quiet
+from vramcast.card.dispatch.failures import job_failed, step_failed
+from vramcast.gpus import GpuSpec
+from vramcast.jobs.building.build import build_component
+from vramcast.jobs.building.built import Built
+from vramcast.jobs.building.offload import Offloaded
+from vramcast.jobs.code_places import code_in
+from vramcast.jobs.schema import Job, Script
+from vramcast.jobs.schema.training import MOST_ACCUMULATED
+from vramcast.jobs.training.averaging import Average
+from vramcast.jobs.training.loop import TrainingLoop
+from vramcast.jobs.training.optimizers import make_optimizers
+from vramcast.jobs.training.parallel import check_supported, data_parallel
+from vramcast.jobs.training.plan import main_component, make_plan
+from vramcast.memory.lengthening import SETTLED_STEPS, lengthened
+from vramcast.memory.parameters import ModuleParameters
+from vramcast.memory.repeated_steps import END_OF_PASS, END_OF_STEP, full_length
+from vramcast.memory.replay import convolves, highest_without_workspaces, replay
+from vramcast.prediction.module_shapes import OutputShapes
+from vramcast.prediction.parameter_table import count_parameters
+from vramcast.scripts.runner import run_script_on
+from vramcast.trace import Note, StepTrace
+
+Progress = Callable[[str], None]
+
+_NO_LIMIT = 2**60
+_STEPS_IN_FULL = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedJob:
+    trace: StepTrace
+    parameters: tuple[ModuleParameters, ...]
+    output_shapes: Mapping[str, tuple[int, ...]]
+    """Of the modules that returned one tensor, in the first step."""
+    input_shapes: Mapping[str, tuple[tuple[int, ...], ...]]
+    sizes: Mapping[str, int]
+    """All sizes, those that were assumed too."""
+    notes: tuple[Note, ...]
+
+
+@dataclass
+class _Session:
+    """Everything that a script would still hold in its variables when it ends."""
+
+    built: dict[str, Built] = field(default_factory=dict)
+    modules: dict[str, nn.Module] = field(default_factory=dict)
+    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    averages: list[Average] = field(default_factory=list)
+    shapes: OutputShapes = field(default_factory=OutputShapes)
+    sizes: dict[str, int] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    parameters: tuple[ModuleParameters, ...] = ()
+    loop: Any = None
+
+
+def trace_job(
+    job: Job,
+    gpu: GpuSpec,
+    *,
+    steps: int = 3,
+    allocator_conf: str | None = None,
+    limit_bytes: int | None = None,
+    progress: Progress = lambda text: None,
+) -> TracedJob:
+    """The trace of `steps` steps, without a limit, so that what the job needs is known in full; the verdict comes from
+    replaying it under the card's limit. Only where convolutions might do with smaller workspaces is it traced again
+    under the limit. Of three steps the last repeats the second, and is not run where that is certain."""
+    check_supported(job)
+    if job.script is not None:
+        check_code(f"script.path: {job.script.path}")
+    if job.script is not None and not os.path.isfile(job.script.path):
+        raise UsageError(f"script.path: no such script: {job.script.path}")
+    full: StepTrace | None = None
+    if steps == _STEPS_IN_FULL and repeats_itself(job):
+        card, session, _ = _run(job, gpu, 2, allocator_conf, _NO_LIMIT, progress, briefly=True)
+        brief = card.trace()
+        if not any(note.topic == "unknown value" for note in brief.notes):
+            with without_collections():
+                full = full_length(brief, min(job.accumulation, MOST_ACCUMULATED))
+    if full is None:
+        card, session, _ = _run(job, gpu, steps, allocator_conf, _NO_LIMIT, progress)
+        full = card.trace()
+    capacity_bytes = gpu.total_memory_bytes - full.context_bytes if limit_bytes is None else limit_bytes
+    trace = full.changed(capacity_bytes=capacity_bytes)
+    might_fit = convolves(trace) and highest_without_workspaces(trace) <= capacity_bytes
+    if might_fit and not replay(lengthened(trace), None, capacity_bytes).completed:
+        progress("trying smaller workspaces")
+        # Each step finds other room and chooses anew, so none stands for the next.
+        limited_steps = max(steps, SETTLED_STEPS)
+        limited_card, limited, refused = _run(job, gpu, limited_steps, allocator_conf, limit_bytes, progress)
+        if not refused:
+            card, session, trace = limited_card, limited, limited_card.trace()
+    if card.unknown_kernels:
+        raise card.unknown_kernels[0]
+    return TracedJob(
+        trace=trace,
+        parameters=session.parameters,
+        output_shapes=session.shapes.found,
+        input_shapes=session.shapes.inputs,
+        sizes=session.sizes,
+        notes=tuple(session.notes),
+    )
+
+
+def trace_under_limit(
+    job: Job, gpu: GpuSpec, *, steps: int, allocator_conf: str | None, limit_bytes: int
+) -> StepTrace | None:
+    """The trace of a run that may reserve so much, in which convolutions do with smaller workspaces; None where it runs
+    out of memory all the same."""
+    card, _, refused = _run(job, gpu, steps, allocator_conf, limit_bytes, lambda text: None)
+    return None if refused else card.trace()
+
+
+def repeats_itself(job: Job) -> bool:
+    """Every step after the first does the same, and so does every pass after the first of a step.
+
+    Not so between cards, which exchange gradients after the last pass only; nor in the computer's memory, where pinned
+    blocks are kept for the next; nor for code that is not ours.
+    """
+    return (
+        job.step is None
+        and job.script is None
+        and job.task == "training"
+        and job.gpus.effective_strategy == "none"
+        and not job.offload.changed_fields
+        and (job.evaluation is None or job.evaluation.when == "before")
+    )
+
+
+def _run(
+    job: Job,
+    gpu: GpuSpec,
+    steps: int,
+    conf: str | None,
+    limit_bytes: int | None,
+    progress: Progress,
+    briefly: bool = False,
+) -> tuple[VirtualGpu, _Session, bool]:
+    """`briefly`: as few passes as say what the others do, see `_marked`."""
+    card = virtual_gpu(gpu, allocator_conf=conf, limit_bytes=limit_bytes, source=job.name)
+    session = _Session()
+    if job.script is not None:
+        return card, session, _script(job.script, card, steps, progress)
+    refused = False
+    card.log_ops(after_steps=None)
+    kept_off_files = overlay.protected(card.note) if code_in(job) else sealed()
+    with kept_off_files, card, _settings(job), libraries_quiet():
+        try:
+            if job.step is not None:
+                _own_step(job, card, session, steps, progress)
+            else:
+                _prepare(job, card, session, progress)
+                after_step = _marked(card, session.loop) if briefly else _nothing
+                _steps(job, card, session, steps, progress, after_step)
+            session.parameters = count_parameters(session.modules, session.optimizers)
+        except torch.OutOfMemoryError as error:
+            refused = True
+            error.__traceback__ = None  # it holds what the failed step had made
+        except (VramcastError, KeyboardInterrupt):
+            raise
+        except (RuntimeError, ValueError) as error:  # a GradScaler refuses fp16 gradients with the latter
+            kind = StepRefused if isinstance(error, TooManyElements) else CannotPredict
+            raise kind(f"{job.name}: {step_failed(error, 'the step', card.assumed_values)}") from error
+    if refused:
+        card.end_at_last_refusal()
+    return card, session, refused
+
+
+def _script(script: Script, card: VirtualGpu, steps: int, progress: Progress) -> bool:
+    """Whether it was refused memory. What it prints is not the report."""
+    progress(f"running {script.path}")
+    with contextlib.redirect_stdout(sys.stderr):
+        return run_script_on(card, script.path, [str(word) for word in script.arguments], steps=steps)
+
+
+def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) -> None:
+    main_component(job)  # before anything is built, for its message
+    own = {name: one for name, one in job.components.items() if one.same_as is None}
+    for name in own:
+        progress(f"building {name}")
+        built = build_component(name, job)
+        session.built[name] = built
+        card.name_module(built.module, name)
+        for i, copy in enumerate(built.copies, 2):
+            card.name_module(copy, f"{name} (copy {i})")
+        session.modules[name] = built.module
+        frozen_steps = job.components[name].freeze_steps
+        if frozen_steps:
+            text = f"{name}: predicted for after its first {frozen_steps:,} steps, when all is trained"
+            session.notes.append(Note("frozen at first", text))
+    trained = {name: session.modules[name] for name, one in own.items() if one.is_trained}
+    if job.task == "training":
+        if job.ema is not None and job.ema.enabled:
+            for name in job.ema.components or trained:
+                average = Average(job.ema, trained[name])
+                card.name_module(average.module, f"{name} (EMA)")
+                session.averages.append(average)
+        session.optimizers = make_optimizers(job.optimizer, trained, job.offload)
+    shared = {name: one.same_as for name, one in job.components.items() if one.same_as is not None}
+    for name, other in shared.items():
+        session.built[name] = session.built[other]
+    plan = make_plan(job, session.built)
+    session.sizes = dict(plan.sizes)
+    if plan.assumed_sizes:
+        said = ", ".join(f"{name} {size}" for name, size in plan.assumed_sizes.items())
+        session.notes.append(Note("assumed sizes", f"{said}: what the model's config suggests; say others under sizes"))
+    callable_modules = dict(session.modules)
+    if job.task == "training":
+        callable_modules = data_parallel(job, callable_modules, session.notes)
+    for name, other in shared.items():
+        callable_modules[name] = callable_modules[other]
+    if job.torch_compile:
+        session.notes.append(Note("torch.compile", f"{plan.model} is predicted as eager code"))
+    if job.accumulation > MOST_ACCUMULATED:
+        text = f"{MOST_ACCUMULATED} of {job.accumulation} passes of a step are traced; the others repeat the second"
+        session.notes.append(Note("accumulation", text))
+    offloaded = Offloaded(job, callable_modules, [call.component for call in plan.calls])
+    session.loop = TrainingLoop(job, plan, callable_modules, session.optimizers, session.averages, offloaded)
+
+
+def _nothing() -> None:
+    """Is done after a step."""
+
+
+def _marked(card: VirtualGpu, loop: TrainingLoop) -> Callable[[], None]:
+    """Two passes in the first step at most, one in the next, and marks after each; what is done after a step.
+
+    Of the second pass the ops are noted, as of the last step: its time is that of the passes which are not run.
+    """
+    loop.passes = min(2, loop.passes)
+    loop.later_passes = 1
+    made = itertools.count(1)
+
+    def after_pass() -> None:
+        card.mark(END_OF_PASS)
+        number = next(made)
+        if number <= loop.passes:
+            card.note_ops(number == 1 < loop.passes)
+
+    loop.after_pass = after_pass
+    return lambda: card.mark(END_OF_STEP)
+
+
+def _steps(
+    job: Job, card: VirtualGpu, session: _Session, steps: int, progress: Progress, after_step: Callable[[], None]
+) -> None:
+    loop = session.loop
+    when = job.evaluation.when if job.evaluation is not None else None
+    if when == "before":
+        loop.evaluate()
+    iterations = loop.run()
+    session.shapes.watch(session.modules)
+    for step in range(steps):
+        progress(f"step {step + 1} of {steps}")
+        with _timed(card, step, steps):
+            next(iterations)
+        after_step()
+        session.shapes.stop()
+        if when == "between" and step == 0:
+            loop.evaluate()
+    if when == "after":
+        loop.evaluate()
+    if loop.loss_was_guessed:
+        text = "the mean of the model's output is taken, for want of a target; say one under loss"
+        session.notes.append(Note("loss", text))
+    session.loop = (loop, iterations)  # the loop's variables live as long as a script's
+
+
+def _own_step(job: Job, card: VirtualGpu, session: _Session, steps: int, progress: Progress) -> None:
+    assert job.step is not None
+    factory = load_factory(job.step.factory)
+    arguments = {**_sizes_it_takes(factory, job), **job.step.arguments}
+    check_arguments(factory, arguments)
+    session.sizes = dict(job.sizes)
+    progress("building")
+    try:
+        step = factory(**arguments)
+        session.loop = step
+        if not callable(step):
+            raise UsageError(f"step.factory: {job.step.factory} returns {type(step).__name__}, not a function")
+        for i in range(steps):
+            progress(f"step {i + 1} of {steps}")
+            with _timed(card, i, steps):
+                step()
+    except (VramcastError, TooManyElements, torch.OutOfMemoryError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        raise job_failed(error, "step.factory", job.step.factory, card.assumed_values) from error
+
+
+def _timed(card: VirtualGpu, step: int, steps: int) -> AbstractContextManager[None]:
+    """The last step is the one whose time is worked out: the first ones still make optimizer state."""
+    return card.iteration() if step == steps - 1 else contextlib.nullcontext()
+
+
+def _sizes_it_takes(factory: Callable[..., Any], job: Job) -> dict[str, int]:
+    taken = inspect.signature(factory).parameters
+    return {name: size for name, size in job.effective_sizes.items() if name in taken and name in job.sizes}
+
+
+@contextmanager
+def _settings(job: Job) -> Iterator[None]:
+    """Switches of torch that the job wants, put back afterwards."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.benchmark, torch.is_grad_enabled(), torch.get_default_dtype()
+    matmul.allow_tf32, cudnn.benchmark = job.precision.uses_tf32, job.cudnn_benchmark
+    try:
+        yield
+    finally:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        matmul.allow_tf32, cudnn.benchmark = before[:2]
+        torch.set_grad_enabled(before[2])
+        torch.set_default_dtype(before[3])

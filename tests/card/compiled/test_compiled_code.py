@@ -1,0 +1,174 @@
+"""torch.compile on the virtual card."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import vramcast
+from vramcast.card.compiled.compiler import why_not
+from vramcast.errors import CannotPredict
+
+pytestmark = [
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+    pytest.mark.filterwarnings("ignore"),
+]
+MIB = 1 << 20
+
+
+def train(model: nn.Module, compiled: nn.Module, steps: int = 3, width: int = 1024) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        compiled(torch.randn(512, width, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_pointwise_functions_are_fused() -> None:
+    with vramcast.virtual_gpu("h200") as card:
+
+        @torch.compile
+        def function(x: torch.Tensor) -> torch.Tensor:
+            return (x.sin() + 1).cos() * 2
+
+        x = torch.empty(1 << 20, device="cuda")
+        function(x)  # the first launch times its configurations
+        before = card.n_blocks
+        out = function(x)
+        assert card.n_blocks - before == 1, "one kernel, one buffer"
+        assert out.device == torch.device("cuda", 0)
+        assert out.shape == x.shape
+        assert not [note for note in card.trace().notes if "eager" in note.text]
+
+
+def test_backward_and_optimizer() -> None:
+    with vramcast.virtual_gpu("h200") as card:
+        model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda()
+        train(model, torch.compile(model))
+        weights = sum(p.numel() for p in model.parameters()) * 4
+        assert torch.cuda.memory_allocated() < weights + 80 * MIB, "weights, and the workspaces of cuBLAS"
+        assert card.trace().steps == 3
+
+
+def test_less_is_saved_than_by_eager_code() -> None:
+    def peak(compile_it: bool) -> int:
+        class Gated(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                for _ in range(6):
+                    x = F.silu(x) * torch.sigmoid(x) + 1
+                return x
+
+        with vramcast.virtual_gpu("h200"):
+            model = nn.Sequential(nn.Linear(256, 256), Gated(), nn.Linear(256, 256)).cuda()
+            compiled = torch.compile(model) if compile_it else model
+            for _ in range(2):
+                torch.cuda.reset_peak_memory_stats()
+                compiled(torch.randn(1 << 16, 256, device="cuda")).sum().backward()
+            return torch.cuda.max_memory_allocated()
+
+    assert peak(True) < 0.5 * peak(False)
+
+
+def test_autocast_is_traced_as_for_cuda() -> None:
+    dtypes = []
+    with vramcast.virtual_gpu("h200"):
+        model = nn.Linear(64, 64).cuda()
+        compiled = torch.compile(model)
+        for dtype in (torch.bfloat16, torch.float16):
+            with torch.autocast("cuda", dtype=dtype):
+                dtypes.append(compiled(torch.randn(8, 64, device="cuda")).dtype)
+    assert dtypes == [torch.bfloat16, torch.float16]
+
+
+def test_a_graph_break_runs_the_rest_as_eager_code() -> None:
+    class Reads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.a(x)
+            print("half of it", x.shape)
+            return self.b(x).relu()
+
+    with vramcast.virtual_gpu("h200") as card:
+        model = Reads().cuda()
+        train(model, torch.compile(model), width=64)
+        assert card.trace().steps == 3
+
+
+def test_another_shape_is_compiled_again() -> None:
+    with vramcast.virtual_gpu("h200"):
+        model = nn.Linear(64, 64).cuda()
+        compiled = torch.compile(model)
+        for rows in (8, 16, 24):
+            assert compiled(torch.randn(rows, 64, device="cuda")).shape == (rows, 64)
+
+
+def test_the_users_caches_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    with vramcast.virtual_gpu("h200"):
+        torch.compile(lambda x: x.sin() * 2)(torch.empty(16, device="cuda"))
+    assert list(tmp_path.iterdir()) == []
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
+
+
+def test_what_cannot_be_compiled_is_no_eager_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import lowering
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise KeyError("no such kernel")
+
+    monkeypatch.setitem(lowering.lowerings, torch.ops.aten.sin.default, refuse)
+    with vramcast.virtual_gpu("h200") as card:
+        with pytest.raises(
+            CannotPredict, match=r"could not be compiled for NVIDIA H200 here.*no such kernel"
+        ) as raised:
+            torch.compile(lambda x: x.sin() + 1)(torch.empty(16, device="cuda"))
+        assert "TORCHDYNAMO_DISABLE=1" in str(raised.value)
+        assert len(card.unknown_kernels) == 1, "also where the program catches the error"
+
+
+def test_torch_is_itself_again_afterwards() -> None:
+    compile_before = torch.compile
+    with vramcast.virtual_gpu("h200"):
+        torch.compile(lambda x: x * 2)(torch.empty(16, device="cuda"))
+        assert torch.compile is not compile_before
+    assert torch.compile is compile_before
+    with torch._subclasses.FakeTensorMode():
+        assert torch.empty(2, device="meta").device.type == "meta"
+
+
+def test_a_model_of_the_script_itself_is_not_cut_by_our_marks(tmp_path: Path) -> None:
+    """`vramcast run` marks the script's functions to say what was not reached; Dynamo must not stop there."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.a = torch.nn.Linear(64, 64)\n"
+        "    def forward(self, x):\n"
+        "        if x.dim() == 2:\n"
+        "            x = self.a(x)\n"
+        "        return x.relu().sum()\n"
+        "net = Net().cuda()\n"
+        "compiled = torch.compile(net, fullgraph=True)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for _ in range(3):\n"
+        "    compiled(torch.randn(8, 64, device='cuda')).backward()\n"
+        "    optimizer.step()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "vramcast", "run", "--gpu", "h200", str(script)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "eager" not in done.stdout

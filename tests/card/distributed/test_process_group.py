@@ -1,0 +1,120 @@
+"""Groups of any size that move nothing: shapes, values that every rank shares, and what a program asks of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.card.distributed.conftest import Start
+from vramcast.card.device.installed_torch import INSTALLED
+from vramcast.card.distributed.world import World, world_in_environment
+
+tells_the_reduction = pytest.mark.skipif(INSTALLED < (2, 9), reason="an older torch does not tell the reduction")
+
+
+def test_a_rank_of_a_large_world(start: Start) -> None:
+    start(16_383, 16_384)
+    assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (16_383, 16_384, "nccl")
+    dist.barrier(device_ids=[0])
+    assert dist.barrier(async_op=True).wait()
+
+
+@tells_the_reduction
+def test_every_rank_holds_what_this_one_holds(start: Start) -> None:
+    start(2, 4)
+    numbers = torch.arange(4, device="cuda")
+    dist.all_reduce(numbers)
+    assert numbers.tolist() == [0, 4, 8, 12]
+    dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
+    assert numbers.tolist() == [0, 4, 8, 12]
+    on_host = torch.ones(2)
+    dist.all_reduce(on_host)
+    assert on_host.tolist() == [4, 4]
+    mine = torch.zeros(1, dtype=torch.long, device="cuda")
+    dist.reduce_scatter_tensor(mine, numbers)
+    assert mine.tolist() == [32], "the third of four, four times"
+    all_of_them = torch.zeros(4, dtype=torch.long, device="cuda")
+    dist.all_gather_into_tensor(all_of_them, mine)
+    assert all_of_them.tolist() == [32] * 4
+    received = torch.zeros(4, dtype=torch.long, device="cuda")
+    dist.all_to_all_single(received, numbers)
+    assert received.tolist() == [8] * 4, "each sends what this rank would send to itself"
+
+
+def test_collectives_allocate_nothing(start: Start) -> None:
+    start(0, 8)
+    part, whole = torch.empty(1 << 20, device="cuda"), torch.empty(8 << 20, device="cuda")
+    before = torch.cuda.memory_allocated()
+    work = dist.all_gather_into_tensor(whole, part, async_op=True)
+    assert work.wait() and work.get_future().value()[0] is whole
+    dist.reduce_scatter_tensor(part, whole)
+    dist.broadcast(part, 0)
+    assert torch.cuda.memory_allocated() == before == torch.cuda.max_memory_allocated()
+
+
+def test_objects_are_the_same_everywhere(start: Start) -> None:
+    start(1, 3)
+    found: list[object] = [None] * 3
+    dist.all_gather_object(found, {"seed": 7})
+    assert found == [{"seed": 7}] * 3
+    told = ["mine"]
+    dist.broadcast_object_list(told, src=0)
+    assert told == ["mine"]
+    given: list[object] = [None]
+    dist.scatter_object_list(given, ["a", "b", "c"])
+    assert given == ["b"]
+
+
+def test_groups_and_meshes(start: Start) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    start(5, 8)
+    group = dist.new_group([1, 5, 7])
+    assert dist.get_rank(group) == 1 and dist.get_world_size(group) == 3
+    mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("replicate", "shard"))
+    assert list(mesh.get_coordinate() or ()) == [1, 1]
+    assert dist.get_process_group_ranks(mesh["shard"].get_group()) == [4, 5, 6, 7]
+    if hasattr(dist, "split_group"):
+        part = dist.split_group(split_ranks=[[0, 1, 2, 3], [4, 5, 6, 7]])
+        assert part is not None and dist.get_process_group_ranks(part) == [4, 5, 6, 7]
+
+
+def test_the_card_of_a_local_rank(start: Start) -> None:
+    start(11, 16, LOCAL_RANK="3", LOCAL_WORLD_SIZE="8")
+    torch.cuda.set_device(3)
+    assert torch.cuda.device_count() == 8 and torch.cuda.current_device() == 3
+    assert torch.ones(2, device="cuda").device == torch.device("cuda", 3)
+    assert torch.ones(2).to("cuda:3").device == torch.device("cuda", 3)
+    with pytest.raises(Exception, match="8 cards"):
+        torch.ones(2, device="cuda:8")
+
+
+def test_processes_that_the_program_starts_itself(start: Start) -> None:
+    start(2, 4)
+    ran: list[int] = []
+    torch.multiprocessing.spawn(lambda rank, more: ran.append(rank + more), args=(5,), nprocs=4)
+    assert ran == [7]
+
+
+def test_the_world_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert world_in_environment() == World()
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    monkeypatch.setenv("RANK", "9")
+    assert world_in_environment() == World(9, 16, 0, 8)
+    monkeypatch.setenv("WORLD_SIZE", "sixteen")
+    with pytest.raises(Exception, match=r"WORLD_SIZE is 'sixteen'"):
+        world_in_environment()
+
+
+def test_what_nccl_takes_is_an_interval(start: Start) -> None:
+    card = start(0, 16, LOCAL_WORLD_SIZE="8")
+    dist.all_reduce(torch.ones(4, device="cuda"))
+    (group,) = card._machine.communicators.by_name.values()
+    assert (group.size, group.nodes) == (16, 2)
+    assert group.least_bytes == 96 << 20
+    assert group.most_bytes == (768 + 256 + 512) << 20
+    dist.all_to_all_single(torch.empty(16, device="cuda"), torch.empty(16, device="cuda"))
+    assert group.most_bytes > 4 << 30

@@ -1,0 +1,316 @@
+"""What is said when a script does not come to an end: whose failure it was, where, and what was assumed before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.card.scripts import Run, notes, runner
+from vramcast.card.dispatch.failures import (
+    CardFailed,
+    ScriptFailed,
+    assumptions,
+    failure_of,
+    is_our_failure,
+    step_failed,
+)
+from vramcast.errors import CannotPredict
+
+MODEL = """
+import torch
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+def step(x):
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    return runner(tmp_path)
+
+
+# -- whose failure ----------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_our_own_code_is_ours(run: Run) -> None:
+    with pytest.raises(CardFailed) as caught:
+        run("""
+            import torch
+            from vramcast.card.values import reads
+            before, reads._in_words = reads._in_words, None
+            try:
+                torch.nn.Linear(512, 512).cuda()(torch.rand(64, 512, device="cuda")).sum().item()
+            finally:
+                reads._in_words = before
+        """)
+    message = str(caught.value)
+    assert "train.py:6: vramcast failed here, not the script: TypeError: 'NoneType' object is not callable" in message
+    assert "this is a defect of vramcast, not of your code; please report what --traceback prints" in message
+    assert "card/values/reads.py" in caught.value.traceback_text
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotImplementedError("Could not run 'aten::x' with arguments from the 'Meta' backend"),
+        NotImplementedError("Cannot copy out of meta tensor; no data!"),
+        RuntimeError("Tensor.item() cannot be called on meta tensors"),
+        RuntimeError("Expected all tensors to be on the same device, but found cuda:0 and meta device"),
+        AssertionError("Torch not compiled with CUDA enabled"),
+        RuntimeError("Found no NVIDIA driver on your system."),
+        RuntimeError('fn INTERNAL ASSERT FAILED at "init.cpp":219, please report a bug to PyTorch.'),
+    ],
+)
+def test_words_that_no_card_says(error: Exception) -> None:
+    assert is_our_failure(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x5 and 3x3)"),
+        ValueError("metadata is missing"),
+        KeyError("meta"),
+        FileNotFoundError("data/train.bin"),
+        ModuleNotFoundError("No module named 'apex'"),
+    ],
+)
+def test_errors_of_the_script(error: Exception) -> None:
+    assert not is_our_failure(error)
+
+
+def test_arguments_that_torch_refuses_are_the_scripts(run: Run) -> None:
+    with pytest.raises(ScriptFailed, match=r"train\.py:3: the script failed: TypeError") as caught:
+        run("import torch\nx = torch.zeros(3, device='cuda')\nx.to('cuda', banana=1)\n")
+    assert not isinstance(caught.value, CardFailed)
+    with pytest.raises(ScriptFailed, match="the script failed: TypeError") as caught:
+        run("import torch\nx = torch.zeros(3, device='cuda')\ntorch.add(x, None)\n")
+    assert not isinstance(caught.value, CardFailed)
+
+
+def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
+    with pytest.raises(ScriptFailed, match=r"(?s)No module named 'no_such'.*what the script imports must be installed"):
+        run("import torch\nimport no_such\n")
+
+
+def test_an_extension_that_would_be_compiled() -> None:
+    failure = failure_of(RuntimeError("Error building extension 'fused_adam': [1/3] nvcc ..."))
+    assert "cannot be followed beyond this line" in failure.sentence()
+    assert "A CUDA extension is compiled here" in failure.remedy
+
+
+def test_a_cuda_extension_is_not_compiled(run: Run, tmp_path: Path) -> None:
+    """As torch.utils.cpp_extension does it; without CUDA in it, a build is none of our business."""
+    (tmp_path / "build.ninja").write_text("nvcc = /usr/local/cuda/bin/nvcc\n")
+    build = """
+        import subprocess, torch
+        torch.zeros(4, device="cuda")
+        try:
+            subprocess.run(["ninja", "-v"], cwd="{}", check=True, stdout=subprocess.PIPE)
+        except subprocess.CalledProcessError as error:
+            raise RuntimeError("Error building extension 'fused'") from error
+        except OSError:
+            print("no ninja here, or it may not write")
+    """
+    with pytest.raises(ScriptFailed, match=r"train\.py:7: the script cannot be followed beyond this line"):
+        run(build.format(tmp_path))
+    (tmp_path / "build.ninja").write_text("cxx = c++\n")
+    run(build.format(tmp_path))
+
+
+def test_a_step_without_a_script() -> None:
+    assert step_failed(ValueError("bad"), "the step", {}) == "the step failed: ValueError: bad"
+    ours = step_failed(RuntimeError("cannot be called on meta tensors"), "the step", {"a.py:1": "1"})
+    assert ours.startswith("vramcast failed, not the step: RuntimeError") and "a.py:1 = 1" in ours
+    assert "--assume" not in ours
+
+
+# -- what was assumed -------------------------------------------------------------------------------------------
+
+
+def test_assumed_values_are_named_with_the_error(run: Run) -> None:
+    with pytest.raises(ScriptFailed) as caught:
+        run("""
+            import torch
+            x = torch.nn.Linear(512, 512).cuda()(torch.rand(64, 512, device="cuda"))
+            first = x.sum().item()
+            for _ in range(3):
+                second = x.mean().item()
+            assert second > 1e6, "it does not converge"
+        """)
+    message = str(caught.value)
+    assert "train.py:7: the script failed: AssertionError: it does not converge" in message
+    named = message.partition("the latest first: ")[2]
+    assert named.startswith("train.py:6 = ") and "; train.py:4 = " in named
+    assert "`vramcast run --assume train.py:6=VALUE`" in named
+
+
+def test_only_the_latest_assumed_values_are_named() -> None:
+    text = assumptions({f"a.py:{line}": "1" for line in range(9)})
+    assert "a.py:8 = 1; a.py:7 = 1; a.py:6 = 1; a.py:5 = 1; a.py:4 = 1 and 4 more." in text
+    assert assumptions({}) == ""
+
+
+# -- errors that the script swallows ----------------------------------------------------------------------------
+
+
+def test_a_step_whose_error_is_swallowed_is_no_answer(run: Run) -> None:
+    with pytest.raises(CannotPredict) as caught:
+        run(
+            MODEL
+            + """
+for i in range(4):
+    try:
+        step(torch.rand(2, 5, device="cuda"))
+    except Exception as error:
+        print("skipping a batch:", error)
+"""
+        )
+    message = str(caught.value)
+    assert message.startswith("no training step was seen: the script caught an error and ended without one. ")
+    assert "train.py:6: the script failed: RuntimeError: " in message
+    assert caught.value.exit_code == 3
+
+
+def test_an_error_that_is_swallowed_in_another_module(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "swallowing_helper.py").write_text(
+        "def quietly(f, *args):\n    try:\n        return f(*args)\n    except RuntimeError:\n        return None\n"
+    )
+    with pytest.raises(CannotPredict, match="no training step was seen"):
+        run(MODEL + "from swallowing_helper import quietly\nquietly(step, torch.rand(2, 5, device='cuda'))\n")
+
+
+def test_an_error_around_everything(run: Run) -> None:
+    with pytest.raises(CannotPredict, match=r"no training step was seen.*train\.py:4: the script failed"):
+        run("""
+            import torch
+            def main():
+                torch.nn.Linear(4, 4).cuda()(torch.rand(2, 5, device="cuda"))
+            try:
+                main()
+            except Exception as error:
+                print(error)
+        """)
+
+
+def test_errors_that_are_none(run: Run) -> None:
+    """A package that is not there, a file that is looked for, an evaluation: the run goes on as it was meant."""
+    prediction = run("""
+        import torch
+        try:
+            import no_such_package
+        except ImportError:
+            pass
+        try:
+            open("no-such-file")
+        except FileNotFoundError:
+            pass
+        with torch.no_grad():
+            torch.nn.Linear(4, 4).cuda()(torch.rand(2, 4, device="cuda"))
+    """)
+    (note,) = notes(prediction, "steps")
+    assert note.startswith("the script made no optimizer step")
+
+
+def test_an_evaluation_with_an_optimizer_at_hand(run: Run) -> None:
+    """An error before the optimizer was made has nothing to do with its steps."""
+    prediction = run(
+        "try: torch\nexcept NameError: import torch\n"
+        + MODEL
+        + "with torch.no_grad(): model(torch.rand(2, 4, device='cuda'))\n"
+    )
+    (note,) = notes(prediction, "steps")
+    assert note.startswith("the script made no optimizer step")
+
+
+def test_one_bad_batch_does_no_harm(run: Run) -> None:
+    prediction = run(
+        MODEL
+        + """
+for i in range(9):
+    try:
+        step(torch.rand(2, 5 if i == 0 else 4, device="cuda"))
+    except RuntimeError:
+        continue
+"""
+    )
+    assert prediction.trace is not None and prediction.trace.steps == 3
+
+
+def test_an_optimizer_and_an_empty_data_set(run: Run) -> None:
+    with pytest.raises(CannotPredict, match="no training step was seen: the script made an optimizer, and ended"):
+        run(MODEL + "for batch in []:\n    step(batch)\n")
+
+
+# -- values that are given --------------------------------------------------------------------------------------
+
+READS = """
+import torch
+x = torch.nn.Linear(512, 512).cuda()(torch.rand(3, 512, device="cuda")).sum(1)
+value = x.mean().item()
+flags = (x > 0).tolist()
+again = x[0].item()
+print(value, flags, again)
+"""
+
+
+def give(run: Run, text: str, *assumed: str) -> list[str]:
+    from vramcast.base.assumptions import parse_assumption
+
+    return notes(run(text, assume=[parse_assumption(one) for one in assumed]), "--assume")
+
+
+def test_a_value_that_is_given_is_read(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert give(run, READS, "train.py:4=3.5", "train.py:5=[true, false, 1]") == []
+    assert capsys.readouterr().out.startswith("3.5 [True, False, True] ")
+
+
+@pytest.mark.parametrize("size", [4, 512])
+def test_every_way_to_read_is_given_the_same(size: int, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is small is worked out for real; the given value goes before that too."""
+    text = """
+        import torch
+        x = torch.nn.Linear({0}, {0}).cuda()(torch.rand(1, {0}, device="cuda")).detach().sum()
+        print(x.item(), float(x), x.cpu().numpy(), bool(x > 6), x.tolist())
+        print(x.item())
+    """
+    assert give(run, text.format(size), "train.py:4=7.25") == []
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "7.25 7.25 7.25 True 7.25"
+    assert second == "7.25"  # it keeps what it was given
+
+
+def test_a_line_that_reads_nothing_is_told(run: Run) -> None:
+    assert give(run, READS, "train.py:3=1") == ["train.py:3 read no value of the card; lines of it that did: 4, 5, 6"]
+    assert give(run, READS, "other.py:4=1") == ["other.py:4 read no value of the card"]
+
+
+def test_a_list_of_another_length_is_a_mistake(run: Run) -> None:
+    from vramcast.errors import UsageError
+
+    with pytest.raises(UsageError, match=r"--assume train\.py:5: 2 values are given; the tensor .* has 3"):
+        give(run, READS, "train.py:5=[1, 0]")
+    swallowing = READS.replace("flags = (x > 0).tolist()", "try: flags = (x > 0).tolist()\nexcept Exception: flags = 0")
+    with pytest.raises(UsageError, match="2 values are given"):
+        give(run, swallowing, "train.py:5=[1, 0]")
+
+
+def test_a_branch_is_chosen_with_it(run: Run) -> None:
+    text = """
+        import torch
+        x = torch.nn.Linear(4, 1).cuda()(torch.rand(1, 4, device="cuda")).sum()
+        if x.item() > 100:
+            torch.zeros(1 << 22, device="cuda")
+    """
+    from vramcast.base.assumptions import parse_assumption
+
+    small, large = (run(text, assume=[parse_assumption(f"train.py:4={value}")]) for value in (1, 1000))
+    # Nearly 16 MiB: before torch 2.9, cuBLASLt gives its 1 MiB back.
+    assert large.peak_allocated_bytes - small.peak_allocated_bytes >= 15 << 20

@@ -1,0 +1,125 @@
+"""Sizes that depend on activations: known data stays exact, layers give random numbers, and reads agree."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from vramcast.card.device.context import VirtualGpu
+from vramcast.card.values import guesses
+
+
+@pytest.fixture
+def activations(gpu: VirtualGpu) -> torch.Tensor:
+    return nn.Linear(1024, 1000).cuda()(torch.empty(50, 1024, device="cuda"))
+
+
+def notes(gpu: VirtualGpu) -> set[str]:
+    return {note.text for note in gpu.trace().notes if note.topic == "unknown value"}
+
+
+def test_two_reads_of_one_mask_agree(gpu: VirtualGpu, activations: torch.Tensor) -> None:
+    mask = activations > 0.05
+    chosen, others = activations[mask], activations[~mask]
+    assert chosen.numel() + others.numel() == activations.numel()
+    assert 0 < chosen.numel() < others.numel()
+    assert torch.where(mask)[0].numel() == mask.nonzero().shape[0] == activations.masked_select(mask).numel()
+    assert "indexing with a mask: assumed as many as random activations give" in notes(gpu)
+
+
+def test_what_is_known_stays_exact(gpu: VirtualGpu, activations: torch.Tensor) -> None:
+    labels = torch.full((50,), -100)
+    labels[:7] = 3
+    labels = labels.to("cuda")
+    scores = activations.sum(1)
+    assert scores[labels != -100].shape == (7,)
+    assert scores[(labels != -100) & torch.isfinite(scores)].shape == (7,)
+    assert activations[(activations > 0) & (activations <= 0)].numel() == 0
+    assert (scores.sigmoid() <= 1.0).nonzero().numel() == 50
+
+
+def test_writes_into_a_part(gpu: VirtualGpu, activations: torch.Tensor) -> None:
+    matched = torch.zeros(50, dtype=torch.int64, device="cuda")
+    matched[activations[:, 0] < 0] = -1
+    matched[10:20] = 2
+    matched[torch.tensor([0, 1], device="cuda")] = 5
+    assert torch.where(matched == 2)[0].numel() == 10
+    assert torch.where(matched == 5)[0].tolist() == [0, 1]
+    below, zero = torch.where(matched == -1)[0], torch.where(matched == 0)[0]
+    assert below.numel() + zero.numel() == 38
+    assert 5 < below.numel() < 33
+
+
+def test_values_that_change_later_do_not_change_an_earlier_recipe(gpu: VirtualGpu, activations: torch.Tensor) -> None:
+    limit = torch.zeros(50, 1, device="cuda")
+    mask = activations > limit
+    limit.fill_(100.0)
+    assert mask.nonzero().shape[0] > 10_000
+    assert (activations > limit).nonzero().shape[0] == 0
+
+
+def test_overlap_with_known_boxes(gpu: VirtualGpu) -> None:
+    """What a detector does: anchors moved a little by the network, compared with the boxes of the data set."""
+    boxes = pytest.importorskip("torchvision.ops")
+    side = torch.arange(0, 640, 16.0)
+    corner = torch.cartesian_prod(side, side).repeat(20, 1)
+    anchors = torch.cat([corner, corner + 64], 1).to("cuda")
+    assert anchors.numel() > 100_000, "too many to be followed all the time"
+    moved = anchors + nn.Linear(4, 4).cuda()(torch.empty(len(anchors), 4, device="cuda"))
+    truth = torch.tensor([[64.0, 64.0, 128.0, 128.0], [300.0, 300.0, 420.0, 400.0]], device="cuda")
+    overlap, which = boxes.box_iou(truth, moved).max(dim=0)
+    positive = torch.where((overlap >= 0.55) & (which == 0))[0]
+    assert notes(gpu)
+    assert positive.numel() == 20 * 5  # the same place in each of 20 layers, and its four neighbours
+    keep = boxes.nms(moved[:3200], torch.rand(3200, device="cuda"), 0.7)
+    assert keep.numel() == 1600  # one of two at each place
+
+
+def test_large_data_that_is_known_needs_no_note(gpu: VirtualGpu) -> None:
+    labels = torch.arange(300_000.0).to("cuda")
+    assert labels[labels >= 100_000].numel() == 200_000
+    assert torch.where(labels % 3 == 0)[0].numel() == 100_000
+    assert notes(gpu) == set()
+
+
+def test_a_router_sends_each_expert_its_share(gpu: VirtualGpu) -> None:
+    tokens, experts, top = 4096, 8, 2
+    chosen = nn.Linear(32, experts).cuda()(torch.empty(tokens, 32, device="cuda")).softmax(-1).topk(top, dim=-1).indices
+    loads = [torch.where(chosen == expert)[0].numel() for expert in range(experts)]
+    assert sum(loads) == tokens * top
+    assert all(0.8 < load * experts / (tokens * top) < 1.2 for load in loads)
+
+
+def test_a_recipe_keeps_no_memory(gpu: VirtualGpu, activations: torch.Tensor) -> None:
+    before = torch.cuda.memory_allocated()
+    mask = (activations * 2.0).exp().log() > 0
+    assert torch.cuda.memory_allocated() - before == 50_000 // 512 * 512 + 512
+    assert mask.nonzero().shape[0] > 0
+
+
+def test_too_many_elements_are_taken_as_all(gpu: VirtualGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guesses, "LIMIT", 100)
+    x = nn.Linear(512, 100).cuda()(torch.empty(50, 512, device="cuda"))
+    assert x[x > 0].numel() == 5000
+    assert notes(gpu) == {"indexing with a mask: assumed all 5000 elements chosen"}
+
+
+def test_every_step_is_alike(gpu: VirtualGpu) -> None:
+    layer = nn.Linear(1024, 1000, device="cuda")
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    counts = []
+    for _ in range(3):
+        y = layer(torch.empty(50, 1024, device="cuda"))
+        chosen = y[y > 0.01]
+        counts.append(chosen.numel())
+        chosen.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert len(set(counts)) == 1
+
+
+def test_a_choice_by_made_up_numbers_that_are_no_probabilities(gpu: VirtualGpu) -> None:
+    weights = torch.nn.Linear(8, 8).cuda()(torch.randn(4, 8, device="cuda"))
+    chosen = torch.multinomial(weights - 10, 1)  # negative: no probabilities on any card, but unknown here
+    assert chosen.shape == (4, 1) and 0 <= int(chosen[0].item()) < 8

@@ -1,0 +1,84 @@
+"""A module is run as `python -m` runs it, and with the environment that a launcher makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vramcast.errors import UsageError
+from vramcast.scripts.runner import run_script
+
+LOOK = """
+import json, os, sys, torch
+seen = dict(
+    argv=sys.argv, path=sys.path[0], name=__name__, package=__package__, file=__file__,
+    spec=__spec__.name if __spec__ else None, main=sys.modules["__main__"].__dict__ is globals(),
+    rank=os.environ.get("RANK"),
+)
+print(json.dumps(seen))
+if torch.cuda.is_available():
+    torch.zeros(4, device="cuda")
+"""
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "a_package"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "__init__.py").write_text("value = 3\n")
+    (folder / "inner" / "__init__.py").write_text("")
+    (folder / "inner" / "helper.py").write_text("value = 4\n")
+    (folder / "inner" / "train.py").write_text("from .. import value\nfrom .helper import value as other\n" + LOOK)
+    (folder / "__main__.py").write_text("from .inner import helper\n" + LOOK)
+    (tmp_path / "script.py").write_text(LOOK)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path  # type: ignore[misc]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "a_package"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", ["a_package.inner.train", "a_package", "script"])
+def test_as_python_runs_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-m", name, "--lr", "1"]
+    theirs = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    run_script(name, ["--lr", "1"], gpu="rtx-4090", is_module=True)
+    assert json.loads(capsys.readouterr().out) == theirs
+
+
+def test_a_script_has_no_spec(capsys: pytest.CaptureFixture[str]) -> None:
+    theirs = json.loads(
+        subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=True).stdout
+    )
+    run_script("script.py", gpu="rtx-4090")
+    ours = json.loads(capsys.readouterr().out)
+    assert ours | {"file": None} == theirs | {"file": None}
+
+
+def test_the_environment_is_set_and_put_back(capsys: pytest.CaptureFixture[str]) -> None:
+    run_script("script.py", gpu="rtx-4090", environment={"RANK": "0"})
+    assert json.loads(capsys.readouterr().out)["rank"] == "0"
+    assert "RANK" not in os.environ
+    prediction = run_script(
+        "script.py", gpu="rtx-4090", environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    )
+    assert prediction.trace is not None and prediction.trace.allocator_conf == "expandable_segments:True"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("a_package.nothing", "there is no module of that name here"),
+        ("nothing_at_all", "there is no module of that name here"),
+        ("script.py", "without .py, and with dots for folders"),
+        ("a_package.inner", "it is a package, and has no __main__.py"),
+        ("math", "no Python source"),
+    ],
+)
+def test_what_is_no_module(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        run_script(name, gpu="rtx-4090", is_module=True)

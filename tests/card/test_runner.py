@@ -1,0 +1,317 @@
+"""A script is run as it is, stopped after a few steps, and everything it changed is put back."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vramcast.base.units import GIB
+from vramcast.card.dispatch.failures import ScriptFailed
+from vramcast.card.dispatch.unknown import UnknownKernel
+from vramcast.cli.main import main
+from vramcast.errors import CannotPredict, UsageError
+from vramcast.memory import Prediction
+from vramcast.scripts.runner import run_script
+from vramcast.trace import StepTrace
+
+Write = Callable[[str], str]
+
+TRAINING = """
+import sys, torch
+model = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(1000):
+    model(torch.randn(16, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("step", step)
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(text: str, name: str = "train.py") -> str:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text))
+        return os.fspath(path)
+
+    return write
+
+
+def run(path: str, *argv: str, **options: Any) -> Prediction:
+    return run_script(path, argv, gpu="rtx-4090", **options)
+
+
+def texts(prediction: Prediction, topic: str) -> list[str]:
+    return [note.text for note in prediction.notes if note.topic == topic]
+
+
+def test_it_stops_after_the_steps_asked_for(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    prediction = run(write(TRAINING), steps=4)
+    assert prediction.steps == 4 and prediction.fits
+    assert capsys.readouterr().out.split() == ["step", "0", "step", "1", "step", "2"], "it ends inside the fourth"
+    assert isinstance(prediction.trace, StepTrace)
+    assert prediction.source.endswith("train.py")
+    assert texts(prediction, "steps") == []
+
+
+def test_the_script_is_main(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "beside.py").write_text("VALUE = 7\n")
+    script = write("""
+        import os, pickle, sys, torch
+        from dataclasses import dataclass
+        import beside
+        @dataclass
+        class Options:
+            value: int
+        assert __name__ == "__main__" and __file__ == sys.argv[0]
+        assert sys.modules["__main__"].Options is Options
+        assert pickle.loads(pickle.dumps(Options(1))) == Options(1)
+        assert sys.path[0] == os.path.dirname(os.path.realpath(__file__))
+        assert beside.VALUE == 7
+        torch.zeros(1, device="cuda")
+        print(sys.argv[1:], os.getcwd())
+        os.chdir("/")
+        os.environ["LEFT_BEHIND"] = "1"
+        torch.set_default_device("cuda")
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+    """)
+    monkeypatch.chdir(tmp_path)
+    before = sys.argv, list(sys.path), sys.modules["__main__"]
+    run(script, "--lr", "3")
+    assert (sys.argv, sys.path, sys.modules["__main__"]) == before
+    assert Path.cwd() == tmp_path and "LEFT_BEHIND" not in os.environ
+    assert torch.is_grad_enabled() and torch.get_default_dtype() == torch.float32
+    assert torch.zeros(1).device.type == "cpu"
+    sys.modules.pop("beside", None)
+
+
+def test_the_scripts_own_handlers_let_the_end_pass(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    script = write("""
+        import contextlib, torch
+        note = print
+        @contextlib.contextmanager
+        def region():
+            try:
+                yield
+            finally:
+                note("with")
+        model = torch.nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        try:
+            with region():
+                for _ in range(1000):
+                    try:
+                        model(torch.ones(2, 8, device="cuda")).sum().backward()
+                        optimizer.step()
+                    except Exception:
+                        note("swallowed")
+        finally:
+            note("finally")
+    """)
+    assert run(script).steps == 3
+    assert capsys.readouterr().out.split() == ["with", "finally"]
+
+
+def test_every_optimizer_makes_its_steps(write: Write) -> None:
+    script = write("""
+        import torch
+        first, second = (torch.nn.Linear(8, 8).cuda() for _ in range(2))
+        slow, fast = (torch.optim.Adam(m.parameters()) for m in (first, second))
+        for step in range(1000):
+            for _ in range(4):
+                second(torch.ones(2, 8, device="cuda")).sum().backward()
+                fast.step()
+            first(torch.ones(2, 8, device="cuda")).sum().backward()
+            slow.step()
+    """)
+    assert run(script, steps=2).steps == 2 * 4 + 2
+
+
+def test_an_optimizer_that_steps_once_is_not_waited_for(write: Write) -> None:
+    script = write("""
+        import torch
+        model = torch.nn.Linear(8, 8).cuda()
+        once, always = torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.SGD(model.parameters(), lr=0.1)
+        once.step()
+        while True:
+            model(torch.ones(2, 8, device="cuda")).sum().backward()
+            always.step()
+    """)
+    assert run(script, steps=2).steps == 1 + 2 * 50
+    assert run(write(Path(script).read_text().replace("once.step()", "pass")), steps=2).steps == 2 * 10
+
+
+def test_a_script_that_ends_early_is_reported_with_a_note(write: Write) -> None:
+    short = TRAINING.replace("range(1000)", "range(1)")
+    assert texts(run(write(short)), "steps") == ["the script ended after 1 optimizer step; 3 were asked for"]
+    left = run(write(short + "sys.exit(0)\n"))
+    assert texts(left, "steps") == ["the script ended after 1 optimizer step; 3 were asked for"]
+    (note,) = texts(run(write("import torch\ntorch.zeros(8, device='cuda')\n")), "steps")
+    assert note.startswith("the script made no optimizer step")
+
+
+def test_the_scripts_own_error_names_file_and_line(write: Write) -> None:
+    script = write("""
+        import torch
+        def helper(x):
+            raise ValueError("a bad value\\nand more")
+        torch.zeros(1, device="cuda")
+        helper(3)
+    """)
+    with pytest.raises(ScriptFailed) as caught:
+        run(script)
+    assert caught.value.exit_code == 3
+    assert "train.py:4: the script failed: ValueError: a bad value (" in str(caught.value)
+    assert caught.value.traceback_text.startswith("Traceback (most recent call last):\n")
+    assert "runner.py" not in caught.value.traceback_text
+    assert "line 6, in <module>" in caught.value.traceback_text
+
+
+def test_an_error_inside_a_library_names_the_scripts_line(write: Write) -> None:
+    with pytest.raises(ScriptFailed, match=r"train\.py:3: the script failed: RuntimeError"):
+        run(write("import torch\nmodel = torch.nn.Linear(3, 3).cuda()\nmodel(torch.ones(2, 5, device='cuda'))\n"))
+
+
+def test_an_exit_code_is_an_error(write: Write) -> None:
+    with pytest.raises(ScriptFailed, match="after 0 optimizer steps: exit code 2"):
+        run(
+            write(
+                "import argparse\np = argparse.ArgumentParser()\np.add_argument('--x', required=True)\np.parse_args()"
+            )
+        )
+    with pytest.raises(ScriptFailed, match="no data set here"):
+        run(write("import sys; sys.exit('no data set here')"))
+
+
+def test_what_is_not_a_script(write: Write, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"train\.py:1: not a Python script"):
+        run(write("def ("))
+    with pytest.raises(UsageError, match="no such script"):
+        run(os.fspath(tmp_path / "missing.py"))
+    with pytest.raises(CannotPredict, match="allocated nothing"):
+        run(write("print('hello')"))
+
+
+def test_out_of_memory_is_a_verdict(write: Write) -> None:
+    script = write("""
+        import torch
+        model = torch.nn.Linear(8192, 8192).cuda()
+        try:
+            model(torch.randn(1 << 19, 8192, device="cuda"))
+        finally:
+            torch.zeros(3, device="cuda")  # clean-up after the error does not make it fit
+    """)
+    prediction = run(script)
+    assert not prediction.fits and prediction.at_least and prediction.trace is not None
+    assert prediction.out_of_memory is not None
+    assert prediction.out_of_memory.at.op == "aten.addmm"
+    assert prediction.out_of_memory.at.module == "Linear"
+    assert prediction.out_of_memory.tried_bytes == 16 * GIB
+    assert texts(prediction, "steps") == []
+
+
+def test_out_of_memory_wrapped_in_another_error(write: Write) -> None:
+    script = write("""
+        import torch
+        try:
+            torch.empty(1 << 40, device="cuda")
+        except RuntimeError as error:
+            raise SystemExit("it does not fit: " + str(error)[:20])
+    """)
+    assert not run(script).fits
+
+
+def test_a_caught_out_of_memory_error_is_the_scripts_business(write: Write) -> None:
+    script = write("""
+        import torch
+        size = 1 << 40
+        while True:
+            try:
+                torch.empty(size, dtype=torch.uint8, device="cuda")
+                break
+            except torch.cuda.OutOfMemoryError:
+                size //= 2
+        assert size == 1 << 34
+        model = torch.nn.Linear(8, 8).cuda()
+    """)
+    assert run(script).fits
+
+
+def test_a_limit_and_allocator_settings(write: Write) -> None:
+    script = write("import torch\nx = torch.empty(3 << 30, dtype=torch.uint8, device='cuda')\n")
+    assert run(script).fits
+    assert not run(script, limit_bytes=2 * GIB).fits
+    assert run(script, allocator_conf="expandable_segments:True").allocator_conf == "expandable_segments:True"
+
+
+def test_an_unknown_kernel_that_the_script_swallows_is_still_an_error(write: Write) -> None:
+    script = write("""
+        import torch
+        library = torch.library.Library("vramcast_swallow", "DEF")
+        library.define("op(Tensor x) -> Tensor")
+        try:
+            torch.ops.vramcast_swallow.op(torch.zeros(3, device="cuda"))
+        except Exception:
+            pass
+    """)
+    with pytest.raises(UnknownKernel, match="vramcast_swallow::op"):
+        run(script)
+
+
+def test_a_compiled_extension_that_wants_a_real_card(write: Write) -> None:
+    script = write("""
+        import torch
+        def kernel(x):
+            raise RuntimeError("x must be a CUDA tensor")
+        kernel(torch.zeros(3, device="cuda"))
+    """)
+    with pytest.raises(ScriptFailed, match=r"@vramcast\.rule"):
+        run(script)
+
+
+def test_two_scripts_in_one_process_do_not_meet(write: Write) -> None:
+    first, second = run(write(TRAINING)), run(write(TRAINING))
+    assert first.peak_reserved_bytes == second.peak_reserved_bytes
+    assert first.account.parts == second.account.parts
+
+
+def test_the_command_line(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    trace = tmp_path / "t.json.gz"
+    assert main(["run", "--gpu", "rtx-4090", "--json", "--save", str(trace), write(TRAINING)]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document["fits"] and document["steps"] == 3 and "step 1" in err
+    assert main(["show", "--gpu", "t4", str(trace)]) == 0
+    assert main(["run", "--gpu", "rtx-4090", "--limit", "1MiB", write(TRAINING)]) == 1
+    capsys.readouterr()
+    failing = write("import torch\nraise KeyError('x')\n")
+    assert main(["run", "--gpu", "rtx-4090", failing]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main(["run", "--gpu", "rtx-4090", "--traceback", failing]) == 3
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_batches_of_different_sizes_are_noted(write: Write) -> None:
+    script = """
+        import torch
+        model = torch.nn.Linear(512, 512).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for rows in {sizes}:
+            model(torch.randn(rows, 512).cuda()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    assert texts(run(write(script.format(sizes=[64, 64, 64])), steps=3), "batches") == []
+    (text,) = texts(run(write(script.format(sizes=[64, 80, 48])), steps=3), "batches")
+    assert "the largest input of a step takes 96.0 KiB to 160.0 KiB" in text
