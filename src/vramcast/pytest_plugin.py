@@ -11,13 +11,14 @@ def test_a_job(vramcast):
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from vramcast.card.device.context import VirtualGpu
+    from vramcast.card.device.recording import Recording
     from vramcast.features.check.check import JobCheck
     from vramcast.gpus import GpuSpec
     from vramcast.memory import Prediction
@@ -44,7 +45,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[Any]:
     with _card(largest) as run:
         result = yield
     for gpu, margin in wanted:
-        prediction = run.prediction_on(gpu)
+        prediction = _prediction(run, gpu)
         pyfuncitem.user_properties.append((f"vramcast {gpu.id} bytes", prediction.device_bytes))
         _fail_if_too_large(prediction, margin)
     return result
@@ -80,7 +81,7 @@ class Vramcast:
         margin = _share(margin)
         with _card(spec) as run:
             yield run.card
-        _fail_if_too_large(run.prediction_on(spec), margin)
+        _fail_if_too_large(_prediction(run, spec), margin)
 
 
 @pytest.fixture
@@ -89,41 +90,21 @@ def vramcast() -> Vramcast:
     return Vramcast()
 
 
-class _Run:
-    """What was run on a card, and whether memory was refused."""
+def _prediction(run: Recording, gpu: GpuSpec) -> Prediction:
+    from vramcast.base.errors import VramcastError
+    from vramcast.memory import predict
 
-    def __init__(self, card: VirtualGpu) -> None:
-        self.card = card
-
-    def prediction_on(self, gpu: GpuSpec) -> Prediction:
-        from vramcast.base.errors import VramcastError
-        from vramcast.memory import predict
-
-        try:
-            if self.card.unknown_kernels:
-                raise self.card.unknown_kernels[0]
-            return predict(self.card.trace(), gpu=gpu)
-        except VramcastError as error:
-            pytest.fail(f"vramcast: {error}", pytrace=False)
+    try:
+        return predict(run.trace(), gpu=gpu)
+    except VramcastError as error:
+        pytest.fail(f"vramcast: {error}", pytrace=False)
 
 
-@contextmanager
-def _card(gpu: GpuSpec) -> Iterator[_Run]:
-    """An out-of-memory error ends what runs inside, and is told by the verdict."""
-    import torch
-
+def _card(gpu: GpuSpec) -> AbstractContextManager[Recording]:
     from vramcast.card.device.context import virtual_gpu
+    from vramcast.card.device.recording import recording
 
-    run = _Run(virtual_gpu(gpu, source="the test"))
-    refused = False
-    with run.card:
-        try:
-            yield run
-        except torch.OutOfMemoryError as error:
-            refused = True
-            error.__traceback__ = None  # it holds what the failed step had made
-    if refused:
-        run.card.end_at_last_refusal()
+    return recording(virtual_gpu(gpu, source="the test"))
 
 
 def _cards(item: pytest.Function) -> list[tuple[GpuSpec, float]]:

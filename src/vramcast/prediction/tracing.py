@@ -22,6 +22,7 @@ from vramcast.base.factories import check_arguments, load_factory, without_colle
 from vramcast.base.sealing import sealed
 from vramcast.card.device.context import VirtualGpu, virtual_gpu
 from vramcast.card.device.hidden_output import libraries_quiet
+from vramcast.card.device.recording import NO_LIMIT, Recording, fits_with_smaller_workspaces, recording
 from vramcast.card.dispatch.failures import job_failed, step_failed
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.building.build import build_component
@@ -35,10 +36,9 @@ from vramcast.jobs.training.loop import TrainingLoop
 from vramcast.jobs.training.optimizers import make_optimizers
 from vramcast.jobs.training.parallel import check_supported, data_parallel
 from vramcast.jobs.training.plan import main_component, make_plan
-from vramcast.memory.lengthening import SETTLED_STEPS, lengthened
+from vramcast.memory.lengthening import SETTLED_STEPS
 from vramcast.memory.parameters import ModuleParameters
 from vramcast.memory.repeated_steps import END_OF_PASS, END_OF_STEP, full_length
-from vramcast.memory.replay import convolves, highest_without_workspaces, replay
 from vramcast.prediction.module_shapes import OutputShapes
 from vramcast.prediction.parameter_table import count_parameters
 from vramcast.scripts.runner import run_script_on
@@ -46,7 +46,6 @@ from vramcast.trace import Note, StepTrace
 
 Progress = Callable[[str], None]
 
-_NO_LIMIT = 2**60
 _STEPS_IN_FULL = 3
 
 
@@ -96,26 +95,22 @@ def trace_job(
         raise UsageError(f"script.path: no such script: {job.script.path}")
     full: StepTrace | None = None
     if steps == _STEPS_IN_FULL and repeats_itself(job):
-        card, session, _ = _run(job, gpu, 2, allocator_conf, _NO_LIMIT, progress, briefly=True)
-        brief = card.trace()
+        run, session = _run(job, gpu, 2, allocator_conf, NO_LIMIT, progress, briefly=True)
+        brief = run.trace()
         if not any(note.topic == "unknown value" for note in brief.notes):
             with without_collections():
                 full = full_length(brief, min(job.accumulation, MOST_ACCUMULATED))
     if full is None:
-        card, session, _ = _run(job, gpu, steps, allocator_conf, _NO_LIMIT, progress)
-        full = card.trace()
+        run, session = _run(job, gpu, steps, allocator_conf, NO_LIMIT, progress)
+        full = run.trace()
     capacity_bytes = gpu.total_memory_bytes - full.context_bytes if limit_bytes is None else limit_bytes
     trace = full.changed(capacity_bytes=capacity_bytes)
-    might_fit = convolves(trace) and highest_without_workspaces(trace) <= capacity_bytes
-    if might_fit and not replay(lengthened(trace), None, capacity_bytes).completed:
+    if fits_with_smaller_workspaces(trace, capacity_bytes):
         progress("trying smaller workspaces")
-        # Each step finds other room and chooses anew, so none stands for the next.
         limited_steps = max(steps, SETTLED_STEPS)
-        limited_card, limited, refused = _run(job, gpu, limited_steps, allocator_conf, limit_bytes, progress)
-        if not refused:
-            card, session, trace = limited_card, limited, limited_card.trace()
-    if card.unknown_kernels:
-        raise card.unknown_kernels[0]
+        limited, limited_session = _run(job, gpu, limited_steps, allocator_conf, limit_bytes, progress)
+        if not limited.refused:
+            session, trace = limited_session, limited.trace()
     return TracedJob(
         trace=trace,
         parameters=session.parameters,
@@ -131,8 +126,8 @@ def trace_under_limit(
 ) -> StepTrace | None:
     """The trace of a run that may reserve so much, in which convolutions do with smaller workspaces; None where it runs
     out of memory all the same."""
-    card, _, refused = _run(job, gpu, steps, allocator_conf, limit_bytes, lambda text: None)
-    return None if refused else card.trace()
+    run, _ = _run(job, gpu, steps, allocator_conf, limit_bytes, lambda text: None)
+    return None if run.refused else run.trace()
 
 
 def repeats_itself(job: Job) -> bool:
@@ -159,16 +154,15 @@ def _run(
     limit_bytes: int | None,
     progress: Progress,
     briefly: bool = False,
-) -> tuple[VirtualGpu, _Session, bool]:
+) -> tuple[Recording, _Session]:
     """`briefly`: as few passes as say what the others do, see `_marked`."""
     card = virtual_gpu(gpu, allocator_conf=conf, limit_bytes=limit_bytes, source=job.name)
     session = _Session()
     if job.script is not None:
-        return card, session, _script(job.script, card, steps, progress)
-    refused = False
+        return _script(job.script, card, steps, progress), session
     card.log_ops(after_steps=None)
     kept_off_files = overlay.protected(card.note) if code_in(job) else sealed()
-    with kept_off_files, card, _settings(job), libraries_quiet():
+    with kept_off_files, recording(card) as run, _settings(job), libraries_quiet():
         try:
             if job.step is not None:
                 _own_step(job, card, session, steps, progress)
@@ -177,21 +171,16 @@ def _run(
                 after_step = _marked(card, session.loop) if briefly else _nothing
                 _steps(job, card, session, steps, progress, after_step)
             session.parameters = count_parameters(session.modules, session.optimizers)
-        except torch.OutOfMemoryError as error:
-            refused = True
-            error.__traceback__ = None  # it holds what the failed step had made
-        except (VramcastError, KeyboardInterrupt):
+        except (VramcastError, KeyboardInterrupt, torch.OutOfMemoryError):
             raise
         except (RuntimeError, ValueError) as error:  # a GradScaler refuses fp16 gradients with the latter
             kind = StepRefused if isinstance(error, TooManyElements) else CannotPredict
             raise kind(f"{job.name}: {step_failed(error, 'the step', card.assumed_values)}") from error
-    if refused:
-        card.end_at_last_refusal()
-    return card, session, refused
+    return run, session
 
 
-def _script(script: Script, card: VirtualGpu, steps: int, progress: Progress) -> bool:
-    """Whether it was refused memory. What it prints is not the report."""
+def _script(script: Script, card: VirtualGpu, steps: int, progress: Progress) -> Recording:
+    """What it prints is not the report."""
     progress(f"running {script.path}")
     with contextlib.redirect_stdout(sys.stderr):
         return run_script_on(card, script.path, [str(word) for word in script.arguments], steps=steps)

@@ -13,6 +13,7 @@ from vramcast.base.assumptions import Assumption
 from vramcast.base.errors import CannotPredict
 from vramcast.base.units import format_size
 from vramcast.card.device.context import VirtualGpu, virtual_gpu
+from vramcast.card.device.recording import Recording, recording
 from vramcast.card.dispatch.failures import explain, where_in
 from vramcast.gpus import GpuSpec
 from vramcast.memory import Prediction, predict
@@ -64,12 +65,11 @@ def run_script(
         card.assume(assume)
         try:
             chosen = None if until is None else Until(until)
-            run_program_on(card, program, steps=steps, until=chosen, progress=progress)
+            run = run_program_on(card, program, steps=steps, until=chosen, progress=progress)
         finally:
             card.check_assumptions()
-    if card.unknown_kernels:  # the script caught the error and went another way than it would on the card
-        raise card.unknown_kernels[0]
-    return predict(_in_worst_order(card.trace())) if until == Until.LONGEST.value else card.prediction()
+    trace = run.trace()
+    return predict(_in_worst_order(trace)) if until == Until.LONGEST.value else card.prediction()
 
 
 def _in_worst_order(trace: StepTrace) -> StepTrace:
@@ -94,8 +94,8 @@ def run_script_on(
     steps: int | None = 3,
     until: Until | None = None,
     progress: Progress = _silent,
-) -> bool:
-    """The same on a card that was not used yet; true when the script ended because memory was refused."""
+) -> Recording:
+    """The same on a card that was not used yet."""
     return run_program_on(card, Program(path, argv), steps=steps, until=until, progress=progress)
 
 
@@ -106,7 +106,7 @@ def run_program_on(
     steps: int | None = 3,
     until: Until | None = None,
     progress: Progress = _silent,
-) -> bool:
+) -> Recording:
     if until is not None:
         steps = None
     script, path = program.unreached, program.path
@@ -136,7 +136,7 @@ def run_program_on(
     with (
         overlay.protected(card.note),
         program.as_main() as main,
-        card,
+        recording(card) as run,
         captures.watched(),
         stopping.watched(),
         _torch_settings(),
@@ -152,9 +152,10 @@ def run_program_on(
     if stopping.failure is not None:
         raise stopping.failure
     if ending.children.account_for(failure):
-        return True
+        run.refused = True
+        return run
     if isinstance(failure, torch.OutOfMemoryError):
-        card.end_at_last_refusal()
+        run.end_refused()
         _note_refusal(card, stopping, where_in(failure, path))
     elif failure is not None and not card.trace().ends_refused:
         raise explain(failure, path, counted(stopping.fewest), card.assumed_values)
@@ -172,7 +173,8 @@ def run_program_on(
         uneven = uneven_batches.summary(card.trace()) if steps is not None and failure is None else ""
         if uneven:
             card.note("batches", uneven)
-    return failure is not None
+    run.refused = failure is not None
+    return run
 
 
 def _note_refusal(card: VirtualGpu, stopping: Stopping, where: str) -> None:

@@ -1,8 +1,8 @@
 """One iteration of the training loop out of everything that was issued, and its phases.
 
 A step is cut wherever a backward pass or an optimizer step begins or ends. Each stretch between two cuts takes its name
-from what ends it, as a measurement's does (features/measure/phases.py): what comes before a backward pass is forward work;
-what comes before an optimizer step once there are gradients belongs to the optimizer, and so does the rest of the
+from what ends it, as a measurement's does (features/measure/phases.py): what comes before a backward pass is forward
+work; what comes before an optimizer step once there are gradients belongs to the optimizer, and so does the rest of the
 iteration.
 """
 

@@ -12,6 +12,7 @@ import torch
 from vramcast import overlay
 from vramcast.base.errors import CannotPredict, UsageError, VramcastError
 from vramcast.card.device.context import VirtualGpu, virtual_gpu
+from vramcast.card.device.recording import NO_LIMIT, Recording, fits_with_smaller_workspaces, recording
 from vramcast.card.dispatch.failures import step_failed
 from vramcast.features.guard.accelerate import accelerators_in, lent
 from vramcast.features.guard.closures import reached_by, rebuilt, to_copy
@@ -19,10 +20,7 @@ from vramcast.features.guard.copies import Copies, bytes_on_card
 from vramcast.features.guard.fallbacks import batch_keys, smaller_batches
 from vramcast.features.guard.process_state import kept
 from vramcast.gpus import GpuSpec
-from vramcast.memory.replay import highest_without_workspaces, replay
 from vramcast.trace import StepTrace
-
-NO_LIMIT = 2**60
 
 
 class StepSubject:
@@ -82,36 +80,25 @@ def trace_program(
     program: Callable[[VirtualGpu], None], gpu: GpuSpec, available_bytes: int, *, name: str, fresh: bool
 ) -> StepTrace:
     """`program` on a virtual card without a limit; again under the limit where smaller workspaces might make it fit."""
-    card, _ = _run(program, gpu, NO_LIMIT, name, fresh)
-    trace = card.trace()
+    trace = _run(program, gpu, NO_LIMIT, name, fresh).trace()
     capacity = available_bytes - trace.context_bytes
-    if capacity > 0 and highest_without_workspaces(trace) <= capacity and not replay(trace, None, capacity).completed:
-        limited, refused = _run(program, gpu, capacity, name, fresh)
-        if not refused:
+    if capacity > 0 and fits_with_smaller_workspaces(trace, capacity):
+        limited = _run(program, gpu, capacity, name, fresh)
+        if not limited.refused:
             return limited.trace()
     return trace
 
 
-def _run(
-    program: Callable[[VirtualGpu], None], gpu: GpuSpec, limit_bytes: int, name: str, fresh: bool
-) -> tuple[VirtualGpu, bool]:
+def _run(program: Callable[[VirtualGpu], None], gpu: GpuSpec, limit_bytes: int, name: str, fresh: bool) -> Recording:
     card = virtual_gpu(gpu, limit_bytes=limit_bytes, source=name)
-    refused = False
-    with overlay.protected(card.note), kept(fresh=fresh), card:
+    with overlay.protected(card.note), kept(fresh=fresh), recording(card) as run:
         try:
             program(card)
-        except torch.OutOfMemoryError as error:
-            refused = True
-            error.__traceback__ = None  # it holds what the failed step had made
-        except (VramcastError, KeyboardInterrupt):
+        except (VramcastError, KeyboardInterrupt, torch.OutOfMemoryError):
             raise
         except Exception as error:
             raise CannotPredict(step_failed(error, name, card.assumed_values)) from error
-    if refused:
-        card.end_at_last_refusal()
-    if card.unknown_kernels:
-        raise card.unknown_kernels[0]
-    return card, refused
+    return run
 
 
 def _owner(function: Callable[..., Any]) -> list[Any]:
