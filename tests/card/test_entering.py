@@ -57,6 +57,15 @@ def test_the_package_and_the_function_share_a_name(uses: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_entering_again_and_again_does_not_grow_what_dynamo_looks_through() -> None:
+    from torch._dynamo import trace_rules
+
+    with vramcast.virtual_gpu("t4"):
+        before = len(trace_rules.SKIP_DIRS)
+    with vramcast.virtual_gpu("t4"):
+        assert len(trace_rules.SKIP_DIRS) == before
+
+
 def test_public_names_are_listed_and_others_are_not() -> None:
     assert {"virtual_gpu", "VirtualGpu", "GpuSpec", "rule"} <= set(dir(vramcast))
     with pytest.raises(AttributeError, match="no_such_name"):

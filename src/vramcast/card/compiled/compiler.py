@@ -38,6 +38,15 @@ def why_not() -> str | None:
     return None
 
 
+@functools.cache
+def _leave_own_code_alone() -> None:
+    """Dynamo does not compile the card's own functions. Once a process: each name makes dynamo's pattern longer."""
+    from torch._dynamo import trace_rules
+
+    for name in ("vramcast.card", "vramcast.scripts", "vramcast.trace", "vramcast.allocator"):
+        trace_rules.add(name)
+
+
 class Compiler:
     """One for each virtual card."""
 
@@ -59,11 +68,10 @@ class Compiler:
         if reason is not None:
             self._refuse(reason)
             return
-        from torch._dynamo import convert_frame, guards, trace_rules
+        from torch._dynamo import convert_frame, guards
 
+        _leave_own_code_alone()
         put = self._own
-        for name in ("vramcast.card", "vramcast.scripts", "vramcast.trace", "vramcast.allocator"):
-            trace_rules.add(name)
         wrapper = convert_frame.CatchErrorsWrapper
         put.set(wrapper, "__call__", self._hidden(wrapper.__call__))
         manager = guards.CheckFunctionManager
