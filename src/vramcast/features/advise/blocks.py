@@ -106,11 +106,11 @@ def _backward(trace: StepTrace) -> int:
 
 def _sums(rows: Iterable[tuple[str, float]], names: list[str]) -> dict[str, float]:
     """By the block that a module lies in."""
-    found = dict.fromkeys(names, 0.0)
+    sums = dict.fromkeys(names, 0.0)
     for module, value in rows:
         name = module
-        while name and name not in found:
+        while name and name not in sums:
             name = name.rpartition(".")[0]
         if name:
-            found[name] += value
-    return found
+            sums[name] += value
+    return sums

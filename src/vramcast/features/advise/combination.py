@@ -118,7 +118,7 @@ class Combination:
     def with_option(self, option: Option) -> Combination:
         """With `option` instead of what its knob had, in the order of the knobs."""
         options = (*self.without(option.knob).options, option)
-        return Combination(tuple(sorted(options, key=lambda one: KNOBS.index(one.knob))))
+        return Combination(tuple(sorted(options, key=lambda chosen: KNOBS.index(chosen.knob))))
 
     def without(self, knob: str) -> Combination:
         return Combination(tuple(option for option in self.options if option.knob != knob))

@@ -14,13 +14,16 @@ _NEAR = 0.08
 
 
 def pareto(
-    ones: Iterable[Combination], size: Callable[[Combination], int], time: Callable[[Combination], float]
+    combinations: Iterable[Combination], size: Callable[[Combination], int], time: Callable[[Combination], float]
 ) -> list[Combination]:
     """Those that no other beats in both size and time, least memory first; as fast is as good as a hair faster."""
     kept: list[Combination] = []
-    for one in sorted(ones, key=lambda one: (size(one), time(one), one.risk, len(one.options))):
-        if not kept or time(one) <= time(kept[-1]) * FASTER:
-            kept.append(one)
+    for combination in sorted(
+        combinations,
+        key=lambda combination: (size(combination), time(combination), combination.risk, len(combination.options)),
+    ):
+        if not kept or time(combination) <= time(kept[-1]) * FASTER:
+            kept.append(combination)
     return kept
 
 
@@ -29,10 +32,10 @@ def spread(front: Sequence[Combination], size: Callable[[Combination], int], mos
     if not front:
         return []
     taken = list(dict.fromkeys((front[0], front[-1])))
-    rest = [one for one in front if one not in taken]
+    rest = [combination for combination in front if combination not in taken]
 
-    def distance(one: Combination) -> float:
-        return min(abs(log(max(1, size(one)) / max(1, size(other)))) for other in taken)
+    def distance(combination: Combination) -> float:
+        return min(abs(log(max(1, size(combination)) / max(1, size(other)))) for other in taken)
 
     while rest and len(taken) < most:
         farthest = max(rest, key=distance)
@@ -40,4 +43,4 @@ def spread(front: Sequence[Combination], size: Callable[[Combination], int], mos
             break
         taken.append(farthest)
         rest.remove(farthest)
-    return [one for one in front if one in taken]
+    return [combination for combination in front if combination in taken]

@@ -57,8 +57,8 @@ class Option:
 def go_together(options: Iterable[Option]) -> bool:
     """None of them excludes another."""
     options = tuple(options)
-    names = {name for one in options for name in (one.knob, f"{one.knob}: {one.text}")}
-    return not any(name in names for one in options for name in one.excludes)
+    names = {name for option in options for name in (option.knob, f"{option.knob}: {option.text}")}
+    return not any(name in names for option in options for name in option.excludes)
 
 
 class Knob(Protocol):

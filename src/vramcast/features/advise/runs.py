@@ -57,7 +57,7 @@ class Wish:
     text: str
     under: tuple[str, ...] = ()
     """Settings of the allocator that the run is also replayed under."""
-    perhaps: str = ""
+    optional: str = ""
     """One more, where it could make room that is missing."""
     time_copies: bool = True
     """Whether copies between card and computer count in the time."""
@@ -110,11 +110,11 @@ class Runs:
         self.n_traced += len(wishes)
         tasks = [(wish, self._gpu, self._steps) for wish in wishes]
         if self._pool is None:
-            found = []
+            answers = []
             for wish, task in zip(wishes, tasks, strict=True):
                 self._progress(f"tracing {wish.text}")
-                found.append(_answer(_trace, task))
-            return found
+                answers.append(_answer(_trace, task))
+            return answers
         if wishes:
             self._progress(f"tracing {'; '.join(wish.text for wish in wishes)}")
         return self._at_once(self._pool, tasks)
@@ -125,7 +125,7 @@ class Runs:
         waiting: list[Callable[[], Traced | VramcastError]] = []
         runs: dict[Future[TracedJob | VramcastError], int] = {}
         for place, task in enumerate(tasks):
-            if task[0].under and not task[0].perhaps:
+            if task[0].under and not task[0].optional:
                 run = pool.submit(_answer, _run, task)
                 runs[run] = place
                 waiting.append(run.result)  # type: ignore[arg-type]
@@ -172,9 +172,9 @@ def _kill_workers(pool: ProcessPoolExecutor) -> None:
 
 
 def _together(
-    found: Future[Traced | VramcastError], under: Future[dict[str, Prediction] | VramcastError]
+    run: Future[Traced | VramcastError], under: Future[dict[str, Prediction] | VramcastError]
 ) -> Traced | VramcastError:
-    traced, others = found.result(), under.result()
+    traced, others = run.result(), under.result()
     if isinstance(traced, VramcastError):
         return traced
     return others if isinstance(others, VramcastError) else replace(traced, under=others)
@@ -193,8 +193,8 @@ def _trace(task: _Task) -> Traced:
     """As `predict` does, so that the figures are the same when the config is read back."""
     run = _run(task)
     traced = _predict(task, run)
-    perhaps = task[0].perhaps
-    also = (perhaps,) if perhaps and _lacks_room_that_is_lost(traced.prediction) else ()
+    optional = task[0].optional
+    also = (optional,) if optional and _would_fit_unfragmented(traced.prediction) else ()
     return replace(traced, under=_predict_under(run.trace, (*task[0].under, *also)))
 
 
@@ -209,11 +209,11 @@ def _run(task: _Task) -> TracedJob:
 def _predict(task: _Task, run: TracedJob) -> Traced:
     wish, gpu, _ = task
     with without_collections():
-        found = predict_trace(run.trace)
+        prediction = predict_trace(run.trace)
         gradient_bytes = sum(row.gradients_bytes for row in run.parameters)
         time = job_step_time(wish.job, run.trace, gpu, gradient_bytes=gradient_bytes, time_copies=wish.time_copies)
         corners = corners_of(run.trace)
-    return Traced(found, run.parameters, dict(run.output_shapes), time, corners=corners)
+    return Traced(prediction, run.parameters, dict(run.output_shapes), time, corners=corners)
 
 
 def _predict_under(trace: StepTrace, settings: Sequence[str]) -> dict[str, Prediction]:
@@ -221,7 +221,7 @@ def _predict_under(trace: StepTrace, settings: Sequence[str]) -> dict[str, Predi
         return {conf: replace(predict_trace(trace, allocator_conf=conf), trace=None) for conf in settings}
 
 
-def _lacks_room_that_is_lost(found: Prediction) -> bool:
+def _would_fit_unfragmented(prediction: Prediction) -> bool:
     """With the margin it does not fit, and would if nothing were lost to fragmentation."""
-    least = with_margin(found.peak_allocated_bytes + found.context_bytes)
-    return least <= found.limit_bytes < with_margin(found.device_bytes)
+    least = with_margin(prediction.peak_allocated_bytes + prediction.context_bytes)
+    return least <= prediction.limit_bytes < with_margin(prediction.device_bytes)

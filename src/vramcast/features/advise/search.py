@@ -59,26 +59,26 @@ class Search:
     """All combinations within a reach."""
     estimates: Estimates = field(init=False)
     pace: Pace = field(init=False)
-    found: dict[Combination, Traced] = field(default_factory=dict)
+    traced: dict[Combination, Traced] = field(default_factory=dict)
     """All that were traced, fitting or not."""
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise UsageError(f"--objective {self.objective}: write one of {', '.join(OBJECTIVES)}")
         self.estimates = Estimates(self.job)
-        self.pace = Pace(self.job, self.found)
+        self.pace = Pace(self.job, self.traced)
         self.keep(Combination(()), self.asked)
 
     @property
     def limit_bytes(self) -> int:
         return self.asked.prediction.limit_bytes
 
-    def prediction(self, one: Combination) -> Prediction:
-        return self.found[one].prediction
+    def prediction(self, combination: Combination) -> Prediction:
+        return self.traced[combination].prediction
 
-    def keep(self, one: Combination, traced: Traced) -> None:
-        self.found[one] = traced
-        self.estimates.learn(one, traced.prediction, traced.corners)
+    def keep(self, combination: Combination, traced: Traced) -> None:
+        self.traced[combination] = traced
+        self.estimates.learn(combination, traced.prediction, traced.corners)
 
     def best(self, meanwhile: Callable[[], None] = lambda: None) -> list[Combination]:
         """The best few. What risks more, or takes much longer, is looked at only where less does not do, but for the
@@ -93,13 +93,13 @@ class Search:
                     return chosen
         return []
 
-    def largest_batch(self, one: Combination, job: Job) -> int | None:
-        """As estimated, of `job`: `one` with an accumulation of its own."""
+    def largest_batch(self, combination: Combination, job: Job) -> int | None:
+        """As estimated, of `job`: `combination` with an accumulation of its own."""
         passes = Option(knob="batch", text="", changes={"accumulation": job.accumulation}, cost="")
-        accumulates = Combination((*one.options, passes))
+        accumulates = Combination((*combination.options, passes))
 
         def size(batch: int) -> int:
-            return self.estimates.device_bytes(accumulates, one, batch) or 0
+            return self.estimates.device_bytes(accumulates, combination, batch) or 0
 
         if not size(1):
             return None
@@ -118,10 +118,10 @@ class Search:
     def begin_front(self) -> None:
         """Where a trace takes long, those of the front go on beside what is looked for meanwhile."""
         if self.runs.workers > 1 and self._is_long and not self._traced_beside:
-            wanted = {self._run_of(one): one for one in reversed(self._wanted_in_front())}
-            new = [one for run, one in reversed(wanted.items()) if run not in self.found]
-            for one in new[: self._front_traces]:
-                self._beside.append((one, self.runs.begin(self.wish(self._run_of(one), [one]))))
+            wanted = {self._run_of(combination): combination for combination in reversed(self._wanted_in_front())}
+            new = [combination for run, combination in reversed(wanted.items()) if run not in self.traced]
+            for combination in new[: self._front_traces]:
+                self._beside.append((combination, self.runs.begin(self.wish(self._run_of(combination), [combination]))))
                 self._traced_beside += 1
 
     def expect(self, begun: Iterable[tuple[Combination, Callable[[], Traced | VramcastError]]]) -> None:
@@ -130,9 +130,9 @@ class Search:
 
     def collect(self) -> None:
         """What was begun is there."""
-        for one, wait in self._beside:
-            self._learn([self._run_of(one)], [wait()])
-            self._replay([one])
+        for combination, wait in self._beside:
+            self._learn([self._run_of(combination)], [wait()])
+            self._replay([combination])
         self._beside.clear()
 
     @property
@@ -148,18 +148,18 @@ class Search:
 
     def _wanted_in_front(self) -> list[Combination]:
         """Not yet traced, and thought to lie in the front; first what is farthest from all that was."""
-        fitting = [one for one in self._estimated() if self._may_fit(one)]
+        fitting = [combination for combination in self._estimated() if self._may_fit(combination)]
         front = spread(pareto(fitting, self._size, self.time), self._size, _FRONT)
-        there = [self._size(one) for one in self.found if self.prediction(one).fits]
+        there = [self._size(combination) for combination in self.traced if self.prediction(combination).fits]
 
-        def gap(one: Combination) -> float:
-            return min((abs(log(max(1, self._size(one)) / size)) for size in there), default=0.0)
+        def gap(combination: Combination) -> float:
+            return min((abs(log(max(1, self._size(combination)) / size)) for size in there), default=0.0)
 
-        return sorted((one for one in front if one not in self.found), key=gap, reverse=True)
+        return sorted((combination for combination in front if combination not in self.traced), key=gap, reverse=True)
 
     def front(self) -> list[Combination]:
         """Of what was traced and fits: what nothing else beats in both memory and speed."""
-        fitting = [one for one in self.found if self.prediction(one).fits]
+        fitting = [combination for combination in self.traced if self.prediction(combination).fits]
         size = self._size
         return spread(pareto(fitting, size, self.time), size, _FRONT)
 
@@ -168,12 +168,16 @@ class Search:
         self._reach = (_LEVELS[-1], True)
         estimated = self._estimated()
         for _ in range(_TRIES):
-            possible = [one for one in estimated if one in self.found or not self.estimates.is_refused(one)]
-            ordered = sorted(possible, key=lambda one: (self._size(one), len(one.options)))
-            if not ordered or ordered[0] in self.found:
+            possible = [
+                combination
+                for combination in estimated
+                if combination in self.traced or not self.estimates.is_refused(combination)
+            ]
+            ordered = sorted(possible, key=lambda combination: (self._size(combination), len(combination.options)))
+            if not ordered or ordered[0] in self.traced:
                 break
-            self._trace([one for one in ordered[: self.runs.workers] if one not in self.found])
-        return min(self.found, key=lambda one: (self._size(one), len(one.options)))
+            self._trace([combination for combination in ordered[: self.runs.workers] if combination not in self.traced])
+        return min(self.traced, key=lambda combination: (self._size(combination), len(combination.options)))
 
     def _estimated(self) -> list[Combination]:
         """Those within reach of which something is known, after what is needed for that was traced."""
@@ -193,25 +197,29 @@ class Search:
             if option.traced and option.risk <= risk
         ]
         # One that the model refuses is tried again in another way, until something is known.
-        while unknown := [one for one in alone if not self.estimates.knows(one)]:
-            likely = [self._likely(one) for one in unknown]
+        while unknown := [combination for combination in alone if not self.estimates.knows(combination)]:
+            likely = [self._likely(combination) for combination in unknown]
             self._trace(likely)
-            if not any(one in self.found or self.estimates.is_refused(one) for one in likely):
+            if not any(combination in self.traced or self.estimates.is_refused(combination) for combination in likely):
                 break
-        return [one for one in every if not self.estimates.is_refused(one)]
+        return [combination for combination in every if not self.estimates.is_refused(combination)]
 
-    def _likely(self, one: Combination) -> Combination:
+    def _likely(self, combination: Combination) -> Combination:
         """With the largest batch that is thought to fit, so that the trace may be an answer at once; where none does,
         with another optimizer too."""
         batches = sorted(self.options.get("batch", []), key=lambda option: option.time)
-        ways = [one, *(one.with_option(option) for option in batches)]
+        ways = [combination, *(combination.with_option(option) for option in batches)]
         optimizers = [option for option in self.options.get("optimizer", ()) if option.risk <= USUAL]
         asked = Combination(())
         for optimizer in (None, *optimizers):
             for way in sorted(ways, key=lambda way: -way.batch(self.job)):
                 full = way if optimizer is None else way.with_option(optimizer)
                 guess = self.estimates.device_bytes(Combination(full.untraced), asked)
-                if guess is not None and guess * one.guess <= self.limit_bytes and not self.estimates.is_refused(full):
+                if (
+                    guess is not None
+                    and guess * combination.guess <= self.limit_bytes
+                    and not self.estimates.is_refused(full)
+                ):
                     return full
         return ways[-1]
 
@@ -221,144 +229,164 @@ class Search:
         An estimate gives a combination its place; when its turn comes it is traced, and takes the place that it has
         by its real figures.
         """
-        queue = [(self._rank(one), number) for number, one in enumerate(estimated)]
+        queue = [(self._rank(combination), number) for number, combination in enumerate(estimated)]
         heapq.heapify(queue)
         chosen: list[Combination] = []
         failed = 0
         while queue and len(chosen) < _SHOWN and failed < _TRIES:
             place, number = heapq.heappop(queue)
-            one = estimated[number]
-            if any(self.time(one) > self.time(other) * FASTER for other in chosen) or not self._may_fit(one):
+            combination = estimated[number]
+            if any(self.time(combination) > self.time(other) * FASTER for other in chosen) or not self._may_fit(
+                combination
+            ):
                 continue
-            now = self._rank(one)
+            now = self._rank(combination)
             if now > place:
                 heapq.heappush(queue, (now, number))
-            elif one in self.found:
-                chosen.append(one)
-            elif not self._has_equal(one):
-                self._trace([one, *self._beside_it(estimated, queue, one, len(chosen))])
-                if one in self.found and self.prediction(one).fits:
-                    heapq.heappush(queue, (self._rank(one), number))
+            elif combination in self.traced:
+                chosen.append(combination)
+            elif not self._has_equal(combination):
+                self._trace([combination, *self._beside_it(estimated, queue, combination, len(chosen))])
+                if combination in self.traced and self.prediction(combination).fits:
+                    heapq.heappush(queue, (self._rank(combination), number))
                 else:
                     failed += 1
         return chosen
 
-    def _has_equal(self, one: Combination) -> bool:
+    def _has_equal(self, combination: Combination) -> bool:
         """What was traced is as good and about as fast: a trace that takes long would not be worth its time."""
-        place = self._rank(one)[:_BEFORE_TIME]
+        place = self._rank(combination)[:_BEFORE_TIME]
         return (
             self._is_long
             and self.objective == OBJECTIVES[0]
             and any(
                 self.prediction(other).fits
                 and self._rank(other)[:_BEFORE_TIME] <= place
-                and self.time(one) > self.time(other) * FASTER
-                for other in self.found
+                and self.time(combination) > self.time(other) * FASTER
+                for other in self.traced
             )
         )
 
     def _beside_it(
-        self, estimated: Sequence[Combination], queue: Sequence[tuple[tuple[float, ...], int]], one: Combination, n: int
+        self,
+        estimated: Sequence[Combination],
+        queue: Sequence[tuple[tuple[float, ...], int]],
+        combination: Combination,
+        n: int,
     ) -> list[Combination]:
-        """What a process that has nothing to do can trace beside `one`."""
-        if self._run_of(one) in self.found or self.runs.workers == 1:
+        """What a process that has nothing to do can trace beside `combination`."""
+        if self._run_of(combination) in self.traced or self.runs.workers == 1:
             return []
-        wanted = self._next(estimated, queue, one, n)
+        wanted = self._next(estimated, queue, combination, n)
         if not wanted and self._traced_beside < self._front_traces:
-            wanted = [other for other in self._wanted_in_front() if self._run_of(other) != self._run_of(one)][:1]
+            wanted = [other for other in self._wanted_in_front() if self._run_of(other) != self._run_of(combination)][
+                :1
+            ]
             self._traced_beside += len(wanted)
         return wanted
 
     def _next(
-        self, estimated: Sequence[Combination], queue: Sequence[tuple[tuple[float, ...], int]], one: Combination, n: int
+        self,
+        estimated: Sequence[Combination],
+        queue: Sequence[tuple[tuple[float, ...], int]],
+        combination: Combination,
+        n: int,
     ) -> list[Combination]:
-        """What will be wanted after `one` if it fits, for workers that have nothing to do."""
+        """What will be wanted after `combination` if it fits, for workers that have nothing to do."""
         wanted: list[Combination] = []
-        runs = {self._run_of(one)}
+        runs = {self._run_of(combination)}
         room = min(self.runs.workers - 1, _SHOWN - 1 - n)
-        fitting = [(self._rank(other), other) for other in self.found if self.prediction(other).fits]
+        fitting = [(self._rank(other), other) for other in self.traced if self.prediction(other).fits]
         for place, number in sorted(queue) if room > 0 else ():
             other = estimated[number]
-            before = (one, *wanted, *(found for rank, found in fitting if rank < place))
+            before = (combination, *wanted, *(earlier for rank, earlier in fitting if rank < place))
             faster = all(self.time(other) <= self.time(earlier) * FASTER for earlier in before)
             run = self._run_of(other)
-            if faster and run not in runs and run not in self.found and self._may_fit(other):
+            if faster and run not in runs and run not in self.traced and self._may_fit(other):
                 runs.add(run)
                 wanted.append(other)
                 if len(wanted) == room:
                     break
         return wanted
 
-    def _rank(self, one: Combination) -> tuple[float, ...]:
-        device_bytes = self._size(one)
+    def _rank(self, combination: Combination) -> tuple[float, ...]:
+        device_bytes = self._size(combination)
         tight = with_margin(device_bytes) > self.limit_bytes
-        changed = len(one.options)
+        changed = len(combination.options)
         if self.objective == "memory":
-            return device_bytes, self.time(one), changed
+            return device_bytes, self.time(combination), changed
         if self.objective == "closest":
-            return changed, one.risk, self.time(one), tight
-        return one.risk, one.sacrifices, tight, self.time(one), changed
+            return changed, combination.risk, self.time(combination), tight
+        return combination.risk, combination.sacrifices, tight, self.time(combination), changed
 
-    def time(self, one: Combination) -> float:
+    def time(self, combination: Combination) -> float:
         """Of a sample, beside the job as it is: predicted, or as estimated."""
-        return self.pace.time(one)
+        return self.pace.time(combination)
 
-    def _size(self, one: Combination) -> int:
+    def _size(self, combination: Combination) -> int:
         """Real, or as estimated."""
-        if one in self.found:
-            return self.prediction(one).device_bytes
-        return self.estimates.device_bytes(one) or 0
+        if combination in self.traced:
+            return self.prediction(combination).device_bytes
+        return self.estimates.device_bytes(combination) or 0
 
-    def _may_fit(self, one: Combination) -> bool:
-        if one in self.found:
-            return self.prediction(one).fits
-        return not self.estimates.is_refused(one) and self._size(one) <= self.limit_bytes
+    def _may_fit(self, combination: Combination) -> bool:
+        if combination in self.traced:
+            return self.prediction(combination).fits
+        return not self.estimates.is_refused(combination) and self._size(combination) <= self.limit_bytes
 
-    def _trace(self, ones: Iterable[Combination]) -> None:
+    def _trace(self, combinations: Iterable[Combination]) -> None:
         """Those that were not traced yet."""
-        new = [one for one in ones if one not in self.found]
-        wanted = list(dict.fromkeys(self._run_of(one) for one in new if self._run_of(one) not in self.found))
-        self._learn(wanted, self.runs.trace([self.wish(one, new) for one in wanted]))
+        new = [combination for combination in combinations if combination not in self.traced]
+        wanted = list(
+            dict.fromkeys(
+                self._run_of(combination) for combination in new if self._run_of(combination) not in self.traced
+            )
+        )
+        self._learn(wanted, self.runs.trace([self.wish(combination, new) for combination in wanted]))
         self.collect()
         self._replay(new)
 
-    def _learn(self, runs: Sequence[Combination], found: Sequence[Traced | VramcastError]) -> None:
-        for one, traced in zip(runs, found, strict=True):
+    def _learn(self, runs: Sequence[Combination], results: Sequence[Traced | VramcastError]) -> None:
+        for run, traced in zip(runs, results, strict=True):
             if isinstance(traced, VramcastError):
-                self.estimates.refuse(one, str(traced))
+                self.estimates.refuse(run, str(traced))
                 continue
-            self.keep(one, traced)
+            self.keep(run, traced)
             for option in self.options.get("allocator", ()):
                 if option.changes["allocator_conf"] in traced.under:
-                    under = one.with_option(option)
+                    under = run.with_option(option)
                     self.keep(under, self._replayed(under, traced))
 
-    def _replay(self, ones: Iterable[Combination]) -> None:
+    def _replay(self, combinations: Iterable[Combination]) -> None:
         """Those whose run was traced, under their setting of the allocator."""
-        for one in ones:
-            run = self.found.get(self._run_of(one))
-            if one not in self.found and run is not None:
-                self.keep(one, self._replayed(one, run))
+        for combination in combinations:
+            run = self.traced.get(self._run_of(combination))
+            if combination not in self.traced and run is not None:
+                self.keep(combination, self._replayed(combination, run))
 
-    def wish(self, one: Combination, wanted: Iterable[Combination] = ()) -> Wish:
+    def wish(self, combination: Combination, wanted: Iterable[Combination] = ()) -> Wish:
         """A run, and those of `wanted` that are the same under another setting of the allocator."""
-        alike = [other.changes["allocator_conf"] for other in wanted if other != one and self._run_of(other) == one]
-        settings = self.options.get("allocator", ()) if self._run_of(one) == one.run else ()
-        perhaps = next((option.changes["allocator_conf"] for option in settings), "")
+        alike = [
+            other.changes["allocator_conf"]
+            for other in wanted
+            if other != combination and self._run_of(other) == combination
+        ]
+        settings = self.options.get("allocator", ()) if self._run_of(combination) == combination.run else ()
+        optional = next((option.changes["allocator_conf"] for option in settings), "")
         return Wish(
-            with_overrides(self.job, one.changes), one.text or "the job as it is", tuple(alike),
-            perhaps if perhaps not in alike else "", all(option.knob != "offload" for option in one.options),
+            with_overrides(self.job, combination.changes), combination.text or "the job as it is", tuple(alike),
+            optional if optional not in alike else "", all(option.knob != "offload" for option in combination.options),
         )  # fmt: skip
 
-    def _run_of(self, one: Combination) -> Combination:
+    def _run_of(self, combination: Combination) -> Combination:
         """A run does not depend on the allocator's setting, but for convolutions that look for room."""
         trace = self.asked.prediction.trace
-        return one if trace is None or convolves(trace) else one.run
+        return combination if trace is None or convolves(trace) else combination.run
 
-    def _replayed(self, one: Combination, run: Traced) -> Traced:
+    def _replayed(self, combination: Combination, run: Traced) -> Traced:
         """The run under another setting of the allocator."""
         assert run.prediction.trace is not None
-        conf = with_overrides(self.job, one.changes).allocator_conf or ""
-        found = run.under.get(conf) or predict_trace(run.prediction.trace, allocator_conf=conf)
+        conf = with_overrides(self.job, combination.changes).allocator_conf or ""
+        prediction = run.under.get(conf) or predict_trace(run.prediction.trace, allocator_conf=conf)
         trace = run.prediction.trace.changed(allocator_conf=conf)
-        return dataclasses.replace(run, prediction=dataclasses.replace(found, trace=trace))
+        return dataclasses.replace(run, prediction=dataclasses.replace(prediction, trace=trace))

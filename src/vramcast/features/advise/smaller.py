@@ -17,16 +17,16 @@ def smaller(
 
     A smaller sample is no faster training, so its time counts as that of a whole one."""
     said = {name: job.sizes[name] for name in names if name in job.sizes}
-    found = []
+    options = []
     for share in SHARES if said else ():
         sizes = {name: rounded(size * share) for name, size in said.items()}
         if all(0 < size < said[name] for name, size in sizes.items()):
             text = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
             changes = {f"sizes.{name}": size for name, size in sizes.items()}
-            found.append(
+            options.append(
                 Option(
                     knob=knob, text=text, changes=changes, cost=cost, risk=CHANGES_TRAINING,
                     activations_ratio=share**power, sample_share=share**power,
                 )
             )  # fmt: skip
-    return found
+    return options

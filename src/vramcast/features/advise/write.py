@@ -61,13 +61,13 @@ def write_config(path: Path, loaded: LoadedJob, changes: Mapping[str, Any]) -> N
         _write({path: _whole(job)}, path)
         _verify(path, job, LoadedJob(job=job, where=str(path)), {})
         return
-    found = rewrite(loaded, changes)
+    rewritten = rewrite(loaded, changes)
     if loaded.where == FLAGS and not files:
-        _write({path: f"#!/bin/bash\n{own_command(found)}\n"}, path)
+        _write({path: f"#!/bin/bash\n{own_command(rewritten)}\n"}, path)
         request = dataclasses.replace(loaded.request, arguments=())
-        _verify(path, job, dataclasses.replace(loaded, where=str(path), request=request), found.beside)
+        _verify(path, job, dataclasses.replace(loaded, where=str(path), request=request), rewritten.beside)
         return
-    texts = {file: found.texts.get(file) or read_text(file) for file in files}
+    texts = {file: rewritten.texts.get(file) or read_text(file) for file in files}
     if len(files) == 1:
         places = {files[0]: path}
     else:
@@ -75,9 +75,9 @@ def write_config(path: Path, loaded: LoadedJob, changes: Mapping[str, Any]) -> N
         places = {file: path / file.name for file in files}
     _write({places[file]: text for file, text in texts.items()}, path)
     parts = tuple(str(places.get(Path(part), part)) for part in loaded.request.parts)
-    request = dataclasses.replace(loaded.request, parts=parts, arguments=found.arguments)
+    request = dataclasses.replace(loaded.request, parts=parts, arguments=rewritten.arguments)
     where = str(places.get(_file_of(loaded), loaded.where))
-    _verify(path, job, dataclasses.replace(loaded, where=where, request=request), found.beside)
+    _verify(path, job, dataclasses.replace(loaded, where=where, request=request), rewritten.beside)
 
 
 def _files(loaded: LoadedJob) -> list[Path]:
@@ -131,8 +131,8 @@ def _verify(path: Path, job: Job, written: LoadedJob, beside: Mapping[str, Any])
     try:
         where = None if written.where == FLAGS else written.where
         written.request.gate.typed(*code_in(_absolute(job)))
-        found = load_job(where, beside, written.request).job
-        if same_run(_absolute(found), _absolute(job)):
+        read_back = load_job(where, beside, written.request).job
+        if same_run(_absolute(read_back), _absolute(job)):
             publish(path)
             return
         why = "read from there it is another job, since paths in it are relative: write it beside your own file"

@@ -142,13 +142,13 @@ class _Finder:
             return None
         batches = Batches(job, steps=self.steps, allocator_conf=self.conf, progress=self.progress)
         try:
-            found = batches.largest(self.result.gpu, batch - 1, limit_for(job, self.result.gpu))
+            largest = batches.largest(self.result.gpu, batch - 1, limit_for(job, self.result.gpu))
         except VramcastError:  # a batch that this model does not run with
             return None
-        if not found.batch:
+        if not largest.batch:
             return None
-        steps = -(-batch // found.batch) * job.accumulation
-        text = f"Batch {found.batch:,} fits ({format_gib(found.device_bytes)}): --batch {found.batch}"
+        steps = -(-batch // largest.batch) * job.accumulation
+        text = f"Batch {largest.batch:,} fits ({format_gib(largest.device_bytes)}): --batch {largest.batch}"
         if job.task == "training":
             text += f", with accumulation {steps:,} for at least the same batch"
         return Pointer(kind="batch", text=text + ".")

@@ -49,10 +49,10 @@ class Sum:
         return sum(item.total_bytes for item in self.items)
 
     def by_kind(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for item in self.items:
-            found[item.kind] = found.get(item.kind, 0) + item.total_bytes
-        return {kind: found[kind] for kind in KINDS if kind in found}
+            sizes[item.kind] = sizes.get(item.kind, 0) + item.total_bytes
+        return {kind: sizes[kind] for kind in KINDS if kind in sizes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ _OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: the locals of a function, not a module
 
 
 def collect(device: int, tried_bytes: int, *, steps: int, prediction: Prediction | None) -> Alive:
-    segments = [one for one in torch.cuda.memory._snapshot(device)["segments"] if one["device"] == device]
+    segments = [segment for segment in torch.cuda.memory._snapshot(device)["segments"] if segment["device"] == device]
     blocks = [
         LiveBlock(block["address"], block["size"], block["requested_size"], _where(block.get("frames") or ()))
         for segment in segments
@@ -57,19 +57,19 @@ def _process_bytes(device: int, used_bytes: int) -> int | None:
         card = local_gpu(device)
     except UsageError:
         return None
-    return next((one.used_bytes for one in card.processes if one.pid == os.getpid()), None)
+    return next((process.used_bytes for process in card.processes if process.pid == os.getpid()), None)
 
 
 def _owners() -> Iterator[Owner]:
     """Every module and optimizer of the process. Asked only when memory has run out, so it may take its time."""
     modules: list[nn.Module] = []
     optimizers: list[Any] = []
-    for one in gc.get_objects():
+    for thing in gc.get_objects():
         # type(), because asking a proxy object for its class may run code of its own.
-        if issubclass(type(one), nn.Module):
-            modules.append(one)
-        elif issubclass(type(one), torch.optim.Optimizer):
-            optimizers.append(one)
+        if issubclass(type(thing), nn.Module):
+            modules.append(thing)
+        elif issubclass(type(thing), torch.optim.Optimizer):
+            optimizers.append(thing)
     inner = {id(child) for module in modules for child in module.modules() if child is not module}
     names: dict[int, str] = {}
     for root in (module for module in modules if id(module) not in inner):
@@ -131,9 +131,9 @@ def _named_tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
         yield name, value
     elif isinstance(value, Mapping):
-        yield from ((f"{name}[{key!r}]", one) for key, one in value.items() if isinstance(one, torch.Tensor))
+        yield from ((f"{name}[{key!r}]", tensor) for key, tensor in value.items() if isinstance(tensor, torch.Tensor))
     elif isinstance(value, (list, tuple)):
-        yield from ((f"{name}[{i}]", one) for i, one in enumerate(value[:64]) if isinstance(one, torch.Tensor))
+        yield from ((f"{name}[{i}]", tensor) for i, tensor in enumerate(value[:64]) if isinstance(tensor, torch.Tensor))
 
 
 def _address(tensor: Any) -> int:

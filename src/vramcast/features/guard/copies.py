@@ -32,11 +32,11 @@ class Copies:
         """`on_host`: what runs the copies brings them to the card itself."""
         self._objects = objects
         self._on_host = on_host
-        found = self._modules = list(all_of(nn.Module, objects))
-        self._buffers = {id(buffer) for module in found for buffer in module.buffers()}
+        modules = self._modules = list(all_of(nn.Module, objects))
+        self._buffers = {id(buffer) for module in modules for buffer in module.buffers()}
         handed_over = list(_tensors(objects))
         self._handed_over = {id(tensor) for tensor in handed_over if tensor.dim()}
-        tensors = [*(p for module in found for p in module.parameters()), *handed_over]
+        tensors = [*(p for module in modules for p in module.parameters()), *handed_over]
         # Where the model is not on a card yet, it goes there with its batch, as training would have it.
         self._all_to_card = not any(tensor.is_cuda for tensor in tensors)
         self._parameters: list[tuple[nn.Parameter, bool]] = []
@@ -77,7 +77,7 @@ class Copies:
             for owner in (torch.Tensor, nn.Parameter):
                 patches.set(owner, "__deepcopy__", copied)
             for state in shared_states():
-                patches.set(state, "__deepcopy__", lambda one, memo: one)
+                patches.set(state, "__deepcopy__", lambda state, memo: state)
             yield
         finally:
             patches.undo()
@@ -110,9 +110,9 @@ def bytes_on_card(objects: Any) -> int:
     seen: dict[int, int] = {}
     tensors = [t for m in all_of(nn.Module, objects) for t in (*m.parameters(), *m.buffers())]
     for tensor in (*tensors, *_tensors(objects)):
-        for one in (tensor, tensor.grad if tensor.is_leaf else None):
-            if one is not None and one.is_cuda:
-                storage = one.untyped_storage()
+        for held in (tensor, tensor.grad if tensor.is_leaf else None):
+            if held is not None and held.is_cuda:
+                storage = held.untyped_storage()
                 seen[storage.data_ptr()] = storage.nbytes()
     return sum(seen.values())
 

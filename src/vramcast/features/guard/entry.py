@@ -159,13 +159,13 @@ def check_subject(
             name=subject.name, prediction=prediction, room=there, fits=prediction.fits, margin=margin,
             settings=subject.apply({}),
         )  # fmt: skip
-    tried, found = first_that_fits(fallbacks, predict, subject.named)
-    chosen = tried[-1] if found is not None else None
+    tried, fitting = first_that_fits(fallbacks, predict, subject.named)
+    chosen = tried[-1] if fitting is not None else None
     return GuardResult(
         name=subject.name,
-        prediction=found or prediction,
+        prediction=fitting or prediction,
         room=there,
-        fits=found is not None,
+        fits=fitting is not None,
         margin=margin,
         fallback=chosen,
         tried=tuple(tried),

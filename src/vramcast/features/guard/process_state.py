@@ -78,14 +78,14 @@ def _environment() -> Any:
 def _accelerate(*, fresh: bool) -> Any:
     """accelerate keeps the device and the step of accumulation in dictionaries that all its objects share."""
     shared: list[Any] = [state._shared_state for state in shared_states()]  # type: ignore[attr-defined]
-    before = [dict(one) for one in shared]
+    before = [dict(state) for state in shared]
     if fresh:
-        for one in shared:
-            one.clear()
+        for state in shared:
+            state.clear()
 
     def restore() -> None:
-        for one, values in zip(shared, before, strict=True):
-            one.clear()
-            one.update(values)
+        for state, values in zip(shared, before, strict=True):
+            state.clear()
+            state.update(values)
 
     return restore

@@ -35,8 +35,8 @@ def resident_bytes() -> dict[str, int]:
         lines = _STATUS.read_text().splitlines()
     except OSError:
         return {}
-    found = (line.partition(":") for line in lines)
-    return {name: int(rest.split()[0]) * 1024 for name, _, rest in found if name in _FIELDS} | _malloc_bytes()
+    pairs = (line.partition(":") for line in lines)
+    return {name: int(rest.split()[0]) * 1024 for name, _, rest in pairs if name in _FIELDS} | _malloc_bytes()
 
 
 @functools.cache

@@ -258,8 +258,8 @@ def _watched(step: Callable[[], object], watcher: PhaseWatcher, recorder: _Recor
     recorder.enabled = True
 
     def times() -> dict[str, Any]:
-        one = _measure_step(step, watcher, recorder)
-        return {"device_seconds": one.device_seconds, "phase_seconds": one.phase_seconds}
+        timed = _measure_step(step, watcher, recorder)
+        return {"device_seconds": timed.device_seconds, "phase_seconds": timed.phase_seconds}
 
     with watcher.watching():
         return watched_steps(times)

@@ -63,12 +63,12 @@ class History:
         for card in self.cards.values():
             card.lost = True
         warnings = []
-        for one in sample.cards:
-            self.cards.setdefault(one.index, CardHistory(one)).add(one, sample.seconds)
-            if one.used_share > self.threshold and one.index not in self._warned:
-                self._warned.add(one.index)
+        for reading in sample.cards:
+            self.cards.setdefault(reading.index, CardHistory(reading)).add(reading, sample.seconds)
+            if reading.used_share > self.threshold and reading.index not in self._warned:
+                self._warned.add(reading.index)
                 warnings.append(
-                    f"card {one.index} is above {self.threshold:.0%}: {one.used_bytes / 2**30:.2f} of "
-                    f"{one.total_bytes / 2**30:.2f} GiB used"
+                    f"card {reading.index} is above {self.threshold:.0%}: {reading.used_bytes / 2**30:.2f} of "
+                    f"{reading.total_bytes / 2**30:.2f} GiB used"
                 )
         return warnings

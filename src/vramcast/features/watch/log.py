@@ -35,14 +35,14 @@ def rows(sample: Sample, predicted_bytes: int | None) -> list[dict[str, Any]]:
     """One for each card, and one for each that does not answer."""
     stamp = datetime.datetime.fromtimestamp(sample.time, datetime.UTC).isoformat(timespec="milliseconds")
     base = {"time": stamp, "seconds": round(sample.seconds, 3)}
-    found = [
+    cards = [
         base
-        | {"device": one.index, "card": one.name, "predicted_bytes": predicted_bytes, "problem": None}
-        | {name: getattr(one, name) for name in (*_NUMBERS, *_MAYBE, "basis")}
-        for one in sample.cards
+        | {"device": card.index, "card": card.name, "predicted_bytes": predicted_bytes, "problem": None}
+        | {name: getattr(card, name) for name in (*_NUMBERS, *_MAYBE, "basis")}
+        for card in sample.cards
     ]
-    found += [base | {"problem": problem} for problem in sample.problems]
-    return [{name: row.get(name) for name in FIELDS} for row in found]
+    cards += [base | {"problem": problem} for problem in sample.problems]
+    return [{name: row.get(name) for name in FIELDS} for row in cards]
 
 
 class LogFile:
@@ -136,8 +136,8 @@ class _Row:
 
 
 def _rows(path: Path, lines: io.StringIO) -> Iterator[_Row]:
-    found = _csv_rows(path, lines) if path.suffix == ".csv" else _json_rows(path, lines)
-    for number, row in enumerate(found, 1):
+    rows = _csv_rows(path, lines) if path.suffix == ".csv" else _json_rows(path, lines)
+    for number, row in enumerate(rows, 1):
         try:
             yield _row(row)
         except (ValueError, TypeError, KeyError, OverflowError, OSError) as error:

@@ -33,32 +33,32 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     moved = 1 + _COMPONENTS * tflops / _PAGEABLE_GB_PER_SECOND
     on_cpu = 1 + _OPTIMIZER * tflops
     pinned = 1 + _ACTIVATIONS * tflops / rate
-    found = []
+    choices = []
     if _components(job):
-        found.append(_option("components between their calls", {"components": "model"}, over, moved))
+        choices.append(_option("components between their calls", {"components": "model"}, over, moved))
         if importlib.util.find_spec("accelerate") is not None:
             cost = f"every module is {over} in every call; needs accelerate"
-            found.append(_option("components module by module", {"components": "sequential"}, cost, 1.5 * moved))
+            choices.append(_option("components module by module", {"components": "sequential"}, cost, 1.5 * moved))
     if job.task != "training":
-        return found
+        return choices
     if _optimizer(job):
         beside = ("gpus", "precision: fp16 autocast", *_OTHER_OPTIMIZERS)
         cost = "the CPU makes the step; needs torchao"
         optimizer: dict[str, Any] = {"optimizer": True}
-        found.append(_option("optimizer", optimizer, cost, on_cpu, beside))
+        choices.append(_option("optimizer", optimizer, cost, on_cpu, beside))
         if job.accumulation == 1:
             cost += "; nothing can be accumulated"
             both = {**optimizer, "gradients": True}
-            found.append(_option("optimizer and gradients", both, cost, on_cpu, ("batch", *beside)))
+            choices.append(_option("optimizer and gradients", both, cost, on_cpu, ("batch", *beside)))
     if not job.offload.activations:
         cost = f"{over}, and the computer's memory must hold them, pinned: pageable memory takes several times as long"
         activations: dict[str, Any] = {"activations": True, "pinned": True}
-        found.append(_option("activations", activations, cost, pinned))
+        choices.append(_option("activations", activations, cost, pinned))
         if _optimizer(job):
             time = pinned + on_cpu - 1
             text = "optimizer and activations"
-            found.append(_option(text, {**optimizer, **activations}, cost, time, beside))
-    return found
+            choices.append(_option(text, {**optimizer, **activations}, cost, time, beside))
+    return choices
 
 
 _OTHER_OPTIMIZERS = tuple(f"optimizer: {text}" for text in ("8-bit Adam", "paged 8-bit Adam", "paged Adam"))

@@ -25,13 +25,13 @@ class Basis:
     """Of it, the loop waits for data."""
     asked: PredictedChange
 
-    def changed(self, one: PredictedChange) -> float:
+    def changed(self, change: PredictedChange) -> float:
         """Computation is as much faster as predicted; loading is another process's, or the loop's own."""
-        computing = (self.seconds - self.waiting) * one.seconds / self.asked.seconds
-        if not self.asked.loading_seconds or one.loading_seconds is None:
-            return computing + self.waiting * one.samples / self.asked.samples
-        loading = self._loading * one.loading_seconds / self.asked.loading_seconds
-        return max(computing, loading) if one.workers else computing + loading
+        computing = (self.seconds - self.waiting) * change.seconds / self.asked.seconds
+        if not self.asked.loading_seconds or change.loading_seconds is None:
+            return computing + self.waiting * change.samples / self.asked.samples
+        loading = self._loading * change.loading_seconds / self.asked.loading_seconds
+        return max(computing, loading) if change.workers else computing + loading
 
     @property
     def _loading(self) -> float:
@@ -59,24 +59,24 @@ def what_changes_give(
     """Those that fit and are faster, best first; and the others, with the reason."""
     now = basis(step, asked)
     helps, useless = [], []
-    for one in changes:
-        seconds = now.changed(one)
-        faster = (one.samples / seconds) / (asked.samples / step.seconds)
+    for change in changes:
+        seconds = now.changed(change)
+        faster = (change.samples / seconds) / (asked.samples / step.seconds)
         samples = step.setup.samples_per_step
         rate = None if samples is None else samples / step.seconds * faster
         row = WhatIf(
-            change=one.change,
+            change=change.change,
             source=PREDICTED,
             step_seconds=seconds,
             samples_per_second=rate,
-            epoch_seconds=None if one.steps_per_epoch is None else one.steps_per_epoch * seconds,
+            epoch_seconds=None if change.steps_per_epoch is None else change.steps_per_epoch * seconds,
             # As many samples in all.
             total_seconds=None if step.total_steps is None else step.total_steps * step.mean_seconds / faster,
-            device_bytes=one.device_bytes,
-            fits=one.fits,
-            why=one.cost,
+            device_bytes=change.device_bytes,
+            fits=change.fits,
+            why=change.cost,
         )
-        if one.fits and faster > _WORTH:
+        if change.fits and faster > _WORTH:
             helps.append((faster, row))
         else:
             useless.append((faster, row))

@@ -164,10 +164,10 @@ def about_unrecorded(step: Step) -> list[str]:
 
 def helps(step: Step) -> list[WhatIf]:
     """The most that each can give, best first."""
-    found = [one for one in _candidates(step) if (one.step_seconds or 0.0) <= (1 - MATTERS) * step.seconds]
-    found += _regular(step)
-    found.sort(key=lambda one: (one.total_seconds or 0.0, one.step_seconds or 0.0))
-    return [*found, *_larger_batch(step)]
+    gains = [gain for gain in _candidates(step) if (gain.step_seconds or 0.0) <= (1 - MATTERS) * step.seconds]
+    gains += _regular(step)
+    gains.sort(key=lambda gain: (gain.total_seconds or 0.0, gain.step_seconds or 0.0))
+    return [*gains, *_larger_batch(step)]
 
 
 def _larger_batch(step: Step) -> Iterator[WhatIf]:
@@ -257,16 +257,16 @@ def _largest_leaf(part: Part) -> Part:
 
 def _regular(step: Step) -> Iterator[WhatIf]:
     """Without the steps that take longer."""
-    for one in step.irregular:
-        if one.share < MATTERS or not step.total_steps:
+    for irregular in step.irregular:
+        if irregular.share < MATTERS or not step.total_steps:
             continue
         change = {
             "periodic": "no slow steps: save and evaluate less often, or asynchronously",
             "stalls": "no stalls: faster storage, no other work on the machine",
             "drift": "as fast as at the beginning: look for lists that grow, leaks, heat",
             "evaluation": "no evaluation while training",
-        }[one.kind]
-        mean = step.mean_seconds * (1 - one.share)
+        }[irregular.kind]
+        mean = step.mean_seconds * (1 - irregular.share)
         samples = step.setup.samples_per_step
         yield WhatIf(
             change=change,
@@ -274,7 +274,7 @@ def _regular(step: Step) -> Iterator[WhatIf]:
             step_seconds=mean,
             samples_per_second=samples / mean if samples and mean else None,
             total_seconds=mean * step.total_steps,
-            why=one.text,
+            why=irregular.text,
         )
 
 
@@ -289,17 +289,17 @@ def will_not_help(step: Step) -> list[WhatIf]:
         ((q.SYNC,), "a faster link between the GPUs", "gradient sync takes"),
         ((q.LOSS,), "a cheaper loss", "the loss takes"),
     )
-    found = []
+    useless = []
     for phases, change, what in small:
         seconds = split.seconds(*phases)
         if seconds is not None and seconds < MATTERS * step.seconds:
             why = f"{what} {text(seconds)} of {text(step.seconds)}: {100 * seconds / step.seconds:.2g} % at most"
-            found.append(step.changed(change, seconds, why))
+            useless.append(step.changed(change, seconds, why))
     loading = split.seconds(*LOADING)
     if loading is not None and loading > step.seconds / 2:
         why = f"the step waits {step.share(loading)} of its time for data, which no change to the model makes shorter"
-        found.append(step.changed("a faster card, half precision, torch.compile", step.seconds - loading, why))
-    return found
+        useless.append(step.changed("a faster card, half precision, torch.compile", step.seconds - loading, why))
+    return useless
 
 
 def _list(names: tuple[str, ...]) -> str:

@@ -195,9 +195,9 @@ def _summary(host: _Host, busy: _Spans, by_phase: dict[str, float], kernels: int
 
 def _host_phases(host: _Host, n_steps: int) -> dict[str, float]:
     """A trace without a GPU: wall-clock time of the annotations."""
-    found = {phase: spans.seconds / n_steps for phase, spans in host.spans.items() if spans.seconds}
-    found[q.FORWARD] = max(0.0, host.ops.seconds / n_steps - sum(found.values()))
-    return {q.phase_key(phase): seconds for phase, seconds in found.items()}
+    phases = {phase: spans.seconds / n_steps for phase, spans in host.spans.items() if spans.seconds}
+    phases[q.FORWARD] = max(0.0, host.ops.seconds / n_steps - sum(phases.values()))
+    return {q.phase_key(phase): seconds for phase, seconds in phases.items()}
 
 
 def _timed(event: dict[str, Any]) -> tuple[float, float, str, str] | None:
