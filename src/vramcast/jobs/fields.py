@@ -47,7 +47,9 @@ class Section(BaseModel):
         """Those that say something else than their default."""
         fields = type(self).model_fields
         return [
-            name for name, one in fields.items() if getattr(self, name) != one.get_default(call_default_factory=True)
+            name
+            for name, field in fields.items()
+            if getattr(self, name) != field.get_default(call_default_factory=True)
         ]
 
 

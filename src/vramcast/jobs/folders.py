@@ -116,14 +116,14 @@ def _check_size(name: str, value: Any, where: str, key: str) -> None:
     """What has to be a whole number above zero, or a list of them."""
     if name not in _SIZES and not _COUNTS.search(name):
         return
-    for one in value if isinstance(value, list) else (value,):
-        if type(one) in (int, float) and one < 0:
-            raise UsageError(f"{where}: {key}: {_short(one)} is below zero, which no model can have")
-        if name not in _SIZES or one is None or isinstance(one, (list, dict)):
+    for number in value if isinstance(value, list) else (value,):
+        if type(number) in (int, float) and number < 0:
+            raise UsageError(f"{where}: {key}: {_short(number)} is below zero, which no model can have")
+        if name not in _SIZES or number is None or isinstance(number, (list, dict)):
             continue
-        if type(one) is not int:
-            raise UsageError(f"{where}: {key}: a whole number is needed, not {_short(one)}")
-        if one == 0 and name not in _MAY_BE_ZERO:
+        if type(number) is not int:
+            raise UsageError(f"{where}: {key}: a whole number is needed, not {_short(number)}")
+        if number == 0 and name not in _MAY_BE_ZERO:
             raise UsageError(f"{where}: {key}: it is 0, and no model can have none")
 
 

@@ -89,9 +89,9 @@ def _pass_gate(job: Job, in_file: Job, where: str, request: Request) -> None:
 def load_scenario(loaded: LoadedJob, name: str) -> LoadedJob:
     """A variant of the job: one of its own, or `inference`, `training`, `offload`."""
     changes = changes_of(loaded.job, name, loaded.where or loaded.job.name)
-    found = variant(loaded, name, changes)
-    loaded.request.gate.check(*code_in(found.job, f"{loaded.where}: scenarios.{name}"))
-    return found
+    scenario = variant(loaded, name, changes)
+    loaded.request.gate.check(*code_in(scenario.job, f"{loaded.where}: scenarios.{name}"))
+    return scenario
 
 
 def variant(loaded: LoadedJob, name: str, changes: Overrides) -> LoadedJob:

@@ -95,13 +95,13 @@ class _Follower:
             return set()
         for _ in range(least):
             starts = self._sequence(pattern, starts)
-        found, new = set(starts), starts
+        ends, new = set(starts), starts
         for _ in range(min(int(most) - least, len(self._name) + 1)):
-            new = self._sequence(pattern, new) - found
+            new = self._sequence(pattern, new) - ends
             if not new:
                 break
-            found |= new
-        return found
+            ends |= new
+        return ends
 
     def _is_one(self, sign: Any, value: Any, letter: str) -> bool:
         if sign is signs.ANY:

@@ -63,7 +63,7 @@ def _stored(key: str, component: Component) -> Quantization | None:
     if not isinstance(method, str) or not method.startswith("bitsandbytes") or not _bits(said):
         raise CannotPredict(_not_modelled(f"{path}: {name}", f"weights quantized by {str(method)[:40]}", key))
     kept = said.get("llm_int8_skip_modules") or ()
-    if not isinstance(kept, list | tuple) or not all(isinstance(one, str) for one in kept):
+    if not isinstance(kept, list | tuple) or not all(isinstance(name, str) for name in kept):
         raise UsageError(f"{path}: {name}.llm_int8_skip_modules: a list of names is needed")
     is_nested = said.get("bnb_4bit_use_double_quant")
     return Quantization(_bits(said), tuple(kept), nested=bool(is_nested))

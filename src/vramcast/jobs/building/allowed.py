@@ -78,18 +78,18 @@ def check_options(key: str, options: Mapping[str, Any], call: Any) -> None:
 def parameters_of(function: Any) -> tuple[str, ...]:
     """The names that it takes; what it takes without naming it is not among them."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return tuple(name for name, one in inspect.signature(function).parameters.items() if one.kind in kinds)
+    return tuple(name for name, parameter in inspect.signature(function).parameters.items() if parameter.kind in kinds)
 
 
 def network_arguments(module_name: str) -> set[str]:
     """What the networks of a library's module take when they are made: a builder hands on whatever it is given."""
     module = importlib.import_module(module_name)
-    made = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, nn.Module)]
+    made = [member for member in vars(module).values() if isinstance(member, type) and issubclass(member, nn.Module)]
     return {*_names(made), *_OF_FEATURES} - {"self", *WEIGHTS}
 
 
 def _names(classes: Iterable[type]) -> Iterable[str]:
-    for one in classes:
-        for base in one.__mro__:
+    for class_ in classes:
+        for base in class_.__mro__:
             if "__init__" in vars(base) and issubclass(base, nn.Module) and base is not nn.Module:
                 yield from parameters_of(vars(base)["__init__"])

@@ -59,9 +59,9 @@ def build_component(name: str, job: Job) -> Built:
     module.train(training and job.task == "training")
     place = "cuda" if component.device == "gpu" and job.offload_of(name) == "none" else "cpu"
     module = module.to(place)
-    copies = [one.to(place) for one in copies]
+    copies = [copy.to(place) for copy in copies]
     if component.channels_last:
-        module, *copies = (_in_channels_last(one) for one in (module, *copies))
+        module, *copies = (_in_channels_last(part) for part in (module, *copies))
     return dataclasses.replace(built, module=module, base=built.module, copies=tuple(copies))
 
 
@@ -81,11 +81,11 @@ def _in_channels_last(module: nn.Module) -> nn.Module:
 
 
 def _call(key: str, module: nn.Module, method: str) -> None:
-    found = getattr(module, method, None)
-    if not callable(found):
+    callee = getattr(module, method, None)
+    if not callable(callee):
         raise UsageError(f"{key}: {type(module).__name__} has no method {method!r}{_guess(method, module)}")
     try:
-        found()
+        callee()
     except TypeError as error:
         raise UsageError(f"{key}: {method} cannot be called without arguments: {error}") from None
 

@@ -84,7 +84,7 @@ def _line(key: str, value: Any, job: Job) -> str:
 
 def _checkpointing(job: Job) -> str:
     wish = job.checkpointing
-    name, part = next((one for one in job.components.items() if one[1].is_trained), ("model", None))
+    name, part = next((named for named in job.components.items() if named[1].is_trained), ("model", None))
     if wish.scope == "none":
         return "no torch.utils.checkpoint.checkpoint around the blocks"
     blocks = "each block" if wish.scope == "all" else f"the blocks {', '.join(wish.modules)}"

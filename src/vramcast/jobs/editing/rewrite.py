@@ -88,11 +88,11 @@ class _State:
         with reading_instead(self.texts):
             try:
                 now = with_words(sources, self.arguments)
-                found = [(one, edits) for one in now if (edits := one.edits(aspect, about, self.job))]
-                said = [(one, edits) for one, edits in found if one.says(edits)]
+                possible = [(source, edits) for source in now if (edits := source.edits(aspect, about, self.job))]
+                said = [(source, edits) for source, edits in possible if source.says(edits)]
                 texts, arguments = dict(self.texts), self.arguments
-                for one, edits in said or [pair for pair in found if pair[0].own][:1]:
-                    texts, arguments = _changed(one, edits, texts, arguments)
+                for source, edits in said or [pair for pair in possible if pair[0].own][:1]:
+                    texts, arguments = _changed(source, edits, texts, arguments)
             except CANNOT_EDIT:
                 return None
         if (texts, arguments) == (self.texts, self.arguments):

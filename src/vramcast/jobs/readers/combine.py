@@ -20,7 +20,7 @@ def read_together(argument: str | None, request: Request) -> Reading:
     """The job that `argument`, the further files and a script's flags describe together."""
     from vramcast.jobs.readers import hf_script
 
-    parts = [_read_one(one, request) for one in (*((argument,) if argument else ()), *request.parts)]
+    parts = [_read_one(path, request) for path in (*((argument,) if argument else ()), *request.parts)]
     if request.arguments:
         parts.append(hf_script.part_from_words(list(request.arguments), Path(), "the flags", request))
     if not parts:
@@ -119,7 +119,7 @@ def _as_part(reading: Reading, where: str) -> Part:
 
 def _named_model(parts: Sequence[Part], request: Request) -> str:
     named = [request.model, *(part.model for part in parts)]
-    model = next((one for one in named if one), None)
+    model = next((name for name in named if name), None)
     if model is None:
         where = parts[0].where
         raise UsageError(
@@ -136,7 +136,10 @@ def _has_model(part: Part) -> bool:
     components = part.data.get("components")
     if not isinstance(components, dict):
         return "step" in part.data
-    return any(isinstance(one, dict) and any(one.get(source) for source in SOURCES) for one in components.values())
+    return any(
+        isinstance(component, dict) and any(component.get(source) for source in SOURCES)
+        for component in components.values()
+    )
 
 
 def _dotted(data: Any, prefix: str = "") -> list[str]:

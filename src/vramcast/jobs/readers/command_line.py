@@ -78,12 +78,12 @@ def _parts(words: Sequence[str]) -> tuple[str, dict[str, Any], str, Sequence[str
 
 def _flags(words: Sequence[str]) -> dict[str, Any]:
     """--name value, --name=value, --name alone for true, --name a b c for a list."""
-    found: dict[str, Any] = {}
+    flags: dict[str, Any] = {}
     name, values = "", list[str]()
 
     def keep() -> None:
         if name:
-            found[name] = True if not values else _value(values[0]) if len(values) == 1 else [_value(v) for v in values]
+            flags[name] = True if not values else _value(values[0]) if len(values) == 1 else [_value(v) for v in values]
 
     for word in words:
         if word.startswith("--") and len(word) > 2:
@@ -93,7 +93,7 @@ def _flags(words: Sequence[str]) -> dict[str, Any]:
         else:
             values.append(word)
     keep()
-    return found
+    return flags
 
 
 def _known(

@@ -137,9 +137,9 @@ def _optimizer(keys: Keys, unsupported: dict[str, str]) -> dict[str, Any]:
     if name is None:
         keys.need("type", '"AdamW"')
     keys.section("params").as_dict()
-    found = _OPTIMIZERS.get(name.lower())
-    if found is not None:
-        return found
+    optimizer = _OPTIMIZERS.get(name.lower())
+    if optimizer is not None:
+        return optimizer
     if name.lower() not in _OTHER_OPTIMIZERS:
         keys.fail("type", f"there is no optimizer {name!r} in DeepSpeed; there is {', '.join(_OPTIMIZERS)}")
     unsupported["optimizer"] = f"optimizer.type: {name} is not modelled; name another with --optimizer"
@@ -168,11 +168,11 @@ def _batch_edits(keys: Keys, aspect: str, job: Job) -> Edits:
     """The three that depend on each other are said together."""
     batch, passes = job.effective_sizes["batch"], job.accumulation
     micro, total, steps = "train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps"
-    found: Edits = {}
+    edits: Edits = {}
     if micro in keys or (aspect == "batch" and total not in keys):
-        found[(micro,)] = batch
+        edits[(micro,)] = batch
     if total in keys:
-        found[(total,)] = batch * passes * job.gpus.count
+        edits[(total,)] = batch * passes * job.gpus.count
     if steps in keys or aspect == "accumulation":
-        found[(steps,)] = passes
-    return found
+        edits[(steps,)] = passes
+    return edits

@@ -208,7 +208,7 @@ def _gpus(keys: Keys) -> dict[str, Any]:
 def _evaluation(keys: Keys) -> dict[str, Any]:
     batch = keys.whole("per_device_eval_batch_size")
     when = [keys.take(name) for name in hf_names.EVALUATION_NAMES]
-    if all(one in (None, "no", False) for one in when):
+    if all(value in (None, "no", False) for value in when):
         return {}
     return {"evaluation": {"when": "between", "batch": batch or hf_names.DEFAULT_BATCH}}
 

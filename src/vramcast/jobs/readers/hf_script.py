@@ -52,14 +52,14 @@ def read_part(path: Path, request: Request) -> Part:
 def training_command(text: str, where: str) -> ShellCommand:
     """The one command of a shell script that starts a training."""
     followed = follow(text, where)
-    found = [command for command in followed.commands if _is_training(command.words)]
-    if len(found) != 1:
+    trainings = [command for command in followed.commands if _is_training(command.words)]
+    if len(trainings) != 1:
         ended = f" before it ends in line {followed.exit_line}, without arguments" if followed.exit_line else ""
         raise UsageError(
-            f"{where}: {len(found) or 'none'} of its commands{ended} start a training with {MARKS[0]} or the like; one "
-            "is needed. Or write it after --: vramcast predict -- torchrun train.py ..."
+            f"{where}: {len(trainings) or 'none'} of its commands{ended} start a training with {MARKS[0]} or the like; "
+            "one is needed. Or write it after --: vramcast predict -- torchrun train.py ..."
         )
-    return found[0]
+    return trainings[0]
 
 
 def part_from_words(

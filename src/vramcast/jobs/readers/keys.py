@@ -97,13 +97,13 @@ class Keys:
         value = self.take(name)
         if isinstance(value, str):
             return [value]
-        if value is not None and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+        if value is not None and not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
             self.fail(name, f"a list of names is needed, not {in_words(value)}")
         return value
 
     def wholes(self, name: str) -> list[int] | None:
         value = self.take(name)
-        if value is not None and not (isinstance(value, list) and all(type(one) is int for one in value)):
+        if value is not None and not (isinstance(value, list) and all(type(item) is int for item in value)):
             self.fail(name, f"a list of whole numbers is needed, not {in_words(value)}")
         return value
 
@@ -138,17 +138,17 @@ class Keys:
 
     def unused(self, known: Collection[str] = ()) -> list[str]:
         """Keys that nobody asked for, dotted. One that is nearly a key that was asked for is a mistake: UsageError."""
-        found: list[str] = []
+        names: list[str] = []
         missing = [name for name in self._asked if name not in self._values]
         for name in self._values:
             if name in self._sections:
-                found += self._sections[name].unused(known)
+                names += self._sections[name].unused(known)
             elif name not in self._asked:
                 close = difflib.get_close_matches(name, missing, n=1, cutoff=_ALIKE)
                 if close and name not in known:
                     self.fail(name, f"there is no such key; did you mean {close[0]!r}?")
-                found.append(self.name_of(name))
-        return found
+                names.append(self.name_of(name))
+        return names
 
     def only(self, known: Collection[str]) -> None:
         """UsageError for a key that the tool itself would refuse."""

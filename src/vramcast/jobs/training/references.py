@@ -83,10 +83,10 @@ def _is_distribution(value: Any) -> bool:
 
 def first_tensor(output: Any, key: str) -> torch.Tensor:
     """The prediction in whatever a model returns: logits, sample, out, or the first tensor that is no loss."""
-    found = next(_tensors(output), None)
-    if found is None:
+    tensor = next(_tensors(output), None)
+    if tensor is None:
         raise UsageError(f"{key}: the model returns {_kind(output)}, in which there is no tensor to compare")
-    return found
+    return tensor
 
 
 def _tensors(output: Any) -> Iterator[torch.Tensor]:
