@@ -103,8 +103,8 @@ def ask_in_terminal(places: tuple[CodePlace, ...]) -> bool:
     if sys.stdin is None or not sys.stdin.isatty() or not sys.stderr.isatty():
         return False
     print(*places, sep="\n", file=sys.stderr)
-    one = "which runs" if len(places) == 1 else "each of which runs"
-    print(f"{one} Python code that you may not have written; run it? [y/N] ", end="", file=sys.stderr, flush=True)
+    subject = "which runs" if len(places) == 1 else "each of which runs"
+    print(f"{subject} Python code that you may not have written; run it? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

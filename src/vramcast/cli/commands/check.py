@@ -92,12 +92,12 @@ def _quick(args: argparse.Namespace) -> int:
     from vramcast.quick.words import document, lines
 
     question, card = _question(args)
-    found = answer(question)
+    result = answer(question)
     if args.json:
-        print_json(document(found, card))
+        print_json(document(result, card))
     else:
-        print("\n".join(lines(found, card)))
-    return EXIT_FITS if found.safe else EXIT_DOES_NOT_FIT
+        print("\n".join(lines(result, card)))
+    return EXIT_FITS if result.safe else EXIT_DOES_NOT_FIT
 
 
 def _question(args: argparse.Namespace) -> tuple[QuickQuestion, str]:
