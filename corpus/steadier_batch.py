@@ -14,7 +14,7 @@ _SPARED = 10
 """Thousandths of the memory that an advised batch leaves free."""
 _PRICE = 20
 """Thousandths of the largest batch that this may cost at most."""
-_SQUEEZED_PRICE = 25
+_LESS_WORKSPACE_PRICE = 25
 """The same where the largest fits only with smaller workspaces: then one block that comes to lie elsewhere changes
 which workspaces there is room for, and so everything after it."""
 _LESS = (3, 6, 10)
@@ -42,7 +42,7 @@ def advised(sizes: Sizes, found: Largest, gpu: GpuSpec, limit_bytes: int | None 
 
 def _steadiest(sizes: Sizes, number: int, gpu: GpuSpec, limit_bytes: int) -> int:
     """The largest that also runs with less memory, with any of several amounts; else the one that runs with most."""
-    least = _at_least(number, _SQUEEZED_PRICE if sizes.is_squeezed(number, gpu, limit_bytes) else _PRICE)
+    least = _at_least(number, _LESS_WORKSPACE_PRICE if sizes.needs_less_workspace(number, gpu, limit_bytes) else _PRICE)
     if least == number:
         return number
     stride = -(-(number - least) // _TRIED)

@@ -41,7 +41,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[Any]:
     if not wanted:
         return (yield)
     # On the largest card most of the step is seen; the others are judged by replaying what was seen there.
-    largest, _ = max(wanted, key=lambda one: one[0].total_memory_bytes)
+    largest, _ = max(wanted, key=lambda card: card[0].total_memory_bytes)
     with _card(largest) as run:
         result = yield
     for gpu, margin in wanted:

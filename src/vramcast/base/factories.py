@@ -26,12 +26,12 @@ def load_attribute(spec: str) -> Any:
     module_name, _, attribute = spec.rpartition(":")
     if not module_name or not attribute:
         raise UsageError(f"'{spec}' does not name a factory: write module:function or file.py:function")
-    found = _import(spec, module_name)
+    named = _import(spec, module_name)
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(named, part):
             raise UsageError(f"'{spec}': {module_name} has no function {attribute}")
-        found = getattr(found, part)
-    return found
+        named = getattr(named, part)
+    return named
 
 
 def load_factory(spec: str) -> Factory:

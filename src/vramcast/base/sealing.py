@@ -135,7 +135,7 @@ def _listed(paths: Any) -> list[Any]:
 
 
 def _with(what: str, arguments: tuple[Any, ...]) -> str:
-    name = next((str(one) for one in arguments if isinstance(one, (str, bytes, os.PathLike))), "")
+    name = next((str(argument) for argument in arguments if isinstance(argument, (str, bytes, os.PathLike))), "")
     return f"{what} ({name[:200]})" if name else what
 
 

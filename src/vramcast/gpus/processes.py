@@ -54,13 +54,13 @@ def start_time(pid: int) -> int | None:
 
 def parents() -> dict[int, int]:
     """Every process that can be seen → its parent."""
-    found = {}
+    parent_of = {}
     for entry in os.scandir(PROC) if PROC.is_dir() else ():
         if entry.name.isdecimal():
             fields = _stat(int(entry.name))
             if fields is not None:
-                found[int(entry.name)] = int(fields[1])
-    return found
+                parent_of[int(entry.name)] = int(fields[1])
+    return parent_of
 
 
 def _stat(pid: int) -> list[str] | None:

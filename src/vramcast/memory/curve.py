@@ -38,8 +38,8 @@ def curve(run: Replay, steps: int) -> tuple[StepLevels, ...]:
 
 def last_rise(levels: Sequence[int]) -> int:
     """The place of the last level that is above all before it."""
-    highest, found = -1, 0
+    highest, last = -1, 0
     for place, level in enumerate(levels):
         if level > highest:
-            highest, found = level, place
-    return found
+            highest, last = level, place
+    return last

@@ -111,13 +111,13 @@ def inserted(trace: StepTrace, first_event: int, end_event: int, at_event: int, 
     ]
     makes = {_make(trace, block) for block in freed}
     successor = _successors(trace, freed, left)
-    found = _successors(trace, freed, [block for block in there if _make(trace, block) in makes])
-    if successor is None or found is None:
+    predecessor = _successors(trace, freed, [block for block in there if _make(trace, block) in makes])
+    if successor is None or predecessor is None:
         return None
-    replaced = {found[block]: successor[block] - first + base for block in freed}
+    replaced = {predecessor[block]: successor[block] - first + base for block in freed}
     shift = base - first
     again = [
-        arg if code not in BLOCK_EVENTS else found.get(arg, arg) if arg < first else arg + shift
+        arg if code not in BLOCK_EVENTS else predecessor.get(arg, arg) if arg < first else arg + shift
         for code, arg in zip(*inside, strict=True)
     ]
     after = [

@@ -230,11 +230,11 @@ def _first_highest(column: array[int]) -> int:
 def _highest_reserved(allocated: array[int], held: Sequence[tuple[int, int, int]]) -> int:
     """`held`: reserved memory by stretches of one level."""
     highest = max((level for level, _, _ in held), default=0)
-    found, most = -1, -1
+    event, most = -1, -1
     for level, first, end in held:
         if level == highest and (top := max(allocated[first:end])) > most:
-            found, most = allocated.index(top, first), top
-    return found
+            event, most = allocated.index(top, first), top
+    return event
 
 
 def _moment(trace: StepTrace, event: int, requested: array[int], allocated: array[int], reserved: array[int]) -> Moment:

@@ -37,7 +37,7 @@ class Writes:
         files = sorted(self.files, key=lambda write: (-write.size_bytes, write.path))[:_MOST_IN_DOCUMENT]
         return {
             "n_written": len(self.files),
-            "written": [{"path": one.path, "bytes": one.size_bytes, "replaces": one.existed} for one in files],
+            "written": [{"path": write.path, "bytes": write.size_bytes, "replaces": write.existed} for write in files],
             "n_deleted": len(self.deleted),
             "deleted": sorted(self.deleted)[:_MOST_IN_DOCUMENT],
         }

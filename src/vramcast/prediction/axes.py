@@ -54,8 +54,8 @@ def batch_axis(job: Job) -> Axis:
 
 def axes(job: Job) -> dict[str, Axis]:
     """Those that the job says a size of."""
-    found = [batch_axis(job), _sequence(job), _resolution(job), _frames(job)]
-    return {one.name: one for one in found if one is not None}
+    possible = [batch_axis(job), _sequence(job), _resolution(job), _frames(job)]
+    return {axis.name: axis for axis in possible if axis is not None}
 
 
 def _sequence(job: Job) -> Axis | None:

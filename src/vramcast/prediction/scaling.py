@@ -130,7 +130,7 @@ class Sizes(TracedSizes):
         """`trace`: what is worked out for it."""
         if not convolves(trace):
             return self._fits(trace, gpu, limit_bytes) and self.needs(number, gpu, limit_bytes)[0]
-        return self.fits_squeezed(number, gpu, limit_bytes, trace)
+        return self.fits_with_less_workspace(number, gpu, limit_bytes, trace)
 
     def _close_to(self, near: int) -> tuple[int, ...]:
         """Two numbers to begin with: neighbours, or as far apart as a good guess is off."""

@@ -114,7 +114,7 @@ def trace_job(
     return TracedJob(
         trace=trace,
         parameters=session.parameters,
-        output_shapes=session.shapes.found,
+        output_shapes=session.shapes.outputs,
         input_shapes=session.shapes.inputs,
         sizes=session.sizes,
         notes=tuple(session.notes),
@@ -188,7 +188,7 @@ def _script(script: Script, card: VirtualGpu, steps: int, progress: Progress) ->
 
 def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) -> None:
     main_component(job)  # before anything is built, for its message
-    own = {name: one for name, one in job.components.items() if one.same_as is None}
+    own = {name: component for name, component in job.components.items() if component.same_as is None}
     for name in own:
         progress(f"building {name}")
         built = build_component(name, job)
@@ -201,7 +201,7 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
         if frozen_steps:
             text = f"{name}: predicted for after its first {frozen_steps:,} steps, when all is trained"
             session.notes.append(Note("frozen at first", text))
-    trained = {name: session.modules[name] for name, one in own.items() if one.is_trained}
+    trained = {name: session.modules[name] for name, component in own.items() if component.is_trained}
     if job.task == "training":
         if job.ema is not None and job.ema.enabled:
             for name in job.ema.components or trained:
@@ -209,7 +209,7 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
                 card.name_module(average.module, f"{name} (EMA)")
                 session.averages.append(average)
         session.optimizers = make_optimizers(job.optimizer, trained, job.offload)
-    shared = {name: one.same_as for name, one in job.components.items() if one.same_as is not None}
+    shared = {name: component.same_as for name, component in job.components.items() if component.same_as is not None}
     for name, other in shared.items():
         session.built[name] = session.built[other]
     plan = make_plan(job, session.built)

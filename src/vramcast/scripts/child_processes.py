@@ -262,7 +262,7 @@ class Children:
 
     def _last_answers(self) -> list[_Answer]:
         """By process; in the order in which they first used the card."""
-        found: dict[int, _Answer] = {}
+        answers: dict[int, _Answer] = {}
         at = 0
         while header := os.pread(self._answers, 8, at):
             size = int.from_bytes(header, "big")
@@ -272,9 +272,9 @@ class Children:
             if len(data) < size:
                 break  # it is still being written
             answer: _Answer = pickle.loads(data)
-            found[answer.pid] = answer
+            answers[answer.pid] = answer
             at += 8 + size
-        return list(found.values())
+        return list(answers.values())
 
     def account_for(self, failure: BaseException | None) -> bool:
         """After the run: the card's trace becomes that of the process that takes most, with the others beside it.
@@ -411,10 +411,10 @@ def _anonymous_file() -> int:
 def _at_once(answers: Sequence[_Answer]) -> Iterator[_Answer]:
     """Those of the moment at which processes that overlap take most together."""
 
-    def beside(one: _Answer) -> list[_Answer]:
-        return [other for other in answers if other.began <= one.began < (other.ended or float("inf"))]
+    def beside(answer: _Answer) -> list[_Answer]:
+        return [other for other in answers if other.began <= answer.began < (other.ended or float("inf"))]
 
-    moments = [beside(one) for one in answers]
+    moments = [beside(answer) for answer in answers]
     return iter(max(moments, key=lambda together: sum(map(_device_bytes, together))))
 
 

@@ -264,7 +264,7 @@ class ScriptEnding:
 
     def _unregister(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         def unregister(function: Any) -> None:
-            self._at_exit = [one for one in self._at_exit if one.function != function]
+            self._at_exit = [registered for registered in self._at_exit if registered.function != function]
             original(function)
 
         return unregister

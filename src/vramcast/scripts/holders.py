@@ -49,12 +49,12 @@ def holder(blocks: set[int], first_node: int, frame: FrameType | None) -> str:
 
 def _tensors(blocks: set[int]) -> list[torch.Tensor]:
     """Those in Python's hands: the program's own, and what autograd saves."""
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for thing in gc.get_objects():
         # type(), because asking a proxy object for its class may run code of its own.
         if issubclass(type(thing), torch.Tensor) and _is_in(thing, blocks):
-            found.append(thing)
-    return found
+            tensors.append(thing)
+    return tensors
 
 
 def _is_in(tensor: torch.Tensor, blocks: set[int]) -> bool:

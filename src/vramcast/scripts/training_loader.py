@@ -62,8 +62,8 @@ class TrainingLoader:
         elif self._is_after_epoch(self._last):
             self._steps_after += 1
 
-    def _is_after_epoch(self, one: Pass | None) -> bool:
-        return one is not None and 0 < self._passes_at_end < one.number
+    def _is_after_epoch(self, current: Pass | None) -> bool:
+        return current is not None and 0 < self._passes_at_end < current.number
 
     @property
     def epoch_has_ended(self) -> bool:
@@ -118,9 +118,9 @@ class TrainingLoader:
         elif self._is_after_epoch(made_by):
             self._next_epoch = True
 
-    def _end(self, one: Pass) -> None:
-        one.ended = True
-        if one is self.training and not self._passes_at_end:
+    def _end(self, current: Pass) -> None:
+        current.ended = True
+        if current is self.training and not self._passes_at_end:
             self._passes_at_end = self._passes
 
     def _begin(self, loader: Any) -> Pass:

@@ -124,8 +124,8 @@ class Unreached:
         ahead: list[tuple[str, _Part]] = []
         while frame is not None:
             if frame.f_code.co_filename == self._path:
-                found, ends = self._ahead(frame.f_code, frame.f_lineno)
-                ahead += found
+                parts, ends = self._ahead(frame.f_code, frame.f_lineno)
+                ahead += parts
                 if not ends:
                     break
             frame = frame.f_back

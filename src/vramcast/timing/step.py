@@ -248,9 +248,9 @@ def _weights(rows: range, parts: Sequence[Stretch], further_passes: int) -> list
     ends = [i for i, part in enumerate(parts) if part.phase == BACKWARD]
     if not ends:
         return weights
-    which = min(1, len(ends) - 1)
-    first = ends[which - 1] + 1 if which else 0
-    for part in parts[first : ends[which] + 1]:
+    last = min(1, len(ends) - 1)
+    first = ends[last - 1] + 1 if last else 0
+    for part in parts[first : ends[last] + 1]:
         for row in range(part.first, part.end):
             weights[row - rows.start] += further_passes
     return weights

@@ -109,7 +109,7 @@ def load(path: Path) -> StepTrace:
         trace = StepTrace(
             gpu=dict(document["gpu"]),
             versions={str(name): str(version) for name, version in document["versions"].items()},
-            notes=tuple(_note(one) for one in document["notes"]),
+            notes=tuple(_note(note) for note in document["notes"]),
             **fields,
         )
         _check_ranges(trace)

@@ -500,11 +500,11 @@ def virtual_gpu(
 
 
 def _versions() -> dict[str, str]:
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in ("transformers", "diffusers", "peft", "timm", "bitsandbytes", "torchvision", "accelerate"):
         if name in sys.modules:
             try:
-                found[name] = importlib.metadata.version(name)
+                versions[name] = importlib.metadata.version(name)
             except importlib.metadata.PackageNotFoundError:
                 continue
-    return found
+    return versions

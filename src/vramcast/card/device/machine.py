@@ -165,11 +165,11 @@ class Machine:
             return
         plans: Iterable[int] = self.workspaces.convolution(problem)
         if benchmark:
-            found = self.workspaces.benchmark(problem)
-            timed = found.timed_bytes
-            self.ledger.try_out(Trial(found.tried_bytes, timed[0], min(timed), max(timed)))
+            benchmarked = self.workspaces.benchmark(problem)
+            timed = benchmarked.timed_bytes
+            self.ledger.try_out(Trial(benchmarked.tried_bytes, timed[0], min(timed), max(timed)))
             self.empty_cache()
-            plans = found.by_speed_bytes
+            plans = benchmarked.by_speed_bytes
         for workspace_bytes in plans:
             if self._has_memory(workspace_bytes):
                 self._plans[key] = workspace_bytes

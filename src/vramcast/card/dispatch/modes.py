@@ -335,7 +335,7 @@ class DispatchMode(TorchDispatchMode):
         """Where the op runs: GPU as soon as one argument is on the card."""
         if self.target is not None and kwargs.get("device") == _META:
             return self.target
-        found = None
+        device = None
         seen = False
         for arg in args:
             if isinstance(arg, _Tensor):
@@ -344,7 +344,7 @@ class DispatchMode(TorchDispatchMode):
                 if block is not None:
                     if block.device == GPU:
                         return GPU
-                    found = HOST
+                    device = HOST
             elif isinstance(arg, (list, tuple)):
                 for item in arg:
                     if isinstance(item, _Tensor):
@@ -353,7 +353,7 @@ class DispatchMode(TorchDispatchMode):
                         if block is not None:
                             if block.device == GPU:
                                 return GPU
-                            found = HOST
+                            device = HOST
         for arg in kwargs.values():
             if isinstance(arg, _Tensor):
                 seen = True
@@ -361,9 +361,9 @@ class DispatchMode(TorchDispatchMode):
                 if block is not None:
                     if block.device == GPU:
                         return GPU
-                    found = HOST
-        if found is not None:
-            return found
+                    device = HOST
+        if device is not None:
+            return device
         if kwargs.get("device") == _META and (not seen or self.machine.position.backward_depth):
             return GPU  # made inside an op or a backward formula from a tensor of the card, or moved back to it
         return REAL

@@ -119,12 +119,12 @@ class Position:
         step = kind.step
 
         @functools.wraps(step)
-        def counted(one: Any, *args: Any, **kwargs: Any) -> Any:
-            self._enter_optimizer(one, args, kwargs)
+        def counted(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            self._enter_optimizer(optimizer, args, kwargs)
             try:
-                return step(one, *args, **kwargs)
+                return step(optimizer, *args, **kwargs)
             finally:
-                self._leave_optimizer(one, args, kwargs)
+                self._leave_optimizer(optimizer, args, kwargs)
 
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         self._steps[id(optimizer)] = 0

@@ -77,14 +77,16 @@ class Communicators:
     def interval(self) -> tuple[int, int]:
         """At least, at most."""
         used = self.by_name.values()
-        return sum(one.least_bytes for one in used), sum(one.most_bytes for one in used)
+        return sum(communicator.least_bytes for communicator in used), sum(
+            communicator.most_bytes for communicator in used
+        )
 
     def in_words(self) -> str | None:
         """For the report; None where NCCL is not used."""
         least, most = self.interval()
         if not most:
             return None
-        count = sum(one.size > 1 for one in self.by_name.values())
+        count = sum(communicator.size > 1 for communicator in self.by_name.values())
         groups = "1 communicator" if count == 1 else f"{count} communicators"
         return (
             f"its buffers for {groups} take {least / (1 << 30):.1f} to {most / (1 << 30):.1f} GiB more on the card, "

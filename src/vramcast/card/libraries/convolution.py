@@ -168,12 +168,12 @@ def _ranked_plans(problem: ConvolutionProblem, card: Card) -> tuple[_Plan, ...]:
 
 def _device_only(problem: ConvolutionProblem, refused: Iterable[Refusal], card: Card) -> list[_Plan]:
     """The plans among the refused ones that the card itself has."""
-    found = []
+    plans = []
     for refusal in refused:
         size, transform = device_only_workspace(problem, refusal, card), is_transform(problem, refusal.engine)
         if size is not None:
-            found.append(_Plan(size, refusal.engine, not transform, transform))
-    return found
+            plans.append(_Plan(size, refusal.engine, not transform, transform))
+    return plans
 
 
 def _own_workspace(library: CudnnLibrary, choice: Choice, problem: ConvolutionProblem, card: Card) -> int:

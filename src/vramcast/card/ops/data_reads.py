@@ -123,25 +123,25 @@ def index(call: Call) -> Any:
 def expand_masks(call: Call, indices: Any) -> list[Any]:
     """Boolean masks as index tensors, as CUDA's indexing does before it gathers."""
     expanded: list[Any] = []
-    for one in indices:
-        if one is None or not isinstance(one, torch.Tensor):
-            expanded.append(one)
-        elif one.dtype in (torch.bool, torch.uint8):
-            content = mask_contents(call, one, "indexing with a mask")
+    for index in indices:
+        if index is None or not isinstance(index, torch.Tensor):
+            expanded.append(index)
+        elif index.dtype in (torch.bool, torch.uint8):
+            content = mask_contents(call, index, "indexing with a mask")
             if content is None:
-                call.unknown_read("indexing with a mask", f"all {one.numel()} elements chosen")
-                content = torch.ones(one.shape, dtype=torch.bool)
+                call.unknown_read("indexing with a mask", f"all {index.numel()} elements chosen")
+                content = torch.ones(index.shape, dtype=torch.bool)
             call.mode.machine.synchronize()
             positions = content.nonzero()
             block = call.empty(positions.size(), torch.int64, positions.stride())
             values.learn(block, positions)
             expanded.extend(block.unbind(1))
-        elif not one.is_meta:  # CPU indices are moved to the card
-            moved = call.empty(one.size(), one.dtype, one.stride())
-            values.learn(moved, one.clone())
+        elif not index.is_meta:  # CPU indices are moved to the card
+            moved = call.empty(index.size(), index.dtype, index.stride())
+            values.learn(moved, index.clone())
             expanded.append(moved)
         else:
-            expanded.append(one)
+            expanded.append(index)
     return expanded
 
 

@@ -661,8 +661,8 @@ class Guesses:
 
     def contents(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A CPU tensor as plausible as can be; None where nothing is known of how it was made."""
-        found = self.arguments((tensor,), {})
-        return None if found is None else found[0][0]
+        guessed = self.arguments((tensor,), {})
+        return None if guessed is None else guessed[0][0]
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | None:
         """An op's arguments as CPU tensors; None where one cannot be worked out."""
