@@ -94,17 +94,17 @@ def main(arguments: list[str] | None = None) -> int:
     write = not options.only
     beside_code = options.code or write
     code = {c.measured.name: c for c in compare_each(chosen, jobs=options.jobs)} if beside_code else {}
-    found = []
+    comparisons = []
     for comparison in compare_jobs(chosen, options.jobs):
-        found.append(comparison)
+        comparisons.append(comparison)
         print(line(comparison, code.get(comparison.measured.name)), flush=True)
-    print("\n".join(["", *job_page.terminal_summary(found), f"{time.monotonic() - started:.0f} s"]))
+    print("\n".join(["", *job_page.terminal_summary(comparisons), f"{time.monotonic() - started:.0f} s"]))
     if write:
-        section = job_page.section(found, code, reasons())
+        section = job_page.section(comparisons, code, reasons())
         page = rewritten(PAGE.read_text(encoding="utf-8"), section, job_page.BEGIN, job_page.END)
         PAGE.write_text(page, encoding="utf-8")
         print(f"wrote {PAGE.name}")
-    return 1 if any(comparison.error for comparison in found) else 0
+    return 1 if any(comparison.error for comparison in comparisons) else 0
 
 
 if __name__ == "__main__":

@@ -64,12 +64,12 @@ def compared(record: dict[str, Any], known: dict[str, dict[str, Any]]) -> Row:
         step = load_factory(record["factory"])(**record["args"])
         for _ in range(STEPS):
             step()
-    found = gpu.prediction()
-    host = found.host.to_dict() if found.host is not None else {"peak_bytes": 0, "pinned_bytes": 0}
+    prediction = gpu.prediction()
+    host = prediction.host.to_dict() if prediction.host is not None else {"peak_bytes": 0, "pinned_bytes": 0}
     return Row(
         name=record["name"],
-        allocated_error=relative_error(found.peak_allocated_bytes, record["peak_allocated_bytes"]),
-        reserved_error=relative_error(found.peak_reserved_bytes, record["peak_reserved_bytes"]),
+        allocated_error=relative_error(prediction.peak_allocated_bytes, record["peak_allocated_bytes"]),
+        reserved_error=relative_error(prediction.peak_reserved_bytes, record["peak_reserved_bytes"]),
         reserved_bytes=record["peak_reserved_bytes"],
         pinned_bytes=record["host"]["pinned"].get("allocated_bytes.peak", 0),
         predicted_pinned_bytes=host["pinned_bytes"],

@@ -23,9 +23,9 @@ refused."""
 _TRIED = 6
 
 
-def advised(sizes: Sizes, found: Largest, gpu: GpuSpec, limit_bytes: int | None = None) -> int:
+def advised(sizes: Sizes, largest: Largest, gpu: GpuSpec, limit_bytes: int | None = None) -> int:
     """The number to advise: the largest that leaves a little free, where that costs next to nothing."""
-    number = found.number
+    number = largest.number
     if not number:
         return 0
     trace = sizes.trace(number, gpu)
@@ -47,12 +47,12 @@ def _steadiest(sizes: Sizes, number: int, gpu: GpuSpec, limit_bytes: int) -> int
         return number
     stride = -(-(number - least) // _TRIED)
     best, most = number, -1
-    for one in range(number, least - 1, -stride):
-        if not sizes.needs(one, gpu, limit_bytes)[0]:
+    for candidate in range(number, least - 1, -stride):
+        if not sizes.needs(candidate, gpu, limit_bytes)[0]:
             continue
-        runs = sum(sizes.needs(one, gpu, _without(limit_bytes, less))[0] for less in _LESS)
+        runs = sum(sizes.needs(candidate, gpu, _without(limit_bytes, less))[0] for less in _LESS)
         if runs > most:
-            best, most = one, runs
+            best, most = candidate, runs
         if most == len(_LESS):
             break
     return best

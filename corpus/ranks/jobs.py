@@ -292,12 +292,12 @@ def fsdp2(
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.02)
     optimizer = adamw(model)
-    one = language_step(model, batch)
+    forward_backward = language_step(model, batch)
 
     def step() -> None:
         for i in range(accumulate):
             model.set_requires_gradient_sync(i == accumulate - 1)
-            one()
+            forward_backward()
 
     return train(step, optimizer, model if clip else None)
 
