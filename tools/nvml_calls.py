@@ -127,8 +127,8 @@ class Replayer:
         elif isinstance(held, ctypes.Array) and held._type_ is ctypes.c_char:
             held.value = value.encode()
         elif isinstance(held, ctypes.Array):
-            for slot, one in zip(held, value, strict=False):
-                _fill_struct(slot, one)
+            for slot, content in zip(held, value, strict=False):
+                _fill_struct(slot, content)
         else:
             held.value = value
 
@@ -161,7 +161,7 @@ def _plain(held: Any) -> Any:
     if isinstance(held, ctypes.Array) and held._type_ is ctypes.c_char:
         return held.value.decode(errors="replace")
     if isinstance(held, ctypes.Array):
-        return [_plain(one) for one in held]
+        return [_plain(item) for item in held]
     return held.value if hasattr(held, "value") else held
 
 

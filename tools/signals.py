@@ -165,13 +165,13 @@ def contents(place: Path) -> dict[str, str]:
 def leftovers(marker: str) -> dict[int, str]:
     """Processes that carry the marker and do not end by themselves within the grace."""
     until = time.monotonic() + GRACE_SECONDS
-    while (found := marked(marker)) and time.monotonic() < until:
+    while (alive := marked(marker)) and time.monotonic() < until:
         time.sleep(0.05)
-    return found
+    return alive
 
 
 def marked(marker: str) -> dict[int, str]:
-    found = {}
+    alive = {}
     for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
         try:
             if marker.encode() not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
@@ -181,8 +181,8 @@ def marked(marker: str) -> dict[int, str]:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        found[pid] = words.strip()
-    return found
+        alive[pid] = words.strip()
+    return alive
 
 
 def make_trace() -> bytes:

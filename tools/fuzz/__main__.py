@@ -24,12 +24,12 @@ def main() -> int:
     args = parser.parse_args()
     if args.only is not None:
         return _only(args.seed, args.only)
-    found = run(args.seed, args.first, args.count, args.workers, args.failures)
+    failures = run(args.seed, args.first, args.count, args.workers, args.failures)
     for text, number in Counter(
-        f"{one.target}: {one.what.strip().splitlines()[-1][:150]}" for one in found
+        f"{failure.target}: {failure.what.strip().splitlines()[-1][:150]}" for failure in failures
     ).most_common():
         print(f"{number:6,} × {text}")
-    return 1 if found else 0
+    return 1 if failures else 0
 
 
 def _only(seed: int, number: int) -> int:

@@ -50,7 +50,7 @@ def make_case(seed: int, number: int) -> Seed:
     known = seeds()[target]
     chosen = rng.choice(known)
     sampled = rng.sample(known, min(len(known), _SHARED_SEEDS))
-    others = [one.files[one.main] for one in sampled if one.files] or [b""]
+    others = [sample.files[sample.main] for sample in sampled if sample.files] or [b""]
     words = tuple(mutated_words(list(chosen.words), rng)) if chosen.words and rng.random() < 0.9 else chosen.words
     files = dict(chosen.files)
     if files and (not words or rng.random() < 0.2):
@@ -95,11 +95,11 @@ def run(
     """All cases from `first` on; each worker takes every so-manieth."""
     seeds()
     importlib.import_module("tests.jobs.lit")  # and torch with it, once for all workers
-    found: list[Failure] = []
+    failed: list[Failure] = []
     by_target: Counter[str] = Counter()
 
     def keep(failure: Failure) -> None:
-        found.append(failure)
+        failed.append(failure)
         if failures is not None:
             _write(failure, seed, failures)
 
@@ -118,12 +118,14 @@ def run(
                 team.remove(worker)
         if not quiet and time.monotonic() - said > 20:
             said = time.monotonic()
-            print(f"{by_target.total():,} of {count:,} inputs, {len(found)} failures, {said - start:.0f} s", flush=True)
+            print(
+                f"{by_target.total():,} of {count:,} inputs, {len(failed)} failures, {said - start:.0f} s", flush=True
+            )
         time.sleep(0.02)
     if not quiet:
         names = ", ".join(f"{name} {number:,}" for name, number in sorted(by_target.items()))
-        print(f"{by_target.total():,} inputs ({names}): {len(found)} failures in {time.monotonic() - start:.0f} s")
-    return found
+        print(f"{by_target.total():,} inputs ({names}): {len(failed)} failures in {time.monotonic() - start:.0f} s")
+    return failed
 
 
 class _Worker:

@@ -77,10 +77,10 @@ def calibration(folder: Path, seed: Seed) -> None:
     from vramcast.timing.costs import Calibration, CostModel
     from vramcast.timing.costs.part import Part
 
-    found = Calibration.load(folder / seed.main)
-    if found.gpu == "h200":
-        CostModel.for_gpu(find_gpu("h200"), found)
-    for model in found.kinds.values():
+    loaded = Calibration.load(folder / seed.main)
+    if loaded.gpu == "h200":
+        CostModel.for_gpu(find_gpu("h200"), loaded)
+    for model in loaded.kinds.values():
         for base in (1e-9, 1e-3, 10.0):
             if not 0 <= model.seconds(Part(kind="gemm", base=base)) < float("inf"):
                 raise Defect("a calibration that gives a time which is none")

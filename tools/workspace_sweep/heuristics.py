@@ -50,7 +50,7 @@ class DeviceHeuristics(CudnnLibrary):
 
     def answers(self, problem: ConvolutionProblem, limit: int) -> list[str]:
         """engine:workspace of the first plans, in order."""
-        found: list[str] = []
+        plans: list[str] = []
         with self._descriptors() as make:
             graph = self._graph(problem, make)
             for mode in (0, 2):
@@ -61,10 +61,10 @@ class DeviceHeuristics(CudnnLibrary):
                     self._get(config, 300, 15, 1, ctypes.byref(engine))
                     self._get(engine, _ENGINE_INDEX, 3, 1, ctypes.byref(index))
                     self._get(config, _CONFIG_WORKSPACE, 3, 1, ctypes.byref(size))
-                    found.append(f"{'F' if mode else ''}{index.value}:{size.value}")
-                    if len(found) == limit:
-                        return found
-        return found
+                    plans.append(f"{'F' if mode else ''}{index.value}:{size.value}")
+                    if len(plans) == limit:
+                        return plans
+        return plans
 
 
 def draw(seed: int, index: int) -> convolutions.Conv:
