@@ -1,4 +1,4 @@
-"""`advise(job)`: what to change so that it fits, each suggestion traced. torch is imported when it is called."""
+"""`advise(job)`: suggest changes that make it fit, each of them traced. torch is imported when it is called."""
 
 from __future__ import annotations
 
@@ -150,7 +150,8 @@ def advise(
 
 
 def _smallest_batch(job: Job, options: Mapping[str, list[Option]]) -> list[Combination]:
-    """What a second process can trace beside the job as it is: what does not grow with the batch is then known."""
+    """The smallest batch, for a second process to trace beside the job as it is: it shows what does not grow with the
+    batch."""
     batches = sorted(
         (Combination((option,)) for option in options.get("batch", ())), key=lambda combination: combination.batch(job)
     )
@@ -170,8 +171,8 @@ class _Sizes:
         self.problems: list[str] = []
 
     def start_what_is_traced(self) -> None:
-        """Of the job as it is, where the batch that is thought to be the answer is traced already: what the search
-        will trace adds nothing to it."""
+        """Look for the largest batch of the job as it is, once a batch near the likely answer is traced: the search
+        adds nothing to that."""
         asked = Combination(())
         job = self._job(asked)
         traced = [number for number, _ in self._batches(asked, job.accumulation)]
@@ -179,7 +180,8 @@ class _Sizes:
             self.start(asked)
 
     def start(self, combination: Combination) -> None:
-        """Of the job as it is the batch, and all else where it fits; of another configuration if asked for. Once."""
+        """Look for the largest sizes of a configuration, once: of the job as it is the batch, and the others where it
+        fits; of another configuration only if asked to."""
         if combination in self._started:
             return
         self._started.add(combination)
@@ -197,11 +199,11 @@ class _Sizes:
             self._waiting.append((job, answer))
 
     def _job(self, combination: Combination) -> Job:
-        """With as many passes as a batch that fits would take."""
+        """The job with as many passes as a batch that fits would take."""
         search = self._search
         job = with_overrides(search.job, combination.changes)
         if not combination.options and not search.prediction(combination).fits and self._accumulates(job):
-            # A smaller batch accumulates gradients, which then lie there during the forward pass.
+            # A smaller batch accumulates gradients, which then stay during the forward pass.
             together = job.effective_sizes["batch"] * job.accumulation
             batch = search.largest_batch(combination, with_overrides(job, {"accumulation": MOST_ACCUMULATED})) or 1
             job = with_overrides(job, {"accumulation": min(MOST_ACCUMULATED, max(2, round(together / batch)))})
@@ -212,7 +214,7 @@ class _Sizes:
         return job.task == "training" and bool(job.components) and together >= MOST_ACCUMULATED
 
     def _batches(self, combination: Combination, accumulation: int) -> list[tuple[int, Traced]]:
-        """What was traced of this configuration at any batch, with as many passes."""
+        """What was traced of this configuration at any batch, with the same number of passes."""
         search = self._search
         accumulates = min(MOST_ACCUMULATED, accumulation)
         return [
@@ -236,7 +238,8 @@ class _Sizes:
 
 
 def _accumulated(size: LargestSize, job: Job, looked_for: int) -> LargestSize:
-    """With the accumulation that comes closest to the batch of a step, of those that take the same memory."""
+    """The batch with the accumulation that comes closest to the batch of a step, among those that take the same
+    memory."""
     batch = size.sizes["batch"]
     together = job.effective_sizes["batch"] * job.accumulation
     accumulation = min(MOST_STEPS, max(1, round(together / batch)))
@@ -247,7 +250,7 @@ def _accumulated(size: LargestSize, job: Job, looked_for: int) -> LargestSize:
 
 
 def _too_large(search: Search, combination: Combination) -> str:
-    """What takes the room of what needs the least."""
+    """What takes up the memory in the configuration that needs the least."""
     parts = largest_parts(search.prediction(combination).account.parts)[:2]
     return " and ".join(f"{part.name} {format_gib(part.size_bytes)}" for part in parts)
 

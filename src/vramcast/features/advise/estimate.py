@@ -20,7 +20,7 @@ from vramcast.trace.schema import ALLOC, FREE, KINDS
 
 _GROWS = tuple(KINDS.index(kind) for kind in ("saved activations", "temporaries", "inputs", "outputs/other"))
 _OTHERWISE = log(2)
-"""A run that accumulates gradients where the other does not is as far from it as one of half the batch."""
+"""A run that accumulates gradients and one that does not are as far apart as a batch and half of it."""
 Corners = list[tuple[int, int]]
 """See corners_of."""
 _STATE, _GRADIENTS = KINDS.index("optimizer state"), KINDS.index("gradients")
@@ -39,10 +39,10 @@ class _Run:
     gradients_bytes: int
     """Free during the forward pass where nothing is accumulated."""
     corners: dict[tuple[int, float] | None, Corners] = field(default_factory=dict)
-    """By what is thinned out."""
+    """Corners by what is thinned out."""
 
     def allocated(self, scale: float, thinned: tuple[int, float] | None = None) -> int:
-        """The highest level with activations `scale` times as large, those of a certain width thinned out."""
+        """The highest level with activations `scale` times as large, and tensors of a certain width thinned out."""
         if thinned not in self.corners:
             self.corners[thinned] = corners_of(self.trace, thinned)
         return max(fixed + round(growing * scale) for growing, fixed in self.corners[thinned])
@@ -56,17 +56,17 @@ class Estimates:
         self.refused: dict[frozenset[str], str] = {}
         """Texts of options that the model cannot do together → why."""
         self._known: dict[tuple[Any, ...], int | None] = {}
-        """By all that an estimate depends on, until something is learnt."""
+        """Estimates by all that they depend on, until something new is learnt."""
 
     def knows(self, combination: Combination) -> bool:
-        """There is a trace of a run like it, or it is known that there cannot be one."""
+        """Whether a run like it was traced, or is known to be impossible."""
         return combination.traced_knobs in self._runs or self.is_refused(combination)
 
     def is_refused(self, combination: Combination) -> bool:
         return bool(self.refused) and any(refused <= combination.texts for refused in self.refused)
 
     def refuse(self, combination: Combination, why: str) -> None:
-        """The fault is with sizes that the model does not take, or else with what makes another run; with both of two
+        """Blame the sizes if the model may not take them, or else the options that change the run; both of two options
         where each works alone."""
         sizes = [
             option.text for option in combination.options if option.activations_ratio != 1 or option.thinned is not None
@@ -77,7 +77,7 @@ class Estimates:
         self.refused[frozenset(sizes or [*kinds, *optimizers] or [combination.text])] = why
 
     def learn(self, combination: Combination, prediction: Prediction, corners: Corners | None = None) -> None:
-        """A real trace is there; `corners` are those of it, where they were worked out already."""
+        """Take in a real trace; `corners` are its corners where they were worked out already."""
         self._known.clear()
         if prediction.trace is None:
             return
@@ -124,7 +124,7 @@ class Estimates:
         return self._known[key]
 
     def _like(self, runs: list[_Run], combination: Combination, batch: float, accumulates: bool) -> int:
-        """From the run that is nearest to it."""
+        """Estimate from the nearest run."""
         run = min(
             runs,
             key=lambda run: (
@@ -148,7 +148,7 @@ class Estimates:
         return after + lost + run.prediction.context_bytes
 
     def _learn_expandable(self, combination: Combination, prediction: Prediction) -> None:
-        """How much of what is lost to fragmentation is lost with expandable segments too."""
+        """Learn how much of what fragmentation wastes is still wasted with expandable segments."""
         for run in self._runs.get(combination.traced_knobs, ()):
             if run.combination == combination.run:
                 before = run.allocated(1.0)
@@ -157,12 +157,12 @@ class Estimates:
                 self._expandable_shares[combination.traced_knobs] = share
 
     def _expandable_share(self, combination: Combination) -> float:
-        """As of runs like it, or else as of the last that was seen."""
+        """The share of runs like it, or else the last one seen."""
         latest = next(reversed(self._expandable_shares.values()), 0.0)
         return self._expandable_shares.get(combination.traced_knobs, latest)
 
     def _by_each(self, combination: Combination) -> int | None:
-        """Before there is a trace of several options together: as if each took its share of the rest."""
+        """Estimate several options that were not traced together: as if each took its share of the rest."""
         plain = Combination(combination.untraced)
         base = self.device_bytes(plain, Combination(()))
         if base is None:
@@ -176,7 +176,7 @@ class Estimates:
         return round(size)
 
     def _state_bytes(self, run: _Run) -> int:
-        """Of the optimizer that the job says."""
+        """State of the optimizer that the job names."""
         if run.combination.state_ratio > 0:
             return round(run.state_bytes / run.combination.state_ratio)
         others = (other for runs in self._runs.values() for other in runs if other.combination.state_ratio == 1)
@@ -184,7 +184,8 @@ class Estimates:
 
 
 def _thinned(run: Combination, combination: Combination) -> tuple[int, float] | None:
-    """What is left of the blocks that one of the two makes smaller: of those that `run` has, in `combination`."""
+    """(width, share) that turns the tensors of `run` into those of `combination`, where one of the two makes them
+    smaller."""
     if combination.thinned is not None:
         return combination.thinned
     assert run.thinned is not None

@@ -1,4 +1,4 @@
-"""Of many combinations those that none beats in both memory and time, and a few of these that stand for all."""
+"""The combinations that no other beats in both memory and time, and a few that stand for all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import log
 from vramcast.features.advise.combination import Combination
 
 FASTER = 0.99
-"""What takes at most this share of the time of another is faster."""
+"""One option counts as faster than another if it takes at most this share of its time."""
 _NEAR = 0.08
 """Points of the front whose memory differs by less than this share are one."""
 
@@ -16,7 +16,8 @@ _NEAR = 0.08
 def pareto(
     combinations: Iterable[Combination], size: Callable[[Combination], int], time: Callable[[Combination], float]
 ) -> list[Combination]:
-    """Those that no other beats in both size and time, least memory first; as fast is as good as a hair faster."""
+    """Combinations that no other beats in both size and time, least memory first; a tiny gain in time does not
+    count."""
     kept: list[Combination] = []
     for combination in sorted(
         combinations,
@@ -28,7 +29,7 @@ def pareto(
 
 
 def spread(front: Sequence[Combination], size: Callable[[Combination], int], most: int) -> list[Combination]:
-    """At most so many of a front: both ends, then each time the one that lies farthest from all that are taken."""
+    """At most `most` points of a front: both ends, then each time the point farthest from all chosen so far."""
     if not front:
         return []
     taken = list(dict.fromkeys((front[0], front[-1])))

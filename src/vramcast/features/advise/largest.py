@@ -30,7 +30,7 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class LargestResult:
-    """What came out, and how many runs it took."""
+    """The largest size of an axis, and how many runs it took to find."""
 
     sizes: LargestSize | None
     traces: int
@@ -38,7 +38,7 @@ class LargestResult:
 
 
 def growing_axes(job: Job, keep: Iterable[str], *, all_of_them: bool) -> list[str]:
-    """The sizes of a job that may grow."""
+    """The axes along which the job may grow."""
     if job.script is not None or (job.step is not None and "batch" not in job.sizes):
         return []
     there = axes(job) if job.components else {"batch": None}
@@ -55,7 +55,7 @@ def start(
     near: int | None = None,
     of: str = "",
 ) -> Callable[[], LargestResult]:
-    """Looks for it beside other work; the answer is there when it is asked for."""
+    """Start looking for the largest size beside other work; the returned function waits for the answer."""
     traces = tuple((number, traced.prediction.trace) for number, traced in known if traced.prediction.trace is not None)
     task = _Task(job, gpu, steps, axis, traces, near)
     wait = runs.start(_look, task, f"looking for the largest {axis}")

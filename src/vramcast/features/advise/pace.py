@@ -1,4 +1,4 @@
-"""How long a sample takes: predicted of what was traced; of the rest by rule of thumb, from a traced relative."""
+"""How long a sample takes: predicted for what was traced, and estimated for the rest from the nearest trace."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class _Run:
     """A traced run."""
 
     sample_seconds: float
-    """Predicted, times what is only known by rule of thumb."""
+    """Predicted, times the rules of thumb for what a trace does not show."""
     batch: int
     device_seconds: float
     host_seconds: float
-    """Of a pass: the card's part grows with the batch, what it takes to issue the ops does not."""
+    """Time to issue the ops of a pass, which does not grow with the batch as the card's part does."""
 
     def beside(self, batch: int) -> float:
-        """The time of a sample in a batch of another size, beside that of one here."""
+        """The time of a sample in a batch of another size, relative to one here."""
         here, there = (
             max(self.device_seconds * size / self.batch, self.host_seconds) / size for size in (self.batch, batch)
         )
@@ -42,7 +42,7 @@ class Pace:
         self._seen = 0
 
     def time(self, combination: Combination) -> float:
-        """Of a sample, beside one of the job as it is. A smaller sample counts for its share of a whole one."""
+        """Time of a sample relative to the job as it is. A smaller sample counts for its share of a whole one."""
         self._learn()
         if combination not in self._known:
             if combination.run not in self._known:
@@ -51,7 +51,7 @@ class Pace:
         return self._known[combination]
 
     def seconds_per_sample(self, combination: Combination) -> float | None:
-        """Of all cards together; None where nothing is known of the job as it is."""
+        """Seconds for a sample on all cards together; None where the time of the job as it is is not known."""
         self._learn()
         asked = self._runs.get(_ASKED)
         return None if asked is None else asked.sample_seconds * self.time(combination) * combination.sample_share

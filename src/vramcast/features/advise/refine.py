@@ -1,4 +1,4 @@
-"""A suggestion that checkpoints every block, with only as many as the memory asks for."""
+"""Improve a suggestion that checkpoints every block: checkpoint only as many as the memory requires."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vramcast.memory.cards import MARGIN, with_margin
 
 
 def refine(search: Search, chosen: list[Combination]) -> list[Combination]:
-    """The first that checkpoints every block checkpoints only as many as the memory asks for."""
+    """Let the first suggestion that checkpoints every block checkpoint only as many as the memory requires."""
     for place, combination in enumerate(chosen):
         plain = combination.without("checkpointing")
         batch = combination.batch(search.job)
@@ -31,7 +31,7 @@ def refine(search: Search, chosen: list[Combination]) -> list[Combination]:
 
 
 def _alike(combination: Combination, other: Combination) -> bool:
-    """They keep the same activations for a sample."""
+    """Whether they keep the same activations for a sample."""
     return (
         combination.traced_knobs == other.traced_knobs
         and combination.activations_ratio == other.activations_ratio

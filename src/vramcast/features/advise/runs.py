@@ -42,7 +42,7 @@ class Traced:
     parameters: tuple[ModuleParameters, ...]
     output_shapes: Mapping[str, tuple[int, ...]]
     time: StepTime | None
-    """Of a step; None where its ops are not known."""
+    """Time of a step; None where its ops are not known."""
     under: Mapping[str, Prediction] = field(default_factory=dict)
     """Setting of the allocator → the same run under it, without its trace."""
     corners: Corners | None = None
@@ -51,14 +51,14 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A job to be traced, and what is said while that goes on."""
+    """A job to be traced, and the text that is shown while that goes on."""
 
     job: Job
     text: str
     under: tuple[str, ...] = ()
     """Settings of the allocator that the run is also replayed under."""
     optional: str = ""
-    """One more, where it could make room that is missing."""
+    """One more setting, replayed only where it could make the job fit."""
     time_copies: bool = True
     """Whether copies between card and computer count in the time."""
 
@@ -73,7 +73,7 @@ class Runs:
     with a GPU."""
 
     def __init__(self, gpu: GpuSpec, *, steps: int, workers: int, progress: Progress, like: Job | None = None) -> None:
-        """What the job `like` imports is imported before the forks, so that not each of them has to."""
+        """Import what the job `like` needs before forking, so that not every fork has to."""
         self.n_traced = 0
         self._like = like
         self.workers = workers if sys.platform == "linux" else 1
@@ -91,7 +91,7 @@ class Runs:
 
             if self._like is not None:
                 preload(self._like)
-            gc.freeze()  # what was imported is not garbage: the forks need not look through it
+            gc.freeze()  # what was imported is not garbage, so the forks need not scan it
             context = multiprocessing.get_context("fork")
             self._pool = ProcessPoolExecutor(self.workers, context, initializer=is_worker, initargs=(os.getpid(),))
         return self
@@ -106,7 +106,7 @@ class Runs:
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
     def trace(self, wishes: Sequence[Wish]) -> list[Traced | VramcastError]:
-        """In the order of the wishes; an error that is an answer stands in the place of its trace."""
+        """Traces in the order of the wishes; an error takes the place of the trace it prevented."""
         self.n_traced += len(wishes)
         tasks = [(wish, self._gpu, self._steps) for wish in wishes]
         if self._pool is None:
@@ -120,8 +120,8 @@ class Runs:
         return self._at_once(self._pool, tasks)
 
     def _at_once(self, pool: ProcessPoolExecutor, tasks: Sequence[_Task]) -> list[Traced | VramcastError]:
-        """A run that is replayed under other settings too comes back in between: a process that has nothing to do any
-        more can take one of the replays."""
+        """A run that is also replayed under other settings comes back first, so that an idle process can take one of
+        the replays."""
         waiting: list[Callable[[], Traced | VramcastError]] = []
         runs: dict[Future[TracedJob | VramcastError], int] = {}
         for place, task in enumerate(tasks):
@@ -143,14 +143,14 @@ class Runs:
         return [wait() for wait in waiting]
 
     def begin(self, wish: Wish) -> Callable[[], Traced | VramcastError]:
-        """A trace that goes on beside others; what is given back waits for it."""
+        """Start a trace beside others; the returned function waits for it."""
         self.n_traced += 1
         if self._pool is not None:
             self._progress(f"tracing {wish.text}")
         return self.start(partial(_answer, _trace), (wish, self._gpu, self._steps), f"tracing {wish.text}")
 
     def start(self, work: Callable[[T], R], task: T, text: str) -> Callable[[], R]:
-        """Work that goes on beside the traces; what is given back waits for it. Without workers it is done then."""
+        """Start work beside the traces; the returned function waits for it. Without workers it is done then."""
         if self._pool is None:
 
             def now() -> R:
@@ -162,7 +162,7 @@ class Runs:
 
 
 def _kill_workers(pool: ProcessPoolExecutor) -> None:
-    """Nobody waits any more for what they are at."""
+    """Kill workers whose results nobody waits for any more."""
     workers = list((pool._processes or {}).values())
     for worker in workers:
         with contextlib.suppress(ValueError, OSError):  # it has ended
@@ -181,7 +181,7 @@ def _together(
 
 
 def _answer(work: Callable[..., R], *arguments: Any) -> R | VramcastError:
-    """What comes out, or why nothing does, as it can be sent from process to process."""
+    """The result or the error, in a form that can be sent between processes."""
     try:
         return work(*arguments)
     except VramcastError as error:
@@ -222,6 +222,6 @@ def _predict_under(trace: StepTrace, settings: Sequence[str]) -> dict[str, Predi
 
 
 def _would_fit_unfragmented(prediction: Prediction) -> bool:
-    """With the margin it does not fit, and would if nothing were lost to fragmentation."""
+    """Whether only fragmentation keeps it, margin included, from fitting."""
     least = with_margin(prediction.peak_allocated_bytes + prediction.context_bytes)
     return least <= prediction.limit_bytes < with_margin(prediction.device_bytes)

@@ -28,16 +28,16 @@ OBJECTIVES = ("throughput", "memory", "closest")
 
 _LEVELS = (USUAL, CHANGES_TRAINING, LAST_RESORT)
 _SLOW = 1.5
-"""What takes longer than this is left until nothing else does."""
+"""Combinations that take longer than this are left until nothing else works."""
 _SHOWN = 3
 _FRONT = 6
 """Points of the front that are looked for."""
 _FRONT_TRACES, _MANY_EVENTS = 4, 15_000
-"""Runs that are traced for it; half of them where a trace is longer than that."""
+"""Runs that are traced for the front; half as many where a trace takes long."""
 _BEFORE_TIME = 3
-"""What counts before the time for the throughput: risk, changes to the training, the margin."""
+"""How many entries of a rank come before the time: risk, changes to the training, the margin."""
 _TRIES = 8
-"""Traces that may disappoint before the search gives up on a level of risk."""
+"""How many traces may disappoint before the search gives up on a level of risk."""
 
 
 @dataclass
@@ -50,9 +50,9 @@ class Search:
     """The job as it is."""
     combinations: int = 0
     _reach: tuple[int, bool] = (USUAL, False)
-    """The risk that is taken, and whether what takes much longer is looked at."""
+    """The risk that is accepted, and whether slow combinations are considered."""
     _beside: list[tuple[Combination, Callable[[], Traced | VramcastError]]] = field(default_factory=list)
-    """Runs that are being traced beside what is looked for."""
+    """Runs that are being traced beside the search."""
     _traced_beside: int = 0
     """Runs of the front that were traced while a process had nothing else to do."""
     _within: dict[tuple[int, bool], list[Combination]] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Search:
         self.estimates.learn(combination, traced.prediction, traced.corners)
 
     def best(self, meanwhile: Callable[[], None] = lambda: None) -> list[Combination]:
-        """The best few. What risks more, or takes much longer, is looked at only where less does not do, but for the
+        """The best few. Riskier or much slower combinations are considered only where nothing else fits, or for the
         least memory. `meanwhile` is called once runs were traced that estimates are made from."""
         for risk in _LEVELS[1:] if self.objective == "memory" else _LEVELS:
             for slow in (True,) if self.objective == "memory" else (False, True):
@@ -94,7 +94,7 @@ class Search:
         return []
 
     def largest_batch(self, combination: Combination, job: Job) -> int | None:
-        """As estimated, of `job`: `combination` with an accumulation of its own."""
+        """The largest batch that `job` (`combination` with an accumulation of its own) is estimated to take."""
         passes = Option(knob="batch", text="", changes={"accumulation": job.accumulation}, cost="")
         accumulates = Combination((*combination.options, passes))
 
@@ -116,7 +116,7 @@ class Search:
             left -= len(wanted)
 
     def begin_front(self) -> None:
-        """Where a trace takes long, those of the front go on beside what is looked for meanwhile."""
+        """Where a trace takes long, trace the front beside the rest of the search."""
         if self.runs.workers > 1 and self._is_long and not self._traced_beside:
             wanted = {self._run_of(combination): combination for combination in reversed(self._wanted_in_front())}
             new = [combination for run, combination in reversed(wanted.items()) if run not in self.traced]
@@ -129,7 +129,7 @@ class Search:
         self._beside.extend(begun)
 
     def collect(self) -> None:
-        """What was begun is there."""
+        """Wait for the runs that were begun, and learn from them."""
         for combination, wait in self._beside:
             self._learn([self._run_of(combination)], [wait()])
             self._replay([combination])
@@ -142,12 +142,12 @@ class Search:
 
     @property
     def _is_long(self) -> bool:
-        """A trace takes long."""
+        """Whether a trace takes long."""
         trace = self.asked.prediction.trace
         return trace is not None and trace.n_events > _MANY_EVENTS
 
     def _wanted_in_front(self) -> list[Combination]:
-        """Not yet traced, and thought to lie in the front; first what is farthest from all that was."""
+        """Combinations that were not traced and probably belong to the front; farthest from all traced ones first."""
         fitting = [combination for combination in self._estimated() if self._may_fit(combination)]
         front = spread(pareto(fitting, self._size, self.time), self._size, _FRONT)
         there = [self._size(combination) for combination in self.traced if self.prediction(combination).fits]
@@ -158,13 +158,14 @@ class Search:
         return sorted((combination for combination in front if combination not in self.traced), key=gap, reverse=True)
 
     def front(self) -> list[Combination]:
-        """Of what was traced and fits: what nothing else beats in both memory and speed."""
+        """The combinations that were traced and fit, and that no other beats in both memory and speed."""
         fitting = [combination for combination in self.traced if self.prediction(combination).fits]
         size = self._size
         return spread(pareto(fitting, size, self.time), size, _FRONT)
 
     def smallest(self) -> Combination:
-        """What needs the least, traced: the least by estimate, until its real figures are the least."""
+        """The combination that needs the least, traced: the smallest estimate is traced until its real figures are the
+        smallest."""
         self._reach = (_LEVELS[-1], True)
         estimated = self._estimated()
         for _ in range(_TRIES):
@@ -180,7 +181,7 @@ class Search:
         return min(self.traced, key=lambda combination: (self._size(combination), len(combination.options)))
 
     def _estimated(self) -> list[Combination]:
-        """Those within reach of which something is known, after what is needed for that was traced."""
+        """The combinations within reach about which something is known, after tracing what that takes."""
         risk, slow = self._reach
         options = {
             knob: [option for option in of_knob if slow or option.time <= _SLOW]
@@ -196,7 +197,7 @@ class Search:
             for option in of_knob
             if option.traced and option.risk <= risk
         ]
-        # One that the model refuses is tried again in another way, until something is known.
+        # A combination that the model refuses is tried again in another way, until something is known.
         while unknown := [combination for combination in alone if not self.estimates.knows(combination)]:
             likely = [self._likely(combination) for combination in unknown]
             self._trace(likely)
@@ -205,8 +206,8 @@ class Search:
         return [combination for combination in every if not self.estimates.is_refused(combination)]
 
     def _likely(self, combination: Combination) -> Combination:
-        """With the largest batch that is thought to fit, so that the trace may be an answer at once; where none does,
-        with another optimizer too."""
+        """The combination with the largest batch that should fit, so that the trace may be an answer at once; where
+        none fits, with another optimizer too."""
         batches = sorted(self.options.get("batch", []), key=lambda option: option.time)
         ways = [combination, *(combination.with_option(option) for option in batches)]
         optimizers = [option for option in self.options.get("optimizer", ()) if option.risk <= USUAL]
@@ -254,7 +255,7 @@ class Search:
         return chosen
 
     def _has_equal(self, combination: Combination) -> bool:
-        """What was traced is as good and about as fast: a trace that takes long would not be worth its time."""
+        """Whether a traced combination is as good and about as fast, so that a long trace would not pay."""
         place = self._rank(combination)[:_BEFORE_TIME]
         return (
             self._is_long
@@ -274,7 +275,7 @@ class Search:
         combination: Combination,
         n: int,
     ) -> list[Combination]:
-        """What a process that has nothing to do can trace beside `combination`."""
+        """What an idle process can trace beside `combination`."""
         if self._run_of(combination) in self.traced or self.runs.workers == 1:
             return []
         wanted = self._next(estimated, queue, combination, n)
@@ -292,7 +293,7 @@ class Search:
         combination: Combination,
         n: int,
     ) -> list[Combination]:
-        """What will be wanted after `combination` if it fits, for workers that have nothing to do."""
+        """What will be wanted after `combination` if it fits, for idle workers."""
         wanted: list[Combination] = []
         runs = {self._run_of(combination)}
         room = min(self.runs.workers - 1, _SHOWN - 1 - n)
@@ -320,11 +321,11 @@ class Search:
         return combination.risk, combination.sacrifices, tight, self.time(combination), changed
 
     def time(self, combination: Combination) -> float:
-        """Of a sample, beside the job as it is: predicted, or as estimated."""
+        """Time of a sample relative to the job as it is: predicted, or estimated."""
         return self.pace.time(combination)
 
     def _size(self, combination: Combination) -> int:
-        """Real, or as estimated."""
+        """Memory on the card: predicted, or estimated."""
         if combination in self.traced:
             return self.prediction(combination).device_bytes
         return self.estimates.device_bytes(combination) or 0
@@ -335,7 +336,7 @@ class Search:
         return not self.estimates.is_refused(combination) and self._size(combination) <= self.limit_bytes
 
     def _trace(self, combinations: Iterable[Combination]) -> None:
-        """Those that were not traced yet."""
+        """Trace those that were not traced yet."""
         new = [combination for combination in combinations if combination not in self.traced]
         wanted = list(
             dict.fromkeys(
@@ -358,14 +359,14 @@ class Search:
                     self.keep(under, self._replayed(under, traced))
 
     def _replay(self, combinations: Iterable[Combination]) -> None:
-        """Those whose run was traced, under their setting of the allocator."""
+        """Replay those whose run was traced, under their setting of the allocator."""
         for combination in combinations:
             run = self.traced.get(self._run_of(combination))
             if combination not in self.traced and run is not None:
                 self.keep(combination, self._replayed(combination, run))
 
     def wish(self, combination: Combination, wanted: Iterable[Combination] = ()) -> Wish:
-        """A run, and those of `wanted` that are the same under another setting of the allocator."""
+        """The request to trace a run, with those of `wanted` that only differ in the setting of the allocator."""
         alike = [
             other.changes["allocator_conf"]
             for other in wanted
@@ -379,7 +380,8 @@ class Search:
         )  # fmt: skip
 
     def _run_of(self, combination: Combination) -> Combination:
-        """A run does not depend on the allocator's setting, but for convolutions that look for room."""
+        """The combination whose run stands for it: the allocator's setting changes nothing, except for convolutions
+        that look for free memory."""
         trace = self.asked.prediction.trace
         return combination if trace is None or convolves(trace) else combination.run
 

@@ -22,10 +22,10 @@ from vramcast.jobs.schema import Job
 _TRIES = 4
 """Traces of subsets that are the fastest for some room."""
 _FEW = 10
-"""Blocks of which every subset can be looked at, and traced while traces are cheap."""
+"""With at most this many blocks, every subset can be considered, and traced while traces are cheap."""
 _LEAST_TRIES, _MOST_TRIES = 2, 24
 _EVENTS = 200_000
-"""In so many events of a trace it is cheap."""
+"""A trace with at most this many events is cheap."""
 _WORTH = 0.002
 """A better subset is looked for as long as it may save this share of a step."""
 _WORTH_A_LONG_TRACE = 0.08
@@ -37,11 +37,11 @@ _STATES = 4000
 @dataclass(frozen=True, slots=True)
 class Subset:
     names: tuple[str, ...]
-    """Of the blocks that are checkpointed."""
+    """Names of the blocks that are checkpointed."""
     of: int
     """How many blocks there are."""
     time: float
-    """Of a step, beside one without checkpointing."""
+    """Time of a step relative to one without checkpointing."""
     traced: Traced
 
     @property
@@ -72,7 +72,7 @@ def _ranges(digits: list[int]) -> str:
 
 
 def component_of(job: Job) -> str | None:
-    """The one that is trained, where that can be said."""
+    """The component that is trained, where there is only one."""
     trained = [name for name, part in job.components.items() if part.is_trained]
     return trained[0] if len(trained) == 1 and job.components[trained[0]].checkpointing is None else None
 
@@ -85,7 +85,7 @@ class Subsets:
         self, job: Job, fits: Callable[[Traced], bool], capacity_bytes: int, kept: Traced, kept_batch: int,
         left: Traced | None = None,
     ) -> Subset | None:  # fmt: skip
-        """The best of `job`, which has no checkpointing, of those that `fits` likes.
+        """The fastest subset for `job`, which has no checkpointing, among those that pass `fits`.
 
         `capacity_bytes` is what PyTorch may reserve. `kept` is a trace without checkpointing at the batch `kept_batch`,
         all else the same; `left` one of the job with all blocks checkpointed. None: it has no blocks, or nothing that
@@ -104,7 +104,7 @@ class Subsets:
         scale = job.effective_sizes["batch"] / kept_batch
         blocks = blocks_of(kept, left, component, scale, forward_seconds(time))
         model = _BlockModel(blocks, time.seconds, job.accumulation > 1)
-        # Beside the blocks lies about the same for all subsets; what fragmentation takes is only known of traces.
+        # What lies beside the blocks is about the same for all subsets; fragmentation is only known from traces.
         beside_bytes = passes_bytes(left) - model.highest_bytes(every)
         if scale == 1:
             beside_bytes = min(beside_bytes, passes_bytes(kept) - model.highest_bytes(()))
@@ -146,17 +146,17 @@ class Subsets:
 
 @dataclass
 class _Search:
-    """Real traces of some subsets."""
+    """Finds the fastest subset that fits, from real traces of some subsets."""
 
     model: _BlockModel
     trace: Callable[[Sequence[Sequence[str]]], list[Traced | None]]
     fits: Callable[[Traced], bool]
     at_once: int
     room_bytes: int
-    """What the blocks may hold where nothing is lost to fragmentation: more cannot fit."""
+    """What the blocks may hold without any fragmentation; more cannot fit."""
     likely_bytes: list[int]
-    """The same where as much is lost as with all blocks checkpointed; and what costs nothing, because the optimizer
-    needs as much."""
+    """The same with as much fragmentation as with all blocks checkpointed; and what costs nothing, because the
+    optimizer needs as much anyway."""
     traced: dict[tuple[str, ...], Traced | None] = field(default_factory=dict)
     """Those that were traced; None: it does not fit."""
 
@@ -165,7 +165,7 @@ class _Search:
         return min(fitting, key=self.model.time, default=None)
 
     def bisect(self, tries: int) -> None:
-        """Along those that are the fastest for some room: the more room, the faster."""
+        """Bisect the subsets that are the fastest for some amount of memory: the more memory, the faster."""
         low, high = self.model.highest_bytes(max(self.traced, key=len)), self.room_bytes + 1
         waiting = [max(low, room) for room in self.likely_bytes]
         while tries > 0 and low < high:
@@ -175,7 +175,7 @@ class _Search:
                 rooms = [low + (high - low) * (i + 1) // (self.at_once + 1) for i in range(self.at_once)]
             choices = {room: self.model.cheapest(room) for room in rooms}
             while len(set(choices.values())) < self.at_once and min(rooms) > low:
-                # A process has nothing to do: half of the way to what is known to fit.
+                # An idle process tries half of the way to what is known to fit.
                 rooms.append((low + min(rooms)) // 2)
                 choices[rooms[-1]] = self.model.cheapest(rooms[-1])
             new = list(
@@ -193,8 +193,8 @@ class _Search:
                 return
 
     def improve(self, tries: int) -> None:
-        """The others that would be faster, those first that need the least. That less checkpointing does not fit where
-        more did not cannot be said: fragmentation goes its own ways."""
+        """Try the other subsets that would be faster, those that need the least first. Less checkpointing may fit where
+        more did not: fragmentation is not monotonic."""
         candidates = sorted(
             (names for names in self.model.all_subsets() if self.model.highest_bytes(names) <= self.room_bytes),
             key=lambda names: (self.model.highest_bytes(names), self.model.time(names)),
@@ -223,14 +223,14 @@ class _BlockModel:
         return 1 + again / self.step_seconds
 
     def highest_bytes(self, names: Sequence[str]) -> int:
-        """The highest level, of what the blocks hold."""
+        """The highest level of what the blocks hold."""
         state = _State()
         for block, grown in zip(self.blocks, self._grown(), strict=True):
             state = state.after(block, grown, again=block.name in names)
         return max(state.peak_bytes, state.held_bytes)
 
     def _grown(self) -> list[int]:
-        """Gradients that are there when the backward pass is at each block; accumulated ones are there before."""
+        """Gradients that exist when the backward pass reaches each block; accumulated ones exist before."""
         grown, total = [], 0
         for block in reversed(self.blocks):
             total += 0 if self.accumulates else block.gradients_bytes
@@ -256,7 +256,7 @@ class _BlockModel:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """After some of the blocks."""
+    """The state after some of the blocks."""
 
     held_bytes: int = 0
     seconds: float = 0.0
@@ -272,7 +272,7 @@ class _State:
 
 
 def _undominated(states: Iterable[_State]) -> list[_State]:
-    """Without those that hold as much as another and take longer; thinned out where there are too many."""
+    """Without states that hold as much as another and take longer; thinned out where there are too many."""
     kept: list[_State] = []
     for state in sorted(states, key=lambda state: (state.held_bytes, state.seconds)):
         if not kept or state.seconds < kept[-1].seconds - 1e-15:

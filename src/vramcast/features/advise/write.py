@@ -29,7 +29,7 @@ _FOLDERS = ("transformers", "diffusers")
 
 
 def check_new_file(path: Path, loaded: LoadedJob) -> None:
-    """Find out before the work that nothing can be written there."""
+    """Find out before the work starts whether the file can be written."""
     if os.path.exists(path):
         raise UsageError(f"--write {path}: it is there already, and nothing is overwritten; choose another name")
     if not path.resolve().parent.is_dir():
@@ -81,7 +81,7 @@ def write_config(path: Path, loaded: LoadedJob, changes: Mapping[str, Any]) -> N
 
 
 def _files(loaded: LoadedJob) -> list[Path]:
-    """The files that the job was read from, and that can be said anew."""
+    """The files that the job was read from and that can be rewritten."""
     try:
         return [source.path for source in sources_of(loaded) if source.path is not None]
     except VramcastError:
@@ -104,7 +104,7 @@ def _file_of(loaded: LoadedJob) -> Path:
 
 
 def _is_ours(path: Path) -> bool:
-    """A name that is read as a vramcast.yaml whatever stands in it."""
+    """Whether the file's name alone makes it a vramcast.yaml."""
     return path.name.startswith("vramcast") or path.stem.endswith(".vramcast")
 
 
@@ -113,7 +113,7 @@ def _ours_only(loaded: LoadedJob) -> bool:
 
 
 def _stays_beside(path: Path, loaded: LoadedJob, changes: Mapping[str, Any]) -> bool:
-    """The edited text means the same where it shall lie: paths in a vramcast.yaml are relative to it."""
+    """Whether the edited text means the same in its new place: paths in a vramcast.yaml are relative to it."""
     same_folder = _file_of(loaded).resolve().parent == path.resolve().parent
     return same_folder and not rewrite(loaded, changes).beside
 
@@ -127,7 +127,7 @@ def _write(texts: Mapping[Path, str], asked: Path) -> None:
 
 
 def _verify(path: Path, job: Job, written: LoadedJob, beside: Mapping[str, Any]) -> None:
-    """Read it back from where it lies; what would be another job goes away again."""
+    """Read it back from its place; remove it if it describes another job."""
     try:
         where = None if written.where == FLAGS else written.where
         written.request.gate.typed(*code_in(_absolute(job)))

@@ -36,6 +36,6 @@ def _change(loaded: LoadedJob, outcome: Outcome) -> PredictedChange | None:
         loading_seconds=None if dataset is None or dataset.seconds_per_sample is None else loading_seconds(job),
         workers=0 if dataset is None else dataset.workers,
         steps_per_epoch=None if epoch is None else epoch / outcome.time.seconds,
-        # Of several together each has a line of its own.
+        # Changes made together each have a line of their own.
         cost=outcome.costs[0] if len(outcome.costs) == 1 else "",
     )

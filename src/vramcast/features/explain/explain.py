@@ -35,7 +35,8 @@ def explain(
     allow_code: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> JobExplanation:
-    """Of `module`: a dotted name with or without its component, or a pattern. `job` may be a prediction made before.
+    """Where the memory of `module` goes: a dotted name with or without its component, or a pattern. `job` may be a
+    prediction made before.
 
     Lines go at most `depth` names below the module; left out, to the bottom. `allow_code`: a file that `job` names may
     name code to run.

@@ -57,7 +57,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Of one module with all below it, or of several modules together."""
+    """The memory of one module with all below it, or of several modules together."""
 
     modules: tuple[str, ...]
     inputs: tuple[tuple[int, ...], ...]

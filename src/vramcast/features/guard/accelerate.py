@@ -51,7 +51,7 @@ def lent(accelerators: list[Any]) -> Iterator[Callable[[list[Any]], None]]:
 
 
 def _settings(scaler: Any) -> dict[str, Any]:
-    """Of torch's GradScaler, before anything of it lies on a card."""
+    """Settings of torch's GradScaler, before it puts anything on a card."""
     return {
         "init_scale": scaler._init_scale,
         "growth_factor": scaler._growth_factor,

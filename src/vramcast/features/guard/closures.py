@@ -31,7 +31,7 @@ def reached_by(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def to_copy(function: Callable[..., Any]) -> list[Any]:
-    """Of what it reaches, that which a step could change: what holds tensors."""
+    """The objects it reaches that a step could change: those that hold tensors."""
     reached = reached_by(function)
     for name, value in reached.items():
         if isinstance(value, GeneratorType) or type(value).__name__.endswith("DataLoaderIter"):
@@ -100,7 +100,7 @@ class _Rebuild:
 
 
 def _functions(function: Any) -> Iterator[FunctionType]:
-    """`function` and those of its file that it uses, and so on."""
+    """`function` and the functions of its file that it uses, directly or indirectly."""
     seen: set[int] = set()
     waiting = [function]
     while waiting:

@@ -117,7 +117,7 @@ def _variables() -> Iterator[Variable]:
 
 
 def _frames() -> Iterator[Any]:
-    """Of this thread and of the main one: a backward pass runs in a thread without Python frames of its own."""
+    """Frames of this thread and of the main one: a backward pass runs in a thread without Python frames of its own."""
     current = sys._current_frames()
     for thread in dict.fromkeys((threading.get_ident(), threading.main_thread().ident)):
         frame: Any = current.get(thread or 0)
@@ -137,7 +137,7 @@ def _named_tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _address(tensor: Any) -> int:
-    """Of its memory on the card, real or virtual; 0 where it has none there."""
+    """The address of its memory on the card, real or virtual; 0 where it has none there."""
     try:
         with torch._C.DisableTorchFunction():
             if tensor.is_meta:

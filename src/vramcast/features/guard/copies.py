@@ -40,7 +40,7 @@ class Copies:
         # Where the model is not on a card yet, it goes there with its batch, as training would have it.
         self._all_to_card = not any(tensor.is_cuda for tensor in tensors)
         self._parameters: list[tuple[nn.Parameter, bool]] = []
-        """Of the last `make`, and whether each goes to the card."""
+        """Parameters of the last `make`, and whether each goes to the card."""
 
     def make(self) -> Any:
         """The modules first, as a program does, then the rest."""

@@ -23,7 +23,7 @@ FIELDS = (
 _NUMBERS = ("total_bytes", "used_bytes", "free_bytes", "watched_bytes")
 _MAYBE = ("busy_percent", "temperature_celsius")
 _LARGEST_BYTES = 80_000_000
-"""A week of one card, once a second, takes about so much."""
+"""About what a week of one card takes, at a sample a second."""
 _LARGEST_SIZE = 2**50
 _LONGEST_SECONDS = 1e9
 _HIGHEST_READING = 10_000

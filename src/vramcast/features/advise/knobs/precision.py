@@ -13,7 +13,7 @@ NAME = "precision"
 _BF16_FROM = (8, 0)
 _FP16_FROM = (7, 0)
 _LEFT = {"bf16": 0.7, "fp16": 0.7, "pure-bf16": 0.5, "pure-fp16": 0.5}
-"""Of the memory, before there is a trace: weights and state stay what they are under autocast."""
+"""Share of the memory that is left, before there is a trace: weights and state stay what they are under autocast."""
 _HALF_TIME = 0.5
 """Matrix products in half precision take at most half the time of fp32 on every card with tensor cores."""
 
@@ -21,7 +21,7 @@ _HALF_TIME = 0.5
 def options(job: Job, gpu: GpuSpec) -> list[Option]:
     now = job.precision
     if not job.components or any(value is not None for value in (now.weights, now.autocast, now.grad_scaler)):
-        return []  # it was said part by part: somebody meant it
+        return []  # set part by part, so somebody meant it
     if now.weights_dtype != "fp32":
         return []
     speed = _HALF_TIME if now.autocast_dtype == "none" else 1.0

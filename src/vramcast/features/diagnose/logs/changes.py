@@ -11,9 +11,9 @@ from vramcast.features.diagnose.logs.result import MEASURED, PREDICTED, Predicte
 
 _WORTH = 1.01
 _DOUBTFUL = 3
-"""A log that differs by so much from the prediction may be of something else."""
+"""A log that differs this much from the prediction may be of another run."""
 _WAITS = 0.01
-"""Of the step: with workers, a loop that waits longer than this runs as fast as they load."""
+"""With workers, a loop that waits longer than this share of the step runs as fast as they load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Basis:
 
     seconds: float
     waiting: float
-    """Of it, the loop waits for data."""
+    """The part of it that the loop waits for data."""
     asked: PredictedChange
 
     def changed(self, change: PredictedChange) -> float:
@@ -44,7 +44,7 @@ class Basis:
 
 
 def basis(step: Step, asked: PredictedChange) -> Basis:
-    """Of a log that has not recorded the wait for data, the predicted share counts."""
+    """Where a log has not recorded the wait for data, the predicted share counts."""
     measured = [p.seconds for p in step.split.parts if p.phase == q.DATA and p.source == MEASURED and p.seconds]
     if measured:
         return Basis(step.seconds, min(sum(measured), step.seconds), asked)

@@ -12,7 +12,7 @@ from vramcast.features.diagnose.logs.split import GPU_IDLE, Split
 COMPUTING = (q.FORWARD, q.LOSS, q.BACKWARD, q.RECOMPUTATION, q.OPTIMIZER)
 LOADING = (q.DATA, q.TRANSFER)
 MATTERS = 0.05
-"""Of the step: what takes less is not worth changing."""
+"""What takes less than this share of the step is not worth changing."""
 CONTRADICTION = "contradiction"
 _CONTRADICTS = 1.2
 """Parts of a step may overlap a little; that much they do not."""
@@ -36,7 +36,7 @@ class Step:
         return f"{share:.0%}" if share >= 0.005 or not seconds else "below 0.5%"
 
     def changed(self, change: str, saved: float, why: str) -> WhatIf:
-        """With so much less time a step, and everything else as it is."""
+        """The step with this much less time, and everything else as it is."""
         seconds = max(self.seconds - saved, 0.0)
         samples = self.setup.samples_per_step
         mean = max(self.mean_seconds - saved, seconds)

@@ -23,7 +23,7 @@ WHOLE_BYTES = 1 << 20
 BUDGET_BYTES = 4 << 20
 """So much is parsed of a large log in all: the first part of every block, as large as its length allows."""
 UNKNOWN_SHARE = 1 / 64
-"""Of each block, where nobody can say how much will come: a pipe, a packed log."""
+"""The share of each block that is parsed where the total size is not known: a pipe, a packed log."""
 TAIL_BYTES = 1 << 17
 _LONGEST_PARSED = 2000
 """Characters of a line; only objects of JSON and rows of tables are longer and worth it."""
@@ -41,7 +41,7 @@ _EVENTS = tuple(
     )
 )
 _MOST_OF_A_RARE_WORD = 4096
-"""A word that stands in every line is not rare; after so many it is no longer looked for."""
+"""A word that stands in every line is not rare; after this many it is no longer looked for."""
 
 
 def read_log(path: str | Path, into: Collected | None = None) -> Collected:

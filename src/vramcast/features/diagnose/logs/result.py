@@ -92,7 +92,7 @@ class Irregular:
     """periodic, stalls, drift or evaluation."""
     text: str
     share: float
-    """Of the run's time that it costs."""
+    """Share of the run's time that it costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Setup:
 
     @property
     def samples_per_step(self) -> int | None:
-        """Of all GPUs."""
+        """Samples of all GPUs in a step."""
         if self.batch is not None:
             return self.batch * (self.gpus or 1) * (self.accumulation or 1)
         return self.global_batch
@@ -147,7 +147,7 @@ class Diagnosis:
     step: Estimate | None
     other_estimates: tuple[Estimate, ...]
     samples_per_second: float | None
-    """Of all GPUs."""
+    """On all GPUs together."""
     tokens_per_second: float | None
     last_step: int | None
     total_steps: int | None
@@ -172,4 +172,4 @@ class Diagnosis:
     job: JobMemory | None = None
     predicted: PredictedStep | None = None
     what_ifs: tuple[WhatIf, ...] = ()
-    """Of the prediction; empty without one."""
+    """Changes that were predicted; empty without a prediction."""

@@ -25,7 +25,7 @@ class Split:
     notes: tuple[str, ...]
 
     def seconds(self, *phases: str) -> float | None:
-        """Of phases that are known by themselves."""
+        """The total of these phases, as far as they are known by themselves."""
         known = [part.seconds for part in self.parts if part.phase in phases and part.seconds is not None]
         return sum(known) if known else None
 

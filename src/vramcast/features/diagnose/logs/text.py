@@ -26,7 +26,7 @@ _LARGEST_UNPACKED_BYTES = 2 << 30
 _GZIP = b"\x1f\x8b"
 _CONTROL = re.compile(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f]")
 _MOST_CONTROL = 0.02
-"""Of the first bytes; a progress bar has a few, a binary file many."""
+"""Share of control characters in the first bytes; a progress bar has a few, a binary file many."""
 _FOREIGN = (
     (b"PK\x03\x04", "a zip archive (torch.save writes such files)"),
     (b"\x80\x02", "a pickle (an old torch.save file)"),

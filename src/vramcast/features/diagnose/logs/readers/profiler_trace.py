@@ -179,7 +179,7 @@ def _summary(host: _Host, busy: _Spans, by_phase: dict[str, float], kernels: int
     n_steps = max(1, len(lengths))
     values: dict[str, float] = {}
     if lengths:
-        # The mean, as of the phases: a trace has few steps, and its parts shall add up.
+        # The mean, as for the phases: a trace has few steps, and its parts must add up.
         values[q.STEP_SECONDS] = sum(lengths) / n_steps
     if kernels:
         window = sum(lengths) if lengths else host.last - host.first
