@@ -10,7 +10,7 @@ FIRST_KERNEL = "first kernel"
 RANDOM_NUMBERS = "random numbers"
 """Random numbers before any other kernel."""
 NORM = "first norm"
-"""Of PyTorch's reductions the one whose kernels are loaded with such an amount; sums and means are not."""
+"""The reduction of PyTorch whose kernels are loaded in such an amount; those of sums and means are not."""
 CUBLAS_HANDLE = "cuBLAS handle"
 CUDNN_HANDLE = "cuDNN handle"
 

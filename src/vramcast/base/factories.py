@@ -43,7 +43,8 @@ def load_factory(spec: str) -> Factory:
 
 
 def hush_torch() -> None:
-    """DDP warns that it cannot time a card that is none. torch looks at this once, when it is first imported."""
+    """Silence DDP's warning that it cannot time a virtual card. torch reads this setting once, when it is first
+    imported."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 

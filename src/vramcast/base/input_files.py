@@ -18,9 +18,9 @@ from vramcast.base.errors import UsageError
 from vramcast.base.units import format_size
 
 LARGEST_RESULT_BYTES = 2**28
-"""Of a trace or another result of vramcast, unpacked."""
+"""The largest trace or other result of vramcast, unpacked."""
 _LARGEST_EXPANDED_BYTES = 3 * 2**29
-"""Of the Python objects that a JSON text stands for, as estimated below."""
+"""The most memory that the Python objects of a JSON text may take, as estimated below."""
 _SMALL_TEXT = 2**20
 _GZIP = b"\x1f\x8b"
 _UNPACK_BYTES = 2**20

@@ -101,7 +101,7 @@ def announced(script: Path) -> Iterator[Progress]:
 
 
 def _line_of(frame: FrameType | None, script: Path) -> str:
-    """Of the innermost call in the script itself."""
+    """The line of the innermost call in the script itself."""
     while frame is not None and Path(frame.f_code.co_filename).name != script.name:
         frame = frame.f_back
     return f"{script.name}:{frame.f_lineno}" if frame is not None else script.name

@@ -16,7 +16,7 @@ from vramcast.base.input_files import open_input, parse_json
 
 _LENGTH_BYTES = 8
 _LARGEST_HEADER_BYTES = 25_000_000
-"""Of all files of a folder together; 200,000 tensors take about so much."""
+"""The most that all files of a folder may have together; 200,000 tensors take about this much."""
 _MOST_DIMENSIONS = 16
 _LARGEST_DIMENSION = 2**48
 

@@ -97,7 +97,7 @@ def take_apart(words: Sequence[str]) -> Parts | None:
 
 
 def read_command(words: Sequence[str], environment: Mapping[str, str] | None = None) -> Launch:
-    """What a command starts. UsageError where it is none that vramcast can follow."""
+    """What a command starts. UsageError where vramcast cannot follow it."""
     around = os.environ if environment is None else environment
     stripped = prefixes.strip(words)
     around = {name: value for name, value in around.items() if name not in stripped.removed} | stripped.environment

@@ -24,7 +24,7 @@ UNKNOWN = "activations and other"
 OUTSIDE = "outside PyTorch's allocator"
 OTHERS = "other processes"
 OUTSIDE_OR_OTHERS = "other processes and outside PyTorch's allocator"
-"""Where nobody says how much of it is this process's."""
+"""Where it is not known how much of it belongs to this process."""
 _NOT_RESERVED = (OUTSIDE, OTHERS, OUTSIDE_OR_OTHERS)
 _LARGEST = 20
 _MODULE_PARTS = 4
@@ -49,7 +49,7 @@ class Owner:
     address: int
     kind: str
     name: str
-    """Of the parameter or buffer, with its module's path before the last dot."""
+    """Name of the parameter or buffer, with its module's path before the last dot."""
     shape: str = ""
 
 
@@ -78,7 +78,7 @@ class NamedBlock:
     """One block, or `count` of which the same can be said."""
 
     size_bytes: int
-    """Of one."""
+    """Size of one block."""
     kind: str
     name: str
     shape: str
@@ -100,14 +100,14 @@ class Alive:
     allocated_bytes: int
     reserved_bytes: int
     limit_bytes: int | None
-    """Of set_per_process_memory_fraction."""
+    """The limit from set_per_process_memory_fraction."""
     parts: tuple[Beside, ...]
     modules: tuple[Beside, ...]
     """By module; what belongs to none is left out."""
     largest: tuple[NamedBlock, ...]
     blocks: int
     matched_bytes: int
-    """Of what nobody owns, as much was recognised by its size."""
+    """Bytes without an owner that were recognised by their size."""
     unowned_bytes: int
     steps: int
     """Optimizer steps that had been made."""
@@ -192,8 +192,8 @@ def account_of_alive(
 
 
 def _not_reserved(used_bytes: int, reserved_bytes: int, process_bytes: int | None) -> dict[str, int]:
-    """Of the card, what PyTorch's allocator does not hold. In a container the driver's number may be another's: one
-    that does not go with what is reserved says nothing."""
+    """Memory of the card that PyTorch's allocator does not hold. In a container the driver may report another process's
+    number, so one that does not agree with what is reserved is ignored."""
     if process_bytes is None or not reserved_bytes <= process_bytes <= used_bytes:
         return {OUTSIDE_OR_OTHERS: max(0, used_bytes - reserved_bytes)}
     return {OUTSIDE: process_bytes - reserved_bytes, OTHERS: used_bytes - process_bytes}

@@ -23,7 +23,7 @@ class StepLevels:
 
 
 def curve(run: Replay, steps: int) -> tuple[StepLevels, ...]:
-    """Of the first `steps` steps, or of those before memory was refused."""
+    """Memory over the first `steps` steps, or over those before memory was refused."""
     kinds = run.trace.event_kind[: run.n_events]
     levels: list[StepLevels] = []
     first = 0

@@ -64,7 +64,7 @@ def _with_second_pass(calls: OpCalls, first_event: int, end_event: int, at_event
 
 
 def _moved(calls: OpCalls, by: int) -> OpCalls:
-    """The step happens so many events later."""
+    """The step, moved later by this many events."""
     start = _iteration(calls)
     return dataclasses.replace(
         calls, event=calls.event[:start] + array("q", [event + by for event in calls.event[start:]])

@@ -42,7 +42,7 @@ _SHARED_MEMORY = "/dev/shm"
 _LONGEST_PATH = 4096
 _MOST_ENTRIES = 1000
 _MOST_COPIED_BYTES = 64 << 20
-"""Of the files that lie beside mount points, in folders that are built anew."""
+"""The most that may be copied of files beside mount points, in folders that are built anew."""
 
 
 class Refused(Exception):

@@ -15,7 +15,7 @@ class OutputShapes:
     def __init__(self) -> None:
         self.outputs: dict[str, tuple[int, ...]] = {}
         self.inputs: dict[str, tuple[tuple[int, ...], ...]] = {}
-        """Of the tensors that a module was called with."""
+        """Shapes of the tensors that a module was called with."""
         self._handles: list[Any] = []
 
     def watch(self, modules: Mapping[str, nn.Module]) -> None:

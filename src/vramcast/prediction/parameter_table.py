@@ -33,7 +33,7 @@ def count_parameters(
 class _State(NamedTuple):
     size_bytes: int = 0
     names: tuple[str, ...] = ()
-    """Of the entries that lie on the card."""
+    """Names of the entries that lie on the card."""
 
 
 def _row(

@@ -30,13 +30,13 @@ _NEAREST = 5
 _BEYOND = 8
 """Percent: how far above a batch that fits one is looked for that fits though the next does not."""
 _PROBES = 8
-"""At most so many are tried there."""
+"""At most this many are tried there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
     number: int
-    """Of the axis; 0: not even the first fits."""
+    """Size along the axis; 0 where not even the smallest fits."""
     device_bytes: int
     """What it takes on the card, context included; for 0, what the first would need."""
     limit_bytes: int

@@ -55,7 +55,7 @@ class TracedSizes:
         return with_overrides(self.job, self.axis.changes(self.job, number), self._where)
 
     def trace(self, number: int, gpu: GpuSpec) -> StepTrace:
-        """Of this number, without a limit, and as long as the verdict needs it."""
+        """The trace at this size, without a limit, and as long as the verdict needs it."""
         known = self._traces.setdefault(kernels_of(gpu), {})
         if number not in known:
             known[number] = self._run(number, gpu)

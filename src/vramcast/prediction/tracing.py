@@ -54,7 +54,7 @@ class TracedJob:
     trace: StepTrace
     parameters: tuple[ModuleParameters, ...]
     output_shapes: Mapping[str, tuple[int, ...]]
-    """Of the modules that returned one tensor, in the first step."""
+    """Output shapes of the modules that returned one tensor, in the first step."""
     input_shapes: Mapping[str, tuple[tuple[int, ...], ...]]
     sizes: Mapping[str, int]
     """All sizes, those that were assumed too."""
@@ -124,8 +124,8 @@ def trace_job(
 def trace_under_limit(
     job: Job, gpu: GpuSpec, *, steps: int, allocator_conf: str | None, limit_bytes: int
 ) -> StepTrace | None:
-    """The trace of a run that may reserve so much, in which convolutions do with smaller workspaces; None where it runs
-    out of memory all the same."""
+    """The trace of a run with limited memory, in which convolutions use smaller workspaces; None where it runs out of
+    memory all the same."""
     run, _ = _run(job, gpu, steps, allocator_conf, limit_bytes, lambda text: None)
     return None if run.refused else run.trace()
 

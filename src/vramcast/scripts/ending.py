@@ -342,7 +342,7 @@ class _Handler:
 
 
 def _is_idle_worker(thread: threading.Thread) -> bool:
-    """Of a ThreadPoolExecutor that has nothing to do; Python would tell it to end."""
+    """Whether the thread is an idle worker of a ThreadPoolExecutor, which Python would tell to end."""
     pool = sys.modules.get("concurrent.futures.thread")
     queues = getattr(pool, "_threads_queues", {})
     if thread not in queues:

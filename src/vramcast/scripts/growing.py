@@ -34,12 +34,12 @@ _LINES_FROM_BYTES = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Of a step: what there was of each so far."""
+    """What there was of each kind at the end of a step."""
 
     events: int
     blocks: int
     nodes: int
-    """Of autograd's graphs."""
+    """Nodes of autograd's graphs."""
     live_bytes: int
 
 

@@ -77,7 +77,7 @@ def _names(frame: FrameType | None) -> Iterator[tuple[int, str]]:
 
 
 def _variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
-    """Of the user's own code, from the innermost call outwards."""
+    """Variables of the user's own code, from the innermost call outwards."""
     seen: set[int] = set()
     while frame is not None:
         if is_own(frame.f_code.co_filename):

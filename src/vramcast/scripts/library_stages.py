@@ -7,7 +7,7 @@ from typing import Any
 
 
 def stages_ahead(frame: FrameType | None) -> list[str]:
-    """Of the trainers that are at work, from their settings."""
+    """Stages that the running trainers still have ahead, from their settings."""
     stages: dict[str, None] = {}
     while frame is not None:
         trainer = frame.f_locals.get("self") if frame.f_code.co_name != "<module>" else None

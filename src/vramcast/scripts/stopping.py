@@ -24,10 +24,10 @@ _PATIENCE_UNSEEN = 10
 """The same for one that has made no step at all: it may never come to it."""
 
 BACKWARD_PASSES = 20
-"""A script without an optimizer of PyTorch's is stopped after so many: each may be a step of its own making."""
+"""A script without an optimizer of PyTorch's is stopped after this many: each may be a step of its own."""
 
 ACCUMULATED_PASSES = 2_000
-"""Where there is an optimizer, so many backward passes may come before its first step: gradients are accumulated."""
+"""Where there is an optimizer, this many backward passes may come before its first step: gradients are accumulated."""
 
 FORWARD_PASSES = 5_000
 """So many calls of modules in a row without a backward pass: a rollout of 2,048 moves is shorter."""
@@ -45,7 +45,7 @@ USUAL_STEPS = 3
 """Optimizer state exists from the second step on, and the third shows that the allocator has settled."""
 
 MOST_EVENTS = 10_000_000
-"""Of a whole run: about 2 GB of this computer's memory."""
+"""Events of a whole run: about 2 GB of this computer's memory."""
 
 
 OWN_STEPS = 2

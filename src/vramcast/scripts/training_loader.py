@@ -139,7 +139,7 @@ def _length(loader: Any) -> int | None:
 
 
 class RandomState:
-    """Of all generators that decide which batches a loader gives."""
+    """State of all generators that decide which batches a loader gives."""
 
     def __init__(self, loader: Any) -> None:
         owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))

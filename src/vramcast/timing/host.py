@@ -123,7 +123,7 @@ class HostModel:
     latencies: Latencies
     source: str
     factor: float = 1.0
-    """Of this host's times over those of the undisturbed one."""
+    """This host's times relative to those of the undisturbed one."""
     label: str = UNDISTURBED
     """Which host it is, in words."""
 

@@ -24,7 +24,7 @@ class HostUse:
     peak_bytes: int
     """Pageable memory, and what the allocator of pinned memory holds."""
     pinned_bytes: int
-    """Of that, pinned: blocks are powers of two and are kept when they are free."""
+    """The pinned part of it: blocks are powers of two and are kept when they are free."""
     paged_bytes: int
     """Managed memory: on the card as far as there is room, else on the host; in neither figure."""
     parts: Mapping[str, int] = field(default_factory=dict)

@@ -46,7 +46,7 @@ _SCALARS: tuple[tuple[str, type], ...] = (
     ("source", str),
 )
 _LARGEST_SIZE = 2**50
-"""Of a block and of a card, in bytes: a thousand times what there is."""
+"""The largest block and the largest card, in bytes: a thousand times what there is."""
 _LARGEST_TOTAL = 2**62
 _PRIVATE_POOLS = -(1 << 20)  # from here down: streams in private pools, numbered by allocator/private_pools.py
 _MOST_COUNTED = 10**9

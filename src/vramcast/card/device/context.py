@@ -434,7 +434,7 @@ class VirtualGpu:
         return trace.between(self._fork[0], trace.n_events)
 
     def adopt(self, trace: StepTrace) -> None:
-        """Of another process of the run: what is asked of this card from now on is answered with it."""
+        """Answer questions about this card from now on with the trace of another process of the run."""
         self._trace = self._adopted = trace
 
     @property

@@ -82,7 +82,7 @@ class Machine:
         self.workspaces = WorkspaceRules(gpu)
         self._cublas_handles: set[tuple[bool, int, bool]] = set()
         self._cudnn_handles: set[bool] = set()
-        """Of Python's thread and of autograd's."""
+        """The handles of Python's thread and of autograd's."""
         self.in_math_attention = False
         """attention_choice runs the formula that is written out in ordinary ops."""
         self.second_backward_terms: deque[int | None] = deque(maxlen=2)

@@ -25,7 +25,7 @@ _sizes: dict[str, int] = {}
 """Names in each module when it was looked through."""
 _caches: dict[int, functools._lru_cache_wrapper[Any]] = {}
 _misses: dict[int, int] = {}
-"""Of each cache when it was looked at: no more since then means nothing new in it."""
+"""Misses of each cache when it was last looked at; as many now means that nothing new is in it."""
 
 
 def forget_cached_tensors() -> None:

@@ -57,7 +57,7 @@ class Position:
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._steps: dict[int, int] = {}
         self.steps_done = 0
-        """Of all optimizers together."""
+        """Steps of all optimizers together."""
         self.on_step: Callable[[list[int]], None] = lambda steps: None
         self.on_forward: Callable[[], None] = lambda: None
         self.on_backward: Callable[[], None] = lambda: None
@@ -133,7 +133,7 @@ class Position:
         self._adopted.append((kind, step))
 
     def forget_steps(self) -> None:
-        """Those made so far were another process's."""
+        """Forget the steps made so far: they were another process's."""
         self._steps.clear()
         self.steps_done = 0
 

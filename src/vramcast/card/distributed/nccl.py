@@ -18,7 +18,7 @@ SEND_BYTES = 2 * MIB
 FEWEST_CHANNELS, MOST_CHANNELS = 8, 32
 """Users' reports fit between: 544 MB for 2 and 688 MB for more A100s (NVIDIA/nccl#964)."""
 RING_PEERS, TREE_PEERS = 1, 2
-"""Of whom a rank receives on each channel: its neighbour in a ring; with trees also others."""
+"""How many ranks a rank receives from on each channel: its neighbour in a ring; with trees, others too."""
 NVLS_BYTES_PER_RANK = 32 * MIB
 """NVLink SHARP, on a node with a switch: 16 channels x 2 x 1 MiB for each rank of it (src/transport/nvls.cc)."""
 NETWORK_BYTES = 512 * MIB

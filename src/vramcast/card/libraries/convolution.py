@@ -31,7 +31,7 @@ STREAM_K_ARCHITECTURE = 9
 TIMED_PLANS = 10
 """torch.backends.cudnn.benchmark_limit, which hardly anyone changes."""
 TENSOR_CORE_CHANNELS, TENSOR_CORE_POSITIONS = 16, 256
-"""From so many channels, and places that a weight's gradient is summed over, fp32 plans on tensor cores beat those
+"""From this many channels, and places that a weight's gradient is summed over, fp32 plans on tensor cores beat those
 without, which cuDNN ranks first for some gradients (measured on an H200)."""
 
 _Answer = TypeVar("_Answer")
@@ -53,7 +53,7 @@ class Benchmark:
 
     @property
     def timed_bytes(self) -> tuple[int, ...]:
-        """Of the plans of which one is the fastest."""
+        """Workspaces of the plans that may turn out the fastest."""
         return self.by_speed_bytes[:TIMED_PLANS]
 
 

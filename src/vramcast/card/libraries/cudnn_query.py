@@ -421,7 +421,7 @@ class _Maker:
 
 
 def strides(shape: Sequence[int], channels_last: bool) -> list[int]:
-    """Of a dense tensor; dimensions of size one get the stride their place implies, as PyTorch passes them."""
+    """Strides of a dense tensor; dimensions of size one get the stride their place implies, as PyTorch passes them."""
     order = [1, *range(len(shape) - 1, 1, -1), 0] if channels_last else list(range(len(shape) - 1, -1, -1))
     result, step = [0] * len(shape), 1
     for dim in order:

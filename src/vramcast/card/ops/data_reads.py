@@ -71,7 +71,7 @@ def item(call: Call) -> bool | int | float | complex:
 
 @kernel("aten::equal", "aten::allclose")
 def comparison(call: Call) -> bool:
-    """Of two tensors with each other, as a whole."""
+    """Compare two tensors with each other as a whole."""
     real = values.real_arguments(call.args, call.kwargs)
     if real is not None:
         return bool(call.func(*real[0], **real[1]))

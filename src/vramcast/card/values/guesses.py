@@ -96,7 +96,7 @@ class _Recipe:
         raise NotImplementedError
 
     def views(self) -> Iterator[_View]:
-        """Of what goes into it."""
+        """Views of the op's inputs."""
         return iter(())
 
     def sampled(self) -> torch.Tensor:
@@ -455,7 +455,7 @@ class Guesses:
         self._engine_is_running = engine_is_running
         self._origins = Origins(position.ledger)
         self._seeds: dict[tuple[Any, ...], int] = {}
-        """Of this step's layers, by what they were made of."""
+        """Seeds of this step's layers, by what they were made of."""
         self._ops: dict[int, _Op | None] = {}
         """Those that have a recipe, by the op's address: the dispatcher keeps every op that it met."""
         self._reshapes: dict[int, bool] = {}

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 _LARGEST = "largest"
 _MOST = 32
-"""Of one list: a table is for reading."""
+"""The most entries of one list: a table is for reading."""
 
 
 RUNS_CODE = True

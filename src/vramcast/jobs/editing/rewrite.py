@@ -75,7 +75,7 @@ def rewrite(loaded: LoadedJob, changes: Mapping[str, Any]) -> Rewritten:
 class _State:
     loaded: LoadedJob
     job: Job
-    """As it shall be."""
+    """The job as it should be."""
     texts: Mapping[Path, str]
     arguments: tuple[str, ...]
     left: Mapping[str, Any]
@@ -110,7 +110,7 @@ class _State:
             return False
 
     def pruned(self) -> dict[str, Any]:
-        """Of what is left, what makes a difference."""
+        """The changes left that make a difference."""
         kept = dict(self.left)
         for key in self.left:
             without = {other: value for other, value in kept.items() if other != key}

@@ -66,7 +66,7 @@ def is_there(module: str, folder: Path) -> bool:
 
 
 def taken_by(factory: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Of the keys of a config, those that the function takes as arguments, and the others."""
+    """The keys of a config that the function takes as arguments, and the others."""
     parameters = _parameters(factory)
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(given), []

@@ -16,7 +16,7 @@ _OF_RENDEZVOUS = (
     "master_port", "master_addr", "main_process_port", "main_process_ip", "machine_rank", "node_rank", "rdzv_id",
     "rdzv_endpoint", "rdzv_backend", "rdzv_conf", "log_dir", "max_restarts",
 )  # fmt: skip
-"""Of a launcher: how its processes find each other."""
+"""Options of a launcher that say how its processes find each other."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 

@@ -19,7 +19,7 @@ NAME = "Hugging Face TrainingArguments"
 
 _CERTAIN = ("per_device_train_batch_size", "model_name_or_path")
 _ENOUGH = 3
-"""Of the arguments' names; a file with fewer is something else."""
+"""A file with fewer of the arguments' names is something else."""
 _NAMES = (*hf_names.WITHOUT_EFFECT, "gradient_accumulation_steps", "gradient_checkpointing", "bf16", "fp16", "optim")
 _NOT_MODELLED = {
     "use_liger_kernel": "Liger kernels are not modelled: logits and their gradients take less than is predicted",

@@ -15,7 +15,7 @@ from vramcast.jobs.yaml_file import Key
 from vramcast.trace import Note
 
 _ALIKE = 0.84
-"""Of two names, from 0 to 1: above this one is a slip of the pen for the other."""
+"""How alike two names are, from 0 to 1; above this, one is a slip of the pen for the other."""
 _MOST_NAMED = 14
 
 
@@ -137,7 +137,7 @@ class Keys:
         self._asked |= set(names)
 
     def unused(self, known: Collection[str] = ()) -> list[str]:
-        """Keys that nobody asked for, dotted. One that is nearly a key that was asked for is a mistake: UsageError."""
+        """Keys that no reader asked for, dotted. One that is nearly a known key is a mistake: UsageError."""
         names: list[str] = []
         missing = [name for name in self._asked if name not in self._values]
         for name in self._values:

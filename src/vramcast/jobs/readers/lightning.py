@@ -137,7 +137,7 @@ def _as_factory(class_path: str, section: Keys, request: Request) -> str:
 
 
 def _batch(keys: Keys, assumed: dict[str, str]) -> dict[str, int]:
-    """Of one process: in the data module's arguments, or in the model's."""
+    """The batch of one process: in the data module's arguments, or in the model's."""
     place = _place_of_batch(keys)
     if place is not None:
         section = keys

@@ -64,7 +64,7 @@ _COMPARED: dict[str, Callable[[int, int], bool]] = {
 
 Value = str | list[str]
 Status = bool | None
-"""Of a command: succeeds, fails, or nobody can say."""
+"""Whether a command succeeds; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ShellCommand:
     """What was exported before it, or stands in front of it."""
     first_line: int
     last_line: int
-    """Of the script, from 0."""
+    """Line of the script, from 0."""
     unknown: dict[str, str] = field(default_factory=dict)
     """What in its words is not known, as it is spelt there → why."""
     assumed: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ class _Shell:
         self._state = _State()
         self._functions: dict[str, Node] = {}
         self._arguments: list[list[str]] = []
-        """Of the functions that are being run."""
+        """Arguments of the functions that are being run."""
         self._unknowns: list[tuple[str, str]] = []
         self._assumed: dict[str, None] = {}
         self.line = 1
@@ -226,7 +226,7 @@ class _Shell:
         return status if body and _is_decided_here(body[-1]) else None
 
     def _either(self, bodies: Sequence[Body]) -> None:
-        """One of these runs, and nobody can say which."""
+        """One of these runs, and it is not known which."""
         line, before = self.line, self._state
         after: list[_State] = []
         for body in bodies:
@@ -889,7 +889,7 @@ def _is_question(node: Node | None) -> bool:
 
 
 def _is_decided_here(node: Node) -> bool:
-    """Whether a condition is more than the success of a program, which nobody can know."""
+    """Whether a condition is more than the success of a program, which is not known."""
     if isinstance(node, Simple):
         first = node.words[0].text if node.words else ""
         return first in ("[", "test", "true", ":", "false", "let")

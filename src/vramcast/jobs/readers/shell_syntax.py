@@ -26,11 +26,11 @@ class Token:
     kind: str
     """word, array, operator, end"""
     text: str
-    """Of an array: what stands before the parenthesis, NAME= or NAME+=."""
+    """For an array, what stands before the parenthesis: NAME= or NAME+=."""
     line: int
     last_line: int
     items: tuple[str, ...] = ()
-    """Of an array."""
+    """The items of an array."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ def _layers(keys: Keys) -> int:
 
 
 def _every(number: int, layers: int) -> list[str]:
-    """The layers that are checkpointed when every so-manieth is."""
+    """The layers that are checkpointed when every n-th is."""
     return [f"model.layers.{i}" for i in range(number - 1, layers, number)]
 
 

@@ -16,14 +16,14 @@ from vramcast.jobs.training.references import channels_last
 Batch = dict[str, torch.Tensor]
 
 _LARGEST_BYTES = 2**42
-"""Of one input: above this it is a slip of the pen."""
+"""The largest input; above this it is a slip of the pen."""
 
 _REAL_BYTES = 2**24
 """CPU tensors up to this size have data of their own; larger ones repeat one row, or one number, and take no memory."""
 
 
 _PADDED_PART = 8
-"""One in so many places of a padded row is padding."""
+"""One in this many places of a padded row is padding."""
 
 
 class Data:

@@ -52,7 +52,7 @@ class TrainingLoop:
         self._criterion = Criterion(plan.loss, plan.model, modules) if plan.loss else None
         self.passes = min(job.accumulation, MOST_ACCUMULATED)
         self.later_passes: int | None = None
-        """Of the steps after the first, where these have others."""
+        """Passes of the steps after the first, where these have others."""
         self.after_pass: Callable[[], None] = lambda: None
         """Called when a backward pass has ended."""
         self.loss_was_guessed = False

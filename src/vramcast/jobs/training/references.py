@@ -33,7 +33,7 @@ _OF_TENSORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum()": torch.Tensor.sum,
 }
 _OF_DISTRIBUTIONS = ("sample()", "mode()", "kl()")
-"""Of what an autoencoder of diffusers returns for its latents."""
+"""Methods of what an autoencoder of diffusers returns for its latents."""
 assert {*_OF_TENSORS, *_OF_DISTRIBUTIONS} == set(CONVERSIONS)
 
 

@@ -40,7 +40,7 @@ class Tensor:
     sparse: bool = False
     numel: int = field(init=False)
     nbytes: int = field(init=False)
-    """Of the distinct elements: a dimension that is only expanded (stride 0) is read once."""
+    """Bytes of the distinct elements: a dimension that is only expanded (stride 0) is read once."""
 
     def __post_init__(self) -> None:
         numel = prod(self.shape)

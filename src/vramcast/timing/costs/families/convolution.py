@@ -203,7 +203,8 @@ def _depthwise(card: Card, shape: _Shape, direction: str, layout: str, tags: lis
 
 
 def output_shape(x: Tensor, weight: Tensor, args: Arguments) -> tuple[int, ...]:
-    """Of aten.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)."""
+    """Output shape of aten.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding,
+    groups)."""
     count = len(x.shape) - 2
     values = (*args.args, *([None] * 9))
     stride, padding = _sizes(values[3], count, 1), _sizes(values[4], count, 0)
