@@ -173,7 +173,7 @@ KINDS = {
 
 
 def predicted_gib(entry: Drawn) -> float | None:
-    """Of three steps on a virtual H200; None: it does not train there."""
+    """Reserved memory of three steps on a virtual H200; None where it does not train there."""
     with multiprocessing.get_context("fork").Pool(1) as pool:
         try:
             return pool.apply_async(_predict, (entry,)).get(timeout=90)

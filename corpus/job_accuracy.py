@@ -46,7 +46,7 @@ def workloads_with_jobs(folder: Path = FOLDER) -> list[Measured]:
 
 
 def job_figures(workload: Measured) -> Figures:
-    """Of a workload's job file; runs in this process."""
+    """Figures of a workload's job file; runs in this process."""
     import vramcast
 
     file = job_files()[workload.name]

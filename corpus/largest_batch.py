@@ -121,7 +121,7 @@ def _predict_one(workload: Workload) -> list[Pair]:
 
 
 def _sample_seconds() -> dict[str, float]:
-    """Of a recorded step, for each sample of it."""
+    """Recorded seconds of a step for each of its samples."""
     with gzip.open(TIMES, "rt") as lines:
         records = [json.loads(line) for line in lines]
     return {

@@ -41,7 +41,7 @@ class Row:
 
     @property
     def host_error(self) -> float:
-        """Of all the memory of the computer; nothing where next to nothing is there."""
+        """Error of all memory of the computer; 0 where nothing is predicted there."""
         measured = self.pinned_bytes + self.pageable_bytes
         predicted = self.predicted_pinned_bytes + self.predicted_pageable_bytes
         return relative_error(predicted, measured) if predicted else 0.0

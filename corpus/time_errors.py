@@ -55,7 +55,7 @@ class TimeComparison:
 
     @property
     def reserved_error(self) -> float:
-        """Of the reserved peak of the same run."""
+        """Error of the reserved peak of the same run."""
         return self.predicted.reserved_bytes / self.measured.reserved_bytes - 1
 
     def phase_error(self, phase: str) -> float | None:
@@ -177,7 +177,7 @@ def summary(comparisons: list[TimeComparison]) -> list[tuple[str, int, float, fl
 
 
 def _errors(comparisons: list[TimeComparison]) -> list[tuple[str, list[float]]]:
-    """Of the step and of each phase."""
+    """Errors of the step and of each phase."""
     columns = [("step", [c.error for c in comparisons])]
     for phase in PHASES:
         errors = [c.phase_error(phase) for c in comparisons]
@@ -200,7 +200,7 @@ def spread(comparisons: list[TimeComparison]) -> dict[str, tuple[float, float]]:
         ratios = [1 / (1 + error) for error in errors]
         low, high = min(1.0, quantile(ratios, 0.05)), max(1.0, quantile(ratios, 0.95))
         ranges[name] = (round(low, 2), round(high, 2))
-    # Where a card was never measured, a time is no surer than where it was.
+    # A time on a card that was never measured is no more certain than one on a card that was.
     lows, highs = zip(*ranges.values(), strict=True)
     return ranges | {"specification": (min(lows), max(highs))}
 

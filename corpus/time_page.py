@@ -90,7 +90,7 @@ def _at_host_speed() -> list[str]:
 
 
 def _memory(comparisons: Sequence[TimeComparison]) -> list[str]:
-    """Of runs that were made for their times alone."""
+    """The memory of runs that were made for their times alone."""
     elsewhere = {workload.name for recording in recordings() for workload in recording.workloads}
     new = [comparison for comparison in comparisons if comparison.draw and comparison.measured.name not in elsewhere]
     errors = {comparison.measured.name: comparison.reserved_error for comparison in new}

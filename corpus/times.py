@@ -63,7 +63,7 @@ class MeasuredTimes(Recorded):
     seconds: float
     """What is compared with predictions: see `robust_seconds`."""
     step_seconds: float
-    """Of steps with a wait between them, which the phases add up to."""
+    """Time of steps with a wait between them, which the phases add up to."""
     reserved_bytes: int
     """The peak; where a workload ran more than once, of the last run."""
     steps: int

@@ -296,7 +296,7 @@ def sweep(
     dtypes: tuple[torch.dtype, ...] = DTYPES,
     every: int = 1,
 ) -> Findings:
-    """`only`: operators whose names contain one of these; `every`: one in so many."""
+    """`only`: operators whose names contain one of these; `every`: take every n-th."""
     chosen = [op for op in operators() if not only or any(word in op.name for word in only)][::every]
     with vramcast.virtual_gpu(card) as gpu:
         gpu.note_ops(False)

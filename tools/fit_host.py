@@ -47,7 +47,7 @@ LATENCIES = {"launch_seconds": 4.0, "gap_seconds": 1.33, "wait_seconds": 11.0}
 FITTED_QUIET = "quiet-1"
 """The quiet steps that are fitted; later sets are kept out."""
 QUIET_WEIGHT = 2.0
-"""Of all quiet steps over all whose host's speed was only watched: that it was undisturbed is surer."""
+"""Weight of all quiet steps relative to all whose host's speed was only watched: those were surely undisturbed."""
 PULL = 0.04
 """How much the error must fall for a figure to move to e times its start."""
 SWEEPS = 6
@@ -62,7 +62,7 @@ class Case:
     cuts: list[tuple[int, str]]
     measured: dict[str, float]
     slowdown: float = 1.0
-    """Of the host over an undisturbed one."""
+    """Slowdown of the host relative to an undisturbed one."""
     runs_on: bool = False
     """Steps followed one another without a wait between them; phases are not known."""
 

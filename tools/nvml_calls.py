@@ -145,7 +145,7 @@ def _held(arg: Any) -> Any:
 
 
 def _given(arg: Any) -> Any:
-    """What goes in; a place to be filled is none, but that there is one tells two calls apart."""
+    """The arguments of a call; a place to be filled is none, but that it exists tells two calls apart."""
     if arg is None or isinstance(arg, int):
         return arg
     if isinstance(arg, ctypes.Array):
@@ -171,7 +171,7 @@ def _fill_struct(struct: Any, values: dict[str, Any]) -> None:
 
 
 def _only_counted(filled: list[Any]) -> list[Any]:
-    """Of an array with room to spare, what was counted."""
+    """The counted part of an array with room to spare."""
     if len(filled) == 2 and isinstance(filled[0], int) and isinstance(filled[1], list):
         return [filled[0], filled[1][: filled[0]]]
     return filled

@@ -35,7 +35,8 @@ class Row:
 
     @property
     def error(self) -> float | None:
-        """Of the memory reserved over the steps that the script made in both runs, as a share of what was measured."""
+        """Error of the memory reserved over the steps that the script made in both runs, as a share of what was
+        measured."""
         if not (self.answered and self.was_measured):
             return None
         return self.predicted_bytes / int(self.measured["peak_reserved_bytes"]) - 1

@@ -92,7 +92,7 @@ def run_case(case: Seed) -> str:
 def run(
     seed: int, first: int, count: int, workers: int, failures: Path | None = None, *, quiet: bool = False
 ) -> list[Failure]:
-    """All cases from `first` on; each worker takes every so-manieth."""
+    """All cases from `first` on; each worker takes every n-th."""
     seeds()
     importlib.import_module("tests.jobs.lit")  # and torch with it, once for all workers
     failed: list[Failure] = []
@@ -129,7 +129,7 @@ def run(
 
 
 class _Worker:
-    """A process that works through every so-manieth case; started again behind one that ended it."""
+    """A process that works through every n-th case; it is started again after a case that ended it."""
 
     def __init__(self, seed: int, first: int, end: int, step: int) -> None:
         self._seed, self._end, self._step = seed, end, step

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TESTS, EXAMPLES, CORPUS = ROOT / "tests", ROOT / "examples", ROOT / "corpus"
 _LONGEST = 24_000
-"""Of a log or script: a part of it says as much, in less time."""
+"""How much of a log or script is used: a part of it says as much, in less time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ HEADER = "id,forward,backward_data,backward_weight"
 OPERATIONS = ("forward", "backward_data", "backward_weight")
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 LIMIT_BYTES = 12 << 30
-PLANS_EVERY = 25  # every so many cases list ten plans, as the benchmark mode would try them
+PLANS_EVERY = 25  # every 25th case lists ten plans, as the benchmark mode would try them
 _TYPE_HANDLE, _GRAPH_HANDLE, _CONFIG_WORKSPACE, _ENGINE_INDEX = 0, 800, 303, 1301
 
 
