@@ -123,25 +123,25 @@ def index(call: Call) -> Any:
 def expand_masks(call: Call, indices: Any) -> list[Any]:
     """Boolean masks as index tensors, as CUDA's indexing does before it gathers."""
     expanded: list[Any] = []
-    for index in indices:
-        if index is None or not isinstance(index, torch.Tensor):
-            expanded.append(index)
-        elif index.dtype in (torch.bool, torch.uint8):
-            content = mask_contents(call, index, "indexing with a mask")
+    for entry in indices:
+        if entry is None or not isinstance(entry, torch.Tensor):
+            expanded.append(entry)
+        elif entry.dtype in (torch.bool, torch.uint8):
+            content = mask_contents(call, entry, "indexing with a mask")
             if content is None:
-                call.unknown_read("indexing with a mask", f"all {index.numel()} elements chosen")
-                content = torch.ones(index.shape, dtype=torch.bool)
+                call.unknown_read("indexing with a mask", f"all {entry.numel()} elements chosen")
+                content = torch.ones(entry.shape, dtype=torch.bool)
             call.mode.machine.synchronize()
             positions = content.nonzero()
             block = call.empty(positions.size(), torch.int64, positions.stride())
             values.learn(block, positions)
             expanded.extend(block.unbind(1))
-        elif not index.is_meta:  # CPU indices are moved to the card
-            moved = call.empty(index.size(), index.dtype, index.stride())
-            values.learn(moved, index.clone())
+        elif not entry.is_meta:  # CPU indices are moved to the card
+            moved = call.empty(entry.size(), entry.dtype, entry.stride())
+            values.learn(moved, entry.clone())
             expanded.append(moved)
         else:
-            expanded.append(index)
+            expanded.append(entry)
     return expanded
 
 

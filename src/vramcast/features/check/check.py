@@ -142,13 +142,13 @@ class _Finder:
             return None
         batches = Batches(job, steps=self.steps, allocator_conf=self.conf, progress=self.progress)
         try:
-            largest = batches.largest(self.result.gpu, batch - 1, limit_for(job, self.result.gpu))
+            fitting = batches.largest(self.result.gpu, batch - 1, limit_for(job, self.result.gpu))
         except VramcastError:  # a batch that this model does not run with
             return None
-        if not largest.batch:
+        if not fitting.batch:
             return None
-        steps = -(-batch // largest.batch) * job.accumulation
-        text = f"Batch {largest.batch:,} fits ({format_gib(largest.device_bytes)}): --batch {largest.batch}"
+        steps = -(-batch // fitting.batch) * job.accumulation
+        text = f"Batch {fitting.batch:,} fits ({format_gib(fitting.device_bytes)}): --batch {fitting.batch}"
         if job.task == "training":
             text += f", with accumulation {steps:,} for at least the same batch"
         return Pointer(kind="batch", text=text + ".")

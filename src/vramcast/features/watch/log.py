@@ -136,8 +136,8 @@ class _Row:
 
 
 def _rows(path: Path, lines: io.StringIO) -> Iterator[_Row]:
-    rows = _csv_rows(path, lines) if path.suffix == ".csv" else _json_rows(path, lines)
-    for number, row in enumerate(rows, 1):
+    raw_rows = _csv_rows(path, lines) if path.suffix == ".csv" else _json_rows(path, lines)
+    for number, row in enumerate(raw_rows, 1):
         try:
             yield _row(row)
         except (ValueError, TypeError, KeyError, OverflowError, OSError) as error:

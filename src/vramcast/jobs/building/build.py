@@ -59,7 +59,7 @@ def build_component(name: str, job: Job) -> Built:
     module.train(training and job.task == "training")
     place = "cuda" if component.device == "gpu" and job.offload_of(name) == "none" else "cpu"
     module = module.to(place)
-    copies = [copy.to(place) for copy in copies]
+    copies = [module_copy.to(place) for module_copy in copies]
     if component.channels_last:
         module, *copies = (_in_channels_last(part) for part in (module, *copies))
     return dataclasses.replace(built, module=module, base=built.module, copies=tuple(copies))

@@ -168,11 +168,11 @@ def _batch_edits(keys: Keys, aspect: str, job: Job) -> Edits:
     """The three that depend on each other are said together."""
     batch, passes = job.effective_sizes["batch"], job.accumulation
     micro, total, steps = "train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps"
-    edits: Edits = {}
+    changes: Edits = {}
     if micro in keys or (aspect == "batch" and total not in keys):
-        edits[(micro,)] = batch
+        changes[(micro,)] = batch
     if total in keys:
-        edits[(total,)] = batch * passes * job.gpus.count
+        changes[(total,)] = batch * passes * job.gpus.count
     if steps in keys or aspect == "accumulation":
-        edits[(steps,)] = passes
-    return edits
+        changes[(steps,)] = passes
+    return changes

@@ -63,13 +63,13 @@ def _nested(keys: Keys, aspect: str, job: Job) -> Edits:
     if not isinstance(config, dict):
         return {}
     inner = Keys(config, keys.where, absent=deepspeed.ABSENT)
-    edits = deepspeed.edits(inner, aspect, job)
-    return {("deepspeed", *key): value for key, value in edits.items() if inner.says(key)}
+    changes = deepspeed.edits(inner, aspect, job)
+    return {("deepspeed", *key): value for key, value in changes.items() if inner.says(key)}
 
 
 def _precision(keys: Keys, job: Job) -> Edits:
     wish = job.precision
-    edits: Edits = {
+    changes: Edits = {
         (name,): wish.autocast_dtype == name
         for name in ("bf16", "fp16")
         if bool(keys.flag(name)) != (wish.autocast_dtype == name)
@@ -77,10 +77,10 @@ def _precision(keys: Keys, job: Job) -> Edits:
     spelt = next((text for text, dtype in hf_names.DTYPES.items() if dtype == wish.weights_dtype), None)
     name = keys.first(hf_names.DTYPE_NAMES)
     if spelt is not None and (name or spelt != "float32") and "finetuning_type" not in keys:
-        edits[(name or hf_names.DTYPE_NAMES[0],)] = spelt
+        changes[(name or hf_names.DTYPE_NAMES[0],)] = spelt
     if bool(keys.flag("tf32")) != wish.uses_tf32:
-        edits[("tf32",)] = wish.uses_tf32
-    return edits
+        changes[("tf32",)] = wish.uses_tf32
+    return changes
 
 
 def _checkpointing(keys: Keys, job: Job, wish: Checkpointing) -> Edits:
@@ -89,28 +89,28 @@ def _checkpointing(keys: Keys, job: Job, wish: Checkpointing) -> Edits:
     wanted = wish.scope == "all"
     if "finetuning_type" in keys:
         return {("disable_gradient_checkpointing",): not wanted}
-    edits: Edits = {("gradient_checkpointing",): wanted}
+    changes: Edits = {("gradient_checkpointing",): wanted}
     options = keys.take("gradient_checkpointing_kwargs")
     reentrant = options.get("use_reentrant", False) if isinstance(options, dict) else False
     if wanted and reentrant != wish.reentrant:
-        edits[("gradient_checkpointing_kwargs",)] = {"use_reentrant": wish.reentrant}
+        changes[("gradient_checkpointing_kwargs",)] = {"use_reentrant": wish.reentrant}
     if job.gpus.count > 1 and keys.flag("ddp_find_unused_parameters") is None:  # it would follow from the other
-        edits[("ddp_find_unused_parameters",)] = job.gpus.find_unused_parameters
-    return edits
+        changes[("ddp_find_unused_parameters",)] = job.gpus.find_unused_parameters
+    return changes
 
 
 def _model(keys: Keys, job: Job) -> Edits:
     part = job.components.get("model")
-    edits: Edits = {}
+    changes: Edits = {}
     if part is None or not any(name in keys for name in _TRL):
-        return edits
+        return changes
     if part.mode == "lora" and not keys.flag("use_peft"):
-        edits[("use_peft",)] = True
+        changes[("use_peft",)] = True
         if part.lora is not None:
-            edits[("lora_r",)] = part.lora.rank
+            changes[("lora_r",)] = part.lora.rank
     if part.quantization in _BITS and not keys.flag(_BITS[part.quantization]):
-        edits[(_BITS[part.quantization],)] = True
-    return edits
+        changes[(_BITS[part.quantization],)] = True
+    return changes
 
 
 def as_flags(edits: Edits) -> dict[str, Any]:

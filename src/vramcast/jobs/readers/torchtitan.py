@@ -180,10 +180,10 @@ def edits(keys: Keys, aspect: str, job: Job) -> Edits:
     match aspect:
         case "batch" | "accumulation":
             batch = job.effective_sizes["batch"]
-            edits: Edits = {("training", training.first(_BATCHES) or _BATCHES[0]): batch}
+            changes: Edits = {("training", training.first(_BATCHES) or _BATCHES[0]): batch}
             if job.accumulation > 1 or training.take("global_batch_size") not in (None, -1):
-                edits[("training", "global_batch_size")] = batch * job.gpus.count * job.accumulation
-            return edits
+                changes[("training", "global_batch_size")] = batch * job.gpus.count * job.accumulation
+            return changes
         case "sequence":
             return {("training", "seq_len"): job.sizes["sequence"]}
         case "precision" if job.precision.preset in ("bf16", "fp32"):
