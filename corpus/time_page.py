@@ -25,16 +25,16 @@ BEGIN, END = "<!-- times -->", "<!-- end of times -->"
 
 
 def section(comparisons: Sequence[TimeComparison]) -> list[str]:
-    ordered = sorted(comparisons, key=lambda comparison: comparison.measured.name)
-    seen = sum(comparison.fitted for comparison in ordered)
-    noisy = ", ".join(f"`{comparison.measured.name}`" for comparison in ordered if comparison.measured.noisy)
+    rows = sorted(comparisons, key=lambda comparison: comparison.measured.name)
+    seen = sum(comparison.fitted for comparison in rows)
+    noisy = ", ".join(f"`{comparison.measured.name}`" for comparison in rows if comparison.measured.noisy)
     lines = [
         BEGIN,
         "## Time of a step",
         "",
         *paragraph(
-            f"""The predicted time of a step beside the measured one, for {len(ordered)} workloads on the H200. A
-            measured time is the mean of two: the median of steps with a wait between them, and the time of steps in a row
+            f"""The predicted time of a step beside the measured one, for {len(rows)} workloads on the H200. A measured
+            time is the mean of two: the median of steps with a wait between them, and the time of steps in a row
             (where those differ by more than 40 % something disturbed one of them, and the smaller counts:
             {noisy or "none"}); and the mean of all runs where a workload was measured more than once. Phases are those
             of the steps with a wait between them. [timing.md](timing.md) says how it is predicted."""
@@ -52,12 +52,12 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
         *_at_host_speed(),
         "",
     ]
-    for title, group in groups(ordered):
+    for title, group in groups(rows):
         lines += [*_table(title, group), ""]
-    lines += [*_memory(ordered), ""]
+    lines += [*_memory(rows), ""]
     lines += paragraph("*Order of variants.* Pairs of runs of one model whose measured times differ by more than 5 %:")
     lines += ["", *table(["pairs", "in the right order", "of", "share"], [
-        [title, str(pairs.right), str(pairs.total), f"{pairs.share:.1%}"] for title, pairs in pairs_of_variants(ordered)
+        [title, str(pairs.right), str(pairs.total), f"{pairs.share:.1%}"] for title, pairs in pairs_of_variants(rows)
     ])]  # fmt: skip
     return [
         *lines,
@@ -66,7 +66,7 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
         "",
         *table(
             ["workload", "measured, ms", "predicted, ms", "error", *PHASES, "limited by"],
-            [_row(comparison) for comparison in ordered],
+            [_row(comparison) for comparison in rows],
             frozenset({0, 7}),
         ),
         "",
