@@ -11,7 +11,7 @@ _OF_DDP = ("bucket_cap_mb", "gradient_as_bucket_view", "find_unused_parameters",
 
 
 def same_run(first: Job, second: Job) -> bool:
-    """Nothing that is traced differs; names and short forms may."""
+    """Whether nothing that is traced differs; names and short forms may."""
     return _meaning(first) == _meaning(second)
 
 

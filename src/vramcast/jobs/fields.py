@@ -44,7 +44,7 @@ class Section(BaseModel):
 
     @property
     def changed_fields(self) -> list[str]:
-        """Those that say something else than their default."""
+        """The fields that differ from their default."""
         fields = type(self).model_fields
         return [
             name

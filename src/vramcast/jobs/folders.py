@@ -36,7 +36,7 @@ _MAY_BE_ZERO = frozenset((
 _COUNTS = re.compile(
     r"(?:hidden|vocab|intermediate|embedding)_size$|^(?:n|num)_\w*(?:layers?|heads?|channels|experts)$"
 )
-"""Others of which only what is below zero is surely wrong."""
+"""Other keys, of which only negative values are surely wrong."""
 _HEADS = {"hidden_size": "num_attention_heads", "n_embd": "n_head"}
 _SIZES_OF_HEADS = (
     "head_dim", "kv_channels", "attention_head_size", "attention_head_dim", "d_kv", "d_head", "v_head_dim",
@@ -113,7 +113,7 @@ def check_sizes(config: Any, where: str, key: str = "") -> None:
 
 
 def _check_size(name: str, value: Any, where: str, key: str) -> None:
-    """What has to be a whole number above zero, or a list of them."""
+    """Check what has to be a whole number above zero, or a list of them."""
     if name not in _SIZES and not _COUNTS.search(name):
         return
     for number in value if isinstance(value, list) else (value,):

@@ -32,7 +32,8 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def matching_names(expression: str, names: Iterable[str], key: str) -> list[str]:
-    """Those that the whole regular expression stands for; `key` is named where it is none, or cannot be followed."""
+    """The names that the whole regular expression matches; `key` is named in the error where it is invalid or not
+    supported."""
     if len(expression) > _LONGEST_PATTERN:
         raise UsageError(f"{key}: a pattern of more than {_LONGEST_PATTERN:,} characters")
     try:
@@ -51,7 +52,7 @@ def matching_names(expression: str, names: Iterable[str], key: str) -> list[str]
 
 
 class _Follower:
-    """Where a part of a pattern can end that begins at a place of the name."""
+    """Finds where a part of a pattern that begins at a given place of the name can end."""
 
     def __init__(self, key: str, expression: str, *, ignore_case: bool) -> None:
         self._key, self._expression, self._ignore_case = key, expression, ignore_case

@@ -29,7 +29,7 @@ class StoredWeights:
 
 
 def stored_weights(folder: Path) -> StoredWeights | None:
-    """Over all safetensors files of a folder; None where there is none."""
+    """The weights in all safetensors files of a folder; None where there are none."""
     check_file(folder)
     files = sorted(folder.glob("*.safetensors"))
     if not files:

@@ -58,7 +58,7 @@ class Option:
 
     @property
     def words(self) -> list[str]:
-        """As it would be written there, with its default."""
+        """The option as it would be written on the command line, with its default."""
         return [self.flag] if self.default is None or isinstance(self.default, bool) else [self.flag, str(self.default)]
 
 

@@ -102,7 +102,7 @@ def _suggestions(script: Outline) -> list[str]:
 
 
 def _each(script: Outline, prefix: str) -> list[Finding]:
-    """The first finding for each key that begins so."""
+    """The first finding for each key with this prefix."""
     first: dict[str, Finding] = {}
     for finding in script.findings:
         if finding.key.startswith(prefix):

@@ -66,7 +66,7 @@ def build_component(name: str, job: Job) -> Built:
 
 
 def _on_the_card(name: str, component: Component, job: Job) -> Built:
-    """In fp32 at first; the cast makes new tensors there."""
+    """Build it in fp32 first; the cast makes new tensors there."""
     as_fp32 = component.model_copy(update={"dtype": "fp32"})
     with torch.device("cuda"):
         built = _from_source(name, as_fp32, job)

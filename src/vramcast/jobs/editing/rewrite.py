@@ -38,7 +38,7 @@ class Rewritten:
     """The user's files with the changes in them; nothing is written."""
 
     texts: Mapping[Path, str] = field(default_factory=dict)
-    """Those that change."""
+    """The files that change."""
     arguments: tuple[str, ...] = ()
     """The command after `--`, changed or not."""
     beside: Mapping[str, Any] = field(default_factory=dict)
@@ -82,7 +82,8 @@ class _State:
     """What is not said yet."""
 
     def with_aspect(self, aspect: str, sources: list[Source]) -> _State | None:
-        """This with one more aspect said in every file that says it already, or else in the first that can."""
+        """This state with one more aspect written into every file that sets it already, or else into the first that
+        can."""
         about = {key: value for key, value in self.left.items() if _aspect(key) == aspect}
         left = {key: value for key, value in self.left.items() if key not in about}
         with reading_instead(self.texts):

@@ -71,7 +71,7 @@ def _word(value: Any) -> str:
 
 
 def _insert(command: str, flag: str, anchors: tuple[str, ...]) -> str:
-    """After the first flag of `anchors`; on a line of its own where that has one."""
+    """Insert after the first flag of `anchors`; on a line of its own where that flag has one."""
     anchor = next(match for name in anchors if (match := _flag(name).search(command)))
     line_start = command.rfind("\n", 0, anchor.start()) + 1
     indent = command[line_start : anchor.start()]
@@ -81,8 +81,8 @@ def _insert(command: str, flag: str, anchors: tuple[str, ...]) -> str:
 
 
 def _assigned(before: str, command: str, value: str, new: str) -> str | None:
-    """The text before the command with the variable that the flag takes its value from changed: where that is the only
-    use of it, and it is assigned once."""
+    """The text before the command, with a new value for the variable that the flag reads: only where the flag is its
+    only use and it is assigned once."""
     variable = _VARIABLE.fullmatch(value)
     name = variable[1] or variable[2] if variable else None
     if name is None or len(re.findall(rf"\$\{{?{name}\b", command)) != 1:

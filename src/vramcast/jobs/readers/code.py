@@ -33,7 +33,7 @@ def search_in(*folders: Path) -> None:
 
 
 def typed_factory(name: str, folder: Path, gate: CodeGate) -> str:
-    """As resolve_factory, for what was typed: a file may also lie in the current folder."""
+    """Like resolve_factory, for what was typed: a file may also lie in the current folder."""
     file = name.rpartition(":")[0]
     factory = name if file.endswith(".py") and os.path.exists(file) else resolve_factory(name, folder)
     if not file.endswith(".py") and not _can_be_imported(file.partition(".")[0]):
@@ -43,7 +43,7 @@ def typed_factory(name: str, folder: Path, gate: CodeGate) -> str:
 
 
 def _can_be_imported(package: str) -> bool:
-    """Without the folder of a config, in which something else of that name may lie."""
+    """Whether it can be imported without the config's folder, which may hold something else of that name."""
     if is_there(package, Path()):
         return True
     try:

@@ -1,4 +1,4 @@
-"""The keys of a foreign config, read one by one: each with its type, and those that nobody asked for are known."""
+"""The keys of a foreign config, read one by one, each with its type; keys that no reader asked for are reported."""
 
 from __future__ import annotations
 
@@ -128,12 +128,12 @@ class Keys:
         return ".".join(str(part) for part in (*self._key, name))
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for handing over as it is."""
+        """The whole mapping, to hand over as it is."""
         self._asked |= set(self._values)
         return dict(self._values)
 
     def ignore(self, *names: str) -> None:
-        """Known, and of no interest: neither used nor a slip of the pen."""
+        """Mark a key as known and of no interest: neither used nor a slip of the pen."""
         self._asked |= set(names)
 
     def unused(self, known: Collection[str] = ()) -> list[str]:

@@ -78,7 +78,7 @@ class ShellCommand:
     unknown: dict[str, str] = field(default_factory=dict)
     """What in its words is not known, as it is spelt there → why."""
     assumed: tuple[str, ...] = ()
-    """What was taken for granted on the way to it."""
+    """What was assumed on the way to it."""
 
 
 class _Exit(Exception):
@@ -94,7 +94,7 @@ class Followed:
     commands: list[ShellCommand]
     """In the order in which they would run."""
     exit_line: int | None = None
-    """Where the script would end before its end."""
+    """The line in which the script would end early."""
 
 
 def follow(text: str, where: str) -> Followed:
@@ -116,7 +116,7 @@ class _State:
     variables: dict[str, Value] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
     unset: set[str] = field(default_factory=set)
-    """By the script itself, so that the environment does not matter."""
+    """Variables set by the script itself, so that the environment does not matter."""
     read_from: str = ""
     """Another file that was read in, which may have set any variable."""
 
@@ -191,7 +191,7 @@ class _Shell:
             self._state = before
 
     def _and_or(self, node: AndOr) -> Status:
-        """A program is taken to succeed; a question that has no answer leaves both ways open."""
+        """A program is taken to succeed; where a condition has no answer, both ways stay open."""
         status = self._node(node.first)
         first: Node | None = node.first
         for operator, after in node.rest:
@@ -752,7 +752,7 @@ class _Fields:
         self._words: list[str] = []
         self._current: str | None = None
         self._is_gone = False
-        """There was a quoted list without items, which is no word, as an empty text would be."""
+        """There was a quoted list without items, which is no word, while an empty text would be one."""
 
     def add(self, text: str, *, quoted: bool) -> None:
         if quoted or not self._split:
@@ -834,7 +834,7 @@ class _Test:
         return status if not negated or status is None else not status
 
     def _plain(self, word: str | None) -> str:
-        """As an operator, which may be quoted."""
+        """The word as an operator, which may be quoted."""
         return "" if word is None else word.strip("'\"")
 
     def _primary(self) -> Status:
@@ -881,7 +881,7 @@ class _Test:
 
 
 def _is_question(node: Node | None) -> bool:
-    """What is asked for its answer: a test, or a program that only looks something up."""
+    """Whether a command is run for its answer: a test, or a program that only looks something up."""
     if isinstance(node, Simple):
         first = node.words[0].text if node.words else ""
         return first in ("[", "test", "grep", "which", "command", "hash", "type", "diff", "cmp", "read", "pgrep")

@@ -55,7 +55,7 @@ _OPTIONS = {"cross-entropy": "label_smoothing", "distillation": "temperature"}
 
 
 class Criterion:
-    """All terms of a job's loss."""
+    """The sum of all terms of a job's loss."""
 
     def __init__(self, terms: Sequence[Loss], model: str, modules: Mapping[str, nn.Module]) -> None:
         self._terms = terms

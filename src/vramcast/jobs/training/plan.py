@@ -44,7 +44,7 @@ class Plan:
     diffusion: Diffusion | None
     sizes: Mapping[str, int]
     assumed_sizes: Mapping[str, int]
-    """Those that the job did not say."""
+    """Sizes that the job did not give."""
 
 
 def make_plan(job: Job, built: Mapping[str, Built]) -> Plan:
@@ -136,7 +136,7 @@ def _by_signature(module: nn.Module, component: Component, job: Job) -> tuple[tu
 
 
 def _usual_inputs(usual: Usual, prefix: str, component: Component, job: Job) -> dict[str, Input]:
-    """Without autocast, what a half-precision model is given is in its own dtype."""
+    """The usual inputs; without autocast, those of a half-precision model are in its own dtype."""
     dtype = component.dtype or job.precision.weights_dtype
     half = dtype in _HALVES and job.precision.autocast_dtype == "none"
     changed = {}

@@ -17,7 +17,7 @@ from vramcast.jobs.references import CHANNELS_LAST, CONVERSIONS
 
 
 def channels_last(tensor: torch.Tensor) -> torch.Tensor:
-    """In that layout; as it is where it has neither two nor three dimensions of space."""
+    """The tensor in channels-last layout; unchanged where it has neither two nor three spatial dimensions."""
     layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
     return tensor.to(memory_format=layouts[tensor.dim()]) if tensor.dim() in layouts else tensor
 
