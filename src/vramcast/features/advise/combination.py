@@ -133,7 +133,7 @@ class Combination:
 
 
 def combinations(options: Mapping[str, list[Option]], most_risk: int) -> Iterator[Combination]:
-    """All of them up to a risk, the job as it is among them."""
+    """All combinations up to a risk, including the job as it is."""
     ways: list[list[Option | None]] = [
         [None, *(option for option in of_knob if option.risk <= most_risk)] for of_knob in options.values()
     ]

@@ -190,7 +190,7 @@ def _answer(work: Callable[..., R], *arguments: Any) -> R | VramcastError:
 
 
 def _trace(task: _Task) -> Traced:
-    """As `predict` does, so that the figures are the same when the config is read back."""
+    """Trace as `predict` does, so that the figures are the same when the config is read back."""
     run = _run(task)
     traced = _predict(task, run)
     optional = task[0].optional

@@ -33,7 +33,7 @@ class JobComparison(Shown):
     """By name; without those that could not be predicted."""
 
     def results(self) -> list[Result]:
-        """For setting them beside measurements, line by line."""
+        """One result for each job, to compare them with measurements line by line."""
         return [job_result(name, prediction) for name, prediction in self.predictions.items()]
 
     def lines(self) -> Comparison:
@@ -91,7 +91,7 @@ def with_scenarios(loaded: LoadedJob) -> dict[str, LoadedJob]:
 
 
 def named_jobs(jobs: Sequence[LoadedJob]) -> dict[str, LoadedJob]:
-    """By the job's name, or by what was typed where two have the same."""
+    """Jobs by name, or by what was typed where two have the same name."""
     names = [job.job.name for job in jobs]
     labelled: dict[str, LoadedJob] = {}
     for name, job in zip(names, jobs, strict=True):

@@ -144,7 +144,7 @@ class _Below:
 
 
 def _highest(trace: StepTrace, chosen: set[int]) -> list[int]:
-    """Those that are alive together when they take the most."""
+    """The tensors that are alive together when they take the most."""
     level = highest = 0
     at = -1
     for event, (code, block) in enumerate(zip(trace.event_kind, trace.event_arg, strict=True)):

@@ -124,14 +124,14 @@ def _names(function: FunctionType) -> dict[str, Any]:
 
 
 def _global_names(code: CodeType) -> set[str]:
-    """Also those that functions and comprehensions inside it use. Names of attributes are among them, which does no
-    harm: what is found under one is exchanged where it is used, and nowhere else."""
+    """Global names that the code uses, including functions and comprehensions inside it. Attribute names are among
+    them, which does no harm: a value found under one is only exchanged where it is used."""
     inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*(_global_names(constant) for constant in inner))
 
 
 def _content(cell: CellType) -> Iterator[Any]:
-    """Nothing for a variable that is not assigned yet."""
+    """The cell's content; nothing for a variable that is not assigned yet."""
     try:
         yield cell.cell_contents
     except ValueError:

@@ -59,7 +59,7 @@ class Copies:
         return made
 
     def _to_card(self, module: nn.Module) -> None:
-        """As a whole, where all of it goes; it may have parts that stay."""
+        """Move it as a whole where all of it goes to the card; some of its parts may stay."""
         on_card = {id(parameter) for parameter, goes in self._parameters if goes}
         if not self._on_host and all(id(parameter) in on_card for parameter in module.parameters()):
             module.to("cuda")
@@ -118,7 +118,7 @@ def bytes_on_card(objects: Any) -> int:
 
 
 def _tensors(objects: Any) -> Iterator[torch.Tensor]:
-    """In containers and optimizers."""
+    """Tensors in containers and optimizers."""
     yield from all_of(torch.Tensor, objects)
     for optimizer in all_of(torch.optim.Optimizer, objects):
         yield from all_of(torch.Tensor, [group["params"] for group in optimizer.param_groups])

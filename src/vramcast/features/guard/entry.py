@@ -210,7 +210,7 @@ def _check(on_overflow: OnOverflow, margin: float, steps: int, warn_above: float
 
 
 def _is_trainer(what: Any) -> bool:
-    """Without importing transformers: whoever has a Trainer has imported it."""
+    """Whether it is a Trainer, without importing transformers: whoever has one has imported it."""
     return any(
         base.__name__ == "Trainer" and base.__module__.startswith("transformers.") for base in type(what).__mro__
     )

@@ -125,7 +125,7 @@ class TrainerSubject:
 
 
 def _needed(callback: TrainerCallback) -> bool:
-    """Only what decides when the loop ends; others would report, or be ourselves."""
+    """Keep only callbacks that decide when the loop ends; others would report, or be our own."""
     return type(callback).__name__ == "DefaultFlowCallback"
 
 

@@ -36,7 +36,8 @@ def kept(*, fresh: bool) -> Iterator[None]:
 
 @contextmanager
 def random_numbers_kept() -> Iterator[None]:
-    """Those of the real card are not drawn from: its generators are replaced on the virtual one."""
+    """Restore the host's random state. The real card's generators are not drawn from: the virtual card replaces
+    them."""
     numpy = sys.modules.get("numpy")
     torch_state, python_state = torch.get_rng_state(), random.getstate()
     numpy_state = None if numpy is None else numpy.random.get_state()

@@ -29,8 +29,8 @@ class _MallocInfo(ctypes.Structure):
 
 
 def resident_bytes() -> dict[str, int]:
-    """By kind, and what malloc holds from the system (of all arenas) and has given out; empty where there is no
-    /proc."""
+    """Resident memory by kind, and what malloc holds from the system (in all arenas) and has given out; empty where
+    there is no /proc."""
     try:
         lines = _STATUS.read_text().splitlines()
     except OSError:

@@ -83,7 +83,7 @@ class RealRun:
     """Further steps, each with how fast the host was meanwhile (`host_speed.py`); where asked for."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain dictionaries and lists."""
+        """The measurement as plain dictionaries and lists."""
         return asdict(self)
 
 

@@ -100,7 +100,7 @@ class Log:
 
 
 def read_log(path: Path) -> Log:
-    """All samples that were added to a log; what was cut off in its last line is left out."""
+    """Read all samples of a log; a last line that was cut off is left out."""
     text = read_text(path, _LARGEST_BYTES)
     # Whoever wrote it may have been stopped in the middle of a line.
     lines = io.StringIO(text[: text.rfind("\n") + 1], newline="")

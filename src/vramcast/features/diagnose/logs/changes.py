@@ -56,7 +56,7 @@ def basis(step: Step, asked: PredictedChange) -> Basis:
 def what_changes_give(
     step: Step, asked: PredictedChange, changes: Sequence[PredictedChange]
 ) -> tuple[list[WhatIf], list[WhatIf]]:
-    """Those that fit and are faster, best first; and the others, with the reason."""
+    """The changes that fit and are faster, best first; and the others, with the reason."""
     now = basis(step, asked)
     helps, useless = [], []
     for change in changes:

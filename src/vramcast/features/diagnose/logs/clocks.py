@@ -45,7 +45,7 @@ def _seconds(day: float, hours: str, minutes: str, seconds: str, fraction: str |
 
 
 def duration(text: str) -> float | None:
-    """As tqdm and rich write them: 00:07, 1:02:03."""
+    """Parse a duration as tqdm and rich write it: 00:07, 1:02:03."""
     parts = text.split(":")
     if not 2 <= len(parts) <= 3 or not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
         return None

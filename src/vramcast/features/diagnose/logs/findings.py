@@ -256,7 +256,7 @@ def _largest_leaf(part: Part) -> Part:
 
 
 def _regular(step: Step) -> Iterator[WhatIf]:
-    """Without the steps that take longer."""
+    """The run without the steps that take longer."""
     for irregular in step.irregular:
         if irregular.share < MATTERS or not step.total_steps:
             continue

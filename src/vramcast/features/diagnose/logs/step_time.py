@@ -106,7 +106,7 @@ def _rate(series: Series, amount: float, how: str) -> Estimate:
 
 
 def steady(series: Series) -> tuple[Sequence[float], int]:
-    """Without the slow ones at the beginning: the first steps load kernels, fill caches and compile."""
+    """The series without the slow steps at the beginning, which load kernels, fill caches and compile."""
     values = series.values
     limit = _WARM_UP_FACTOR * series.median
     most = int(_MOST_WARM_UP * len(values)) if len(values) > 2 else 0
