@@ -61,7 +61,7 @@ def open_input(path: str | Path, most_bytes: int | None = None) -> BinaryIO:
 
 
 def read_bytes(path: str | Path, most_bytes: int) -> bytes:
-    """All of a file."""
+    """Read a whole file."""
     with open_input(path, most_bytes) as file:
         try:
             data = file.read(most_bytes + 1)
@@ -73,7 +73,7 @@ def read_bytes(path: str | Path, most_bytes: int) -> bytes:
 
 
 def read_text(path: str | Path, most_bytes: int) -> str:
-    """All of a text file in UTF-8."""
+    """Read a whole text file in UTF-8."""
     try:
         return read_bytes(path, most_bytes).decode("utf-8")
     except UnicodeDecodeError:
@@ -81,7 +81,7 @@ def read_text(path: str | Path, most_bytes: int) -> str:
 
 
 def read_unpacked(path: str | Path, most_bytes: int) -> bytes:
-    """All of a file, unpacked where it is gzip; `most_bytes` holds for both."""
+    """Read a whole file, unpacked where it is gzip; `most_bytes` limits both."""
     data = read_bytes(path, most_bytes)
     if not data.startswith(_GZIP):
         return data

@@ -48,7 +48,7 @@ def publish(path: Path) -> None:
 
 
 def write_here(path: str, content: bytes | None, replace: bool) -> None:
-    """As this process sees the disk: to a new file beside the old one, which then takes its name."""
+    """Write as this process sees the disk: to a new file beside the old one, which then takes its name."""
     if content is None:
         os.mkdir(path)
         return

@@ -47,7 +47,8 @@ def user_name(uid: int) -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """In clock ticks since boot; tells a process from a later one with the same number. None: it does not run."""
+    """When a process started, in clock ticks since boot; tells it from a later one with the same number. None: it does
+    not run."""
     fields = _stat(pid)
     return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
 

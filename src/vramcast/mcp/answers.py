@@ -138,7 +138,7 @@ def _log(root: Path, name: str) -> Path:
 
 
 def _shortened(document: dict[str, Any]) -> dict[str, Any]:
-    """Without what an account has for every module, stage and moment."""
+    """The document without the account of every module, stage and moment."""
     short = {**document, "prediction": {**document["prediction"]}}
     short["prediction"]["account"] = {**document["prediction"]["account"]}
     for *path, last in _LARGE:

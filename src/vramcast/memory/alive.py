@@ -257,7 +257,7 @@ class _Expectation:
         self.parts, self.modules = parts, modules
 
     def take(self, size: int, kind: str) -> None:
-        """A block of which the kind is known: it must not stand for another one."""
+        """Remove a block whose kind is known, so that it does not stand for another one."""
         there = self._there.get(size, [])
         at = next((i for i, expected in enumerate(there) if expected.kind == kind), None)
         if at is not None:

@@ -23,7 +23,7 @@ def find_modules(wanted: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _with_parents(names: Iterable[str]) -> list[str]:
-    """In order, with every name that others lie below."""
+    """The names in order, with every name that others lie below."""
     known: dict[str, None] = {}
     for name in names:
         parts = name.split(".") if name else []

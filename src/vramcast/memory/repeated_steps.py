@@ -72,7 +72,7 @@ def _moved(calls: OpCalls, by: int) -> OpCalls:
 
 
 def _last_step(calls: OpCalls) -> OpCalls:
-    """Its rows alone; calls are numbered in the order in which they are met."""
+    """The rows of the last step alone; calls are numbered in the order in which they appear."""
     start = _iteration(calls)
     columns = {name: getattr(calls, name)[start:] for name in _CALL_COLUMNS}
     number = {old: new for new, old in enumerate(dict.fromkeys(columns["call"]))}
@@ -172,7 +172,7 @@ def _marks(trace: StepTrace, *labels: str) -> list[int]:
 
 
 def _without_marks(trace: StepTrace, calls: OpCalls | None) -> StepTrace:
-    """As if the run had left none."""
+    """The trace without the marks that the run left."""
     marks = _marks(trace, END_OF_PASS, END_OF_STEP)
     labels = [label for label in trace.labels if label not in (END_OF_PASS, END_OF_STEP)]
     number = {old: labels.index(label) for old, label in enumerate(trace.labels) if label in labels}

@@ -180,13 +180,13 @@ def replay(
 
 
 class _Level:
-    """What changes now and then, after every event."""
+    """A level that changes now and then, kept as stretches of events."""
 
     def __init__(self) -> None:
         self._events, self._values = [0], [0]
 
     def set(self, event: int, value: int) -> None:
-        """So much from this event on; of several at one event the last counts."""
+        """Set the level from this event on; the last of several at one event counts."""
         self._events.append(event)
         self._values.append(value)
 
@@ -198,7 +198,7 @@ class _Level:
 
 
 def convolves(trace: StepTrace) -> bool:
-    """It has kernels that do with smaller workspaces when they must."""
+    """Whether it has kernels that can use smaller workspaces when they must."""
     return any("convolution" in op for op in trace.ops)
 
 

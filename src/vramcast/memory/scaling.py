@@ -71,7 +71,7 @@ def difference(first: Skeleton, second: Skeleton) -> str | None:
 
 
 def same_sizes(first: StepTrace, second: StepTrace) -> bool:
-    """The two runs are equal to the byte, workspaces left out."""
+    """Whether the two runs are equal to the byte, workspaces left out."""
     a, b = Skeleton.of(first), Skeleton.of(second)
     return a.sizes() == b.sizes() and difference(a, b) is None
 
@@ -83,7 +83,7 @@ class ScaledTrace:
     traces: Mapping[int, StepTrace]
     """By that size, two or three of them."""
     exact: bool = field(init=False)
-    """Workspaces come and go at the same places too."""
+    """Whether workspaces come and go at the same places too."""
     _skeletons: Mapping[int, Skeleton] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

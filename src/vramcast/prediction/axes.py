@@ -53,13 +53,13 @@ def batch_axis(job: Job) -> Axis:
 
 
 def axes(job: Job) -> dict[str, Axis]:
-    """Those that the job says a size of."""
+    """The axes along which the job gives a size."""
     possible = [batch_axis(job), _sequence(job), _resolution(job), _frames(job)]
     return {axis.name: axis for axis in possible if axis is not None}
 
 
 def _sequence(job: Job) -> Axis | None:
-    """In the steps in which lengths are chosen, up to what the model takes."""
+    """Sequence lengths, in the usual steps, up to what the model takes."""
     length = job.sizes.get("sequence")
     if length is None:
         return None

@@ -68,7 +68,8 @@ def _tensor(name: str, parameter: nn.Parameter, updated: set[int], states: Mappi
 
 
 def _state_bytes(optimizers: list[torch.optim.Optimizer]) -> dict[int, _State]:
-    """By parameter; a table that several share (bitsandbytes' quantization map) goes to the first."""
+    """Optimizer state by parameter; a table that several share (bitsandbytes' quantization map) counts for the
+    first."""
     seen: set[int] = set()
     states: dict[int, _State] = {}
     for optimizer in (part for wrapper in optimizers for part in parts_of(wrapper)):

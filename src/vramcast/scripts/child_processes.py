@@ -73,7 +73,8 @@ class _Answer:
 
 
 class Children:
-    """Those of one run. In a process that was forked `in_child` is true, and only `end_child` is of use."""
+    """The child processes of one run. In a process that was forked `in_child` is true, and only `end_child` is of
+    use."""
 
     def __init__(self, card: VirtualGpu, stop: Callable[[], None], before_answer: Callable[[bool], None]) -> None:
         self._card = card
@@ -123,7 +124,8 @@ class Children:
             self._spawning.on = False
 
     def have_ended_the_script(self) -> bool:
-        """Those that used the card have shown what they take, or one has shown that it cannot be said."""
+        """Whether the processes that used the card have shown what they take, or one has shown that it cannot be
+        predicted."""
         answers = self._last_answers()
         if any(answer.outcome in (MEMORY, CANNOT) for answer in answers):
             return True
@@ -261,7 +263,7 @@ class Children:
                 fcntl.lockf(self._answers, fcntl.LOCK_UN)
 
     def _last_answers(self) -> list[_Answer]:
-        """By process; in the order in which they first used the card."""
+        """The last answer of each process, in the order in which they first used the card."""
         answers: dict[int, _Answer] = {}
         at = 0
         while header := os.pread(self._answers, 8, at):
@@ -401,7 +403,7 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 
 
 def _anonymous_file() -> int:
-    """Without a name, so that nothing is left of it."""
+    """A file without a name, so that nothing is left of it."""
     if sys.platform == "linux":
         return os.memfd_create("vramcast answers")
     with tempfile.TemporaryFile() as file:
@@ -409,7 +411,7 @@ def _anonymous_file() -> int:
 
 
 def _at_once(answers: Sequence[_Answer]) -> Iterator[_Answer]:
-    """Those of the moment at which processes that overlap take most together."""
+    """The answers at the moment when overlapping processes take the most together."""
 
     def beside(answer: _Answer) -> list[_Answer]:
         return [other for other in answers if other.began <= answer.began < (other.ended or float("inf"))]

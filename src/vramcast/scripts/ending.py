@@ -201,7 +201,7 @@ class ScriptEnding:
             time.sleep(_AGAIN_SECONDS)
 
     def _woken(self, *_: object) -> None:
-        """In the script's thread."""
+        """Called in the script's thread."""
         if self._over:
             return
         if self.children.have_ended_the_script():
@@ -309,7 +309,7 @@ class ScriptEnding:
             self._card.note("threads", text, failure.where)
 
     def _wait_for_the_rest(self) -> None:
-        """As Python does when a script's main thread has ended; but not for what only waits."""
+        """Wait as Python does when a script's main thread has ended, but not for threads that only wait."""
         progress, since = self._progress(), time.monotonic()
         while going_on := self._going_on():
             time.sleep(0.1)

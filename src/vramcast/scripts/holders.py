@@ -48,7 +48,7 @@ def holder(blocks: set[int], first_node: int, frame: FrameType | None) -> str:
 
 
 def _tensors(blocks: set[int]) -> list[torch.Tensor]:
-    """Those in Python's hands: the program's own, and what autograd saves."""
+    """Tensors that Python holds: the program's own, and what autograd saves."""
     tensors: list[torch.Tensor] = []
     for thing in gc.get_objects():
         # type(), because asking a proxy object for its class may run code of its own.

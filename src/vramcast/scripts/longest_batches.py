@@ -124,7 +124,7 @@ class LongestBatches:
 
 
 def _batches(training: Pass) -> Iterator[Any]:
-    """All that the loader gives in the epoch that the pass began, in this process."""
+    """All batches of the epoch that the pass began, in this process."""
     loader, began = training.loader, training.random_state
     if loader is None or began is None:
         raise CannotPredict("--longest: the loader of the training loop cannot be gone through")

@@ -89,7 +89,7 @@ def changed_environment(environment: Mapping[str, str], removed: Sequence[str] =
 
 
 def _find_module(name: str) -> ModuleSpec:
-    """Without importing anything, for that is part of the program: as `python -m NAME` would find it from here."""
+    """Find a module as `python -m NAME` would from here, without importing anything: that is part of the program."""
     before = list(sys.path)
     sys.path[:1] = [os.getcwd()]
     importlib.invalidate_caches()

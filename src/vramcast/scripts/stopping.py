@@ -168,7 +168,7 @@ class Stopping:
             self._stop("steps", f"stopped after {BATCHES:,} batches of a DataLoader without a forward pass")
 
     def _follow_loader(self) -> None:
-        """After each step of a run that goes by the loader."""
+        """Called after each step of a run that follows the loader."""
         self._loader.step_made()
         training = self._loader.training
         if training is None:
@@ -208,7 +208,7 @@ class Stopping:
 
     @property
     def has_evaluated(self) -> bool:
-        """In a run that goes by the loader: evaluation was among what was run."""
+        """Whether a run that follows the loader also evaluated."""
         return self._until is not None and self._loader.has_evaluated
 
     @property
@@ -245,7 +245,7 @@ class Stopping:
         raise Enough
 
     def interrupted(self) -> None:
-        """By the user, in a run to the script's end."""
+        """Called when the user interrupts a run to the script's end."""
         self.stopped = True
         self._card.note("steps", f"interrupted after {counted(self.fewest)}: this is what was seen so far")
 
@@ -260,7 +260,7 @@ class Stopping:
         return bool(self.saw_a_step or self._forward_passes or self._backward_passes)
 
     def note_what_is_missing(self) -> None:
-        """After a script that ended by itself."""
+        """Called after a script that ended by itself."""
         if self.stopped:
             return
         if not self.fewest and not self._growing.steps:

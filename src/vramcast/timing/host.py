@@ -109,7 +109,7 @@ def next_optimizers(calls: OpCalls, rows: range) -> list[bool]:
 
 
 def is_on_host(arguments: str) -> bool:
-    """Nothing lies on the card or is moved there."""
+    """Whether nothing lies on the card or is moved there."""
     if arguments.count("(") != arguments.count("cpu:"):
         return False
     return "device=cuda" not in arguments and ("cpu:" in arguments or "device=cpu" in arguments)

@@ -88,7 +88,7 @@ class Compiler:
             _forget_functions()
 
     def prepare(self) -> None:
-        """Before the first function is compiled."""
+        """Called before the first function is compiled."""
         if self._ready:
             return
         self._ready = True

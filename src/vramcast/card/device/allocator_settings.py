@@ -31,7 +31,7 @@ class AllocatorSettings:
         self.conf = _parsed(text, self.conf)
 
     def ignored(self) -> str | None:
-        """In words, where the program changed the environment too late."""
+        """A note, where the program changed the environment too late."""
         now = _environment()
         if now == self._seen:
             return None

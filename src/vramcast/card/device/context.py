@@ -341,7 +341,7 @@ class VirtualGpu:
 
     @property
     def optimizers(self) -> list[Any]:
-        """Those of PyTorch's that there are."""
+        """PyTorch's optimizers that exist."""
         return self._position.optimizers
 
     @property
@@ -421,7 +421,7 @@ class VirtualGpu:
         return self._ledger.builder.n_events
 
     def begin_again_after_fork(self) -> None:
-        """In a process that was forked: what its parent has on the card, and did there, is not its own."""
+        """Start afresh in a forked process: what its parent has on the card, and did there, is not its own."""
         self._fork = self._ledger.builder.n_events, self._ledger.builder.n_blocks
         self._position.forget_steps()
         self._machine.forget_libraries()

@@ -71,7 +71,8 @@ def _holds_tensors(cached: Any) -> bool:
 
 
 def _has_tensor(value: Any, depth: int) -> bool:
-    """Only in plain containers: mappings of other kinds may load what they hold when they are looked through."""
+    """Whether plain containers hold a tensor: mappings of other kinds may load their contents when they are
+    searched."""
     if isinstance(value, torch.Tensor):
         return is_virtual_gpu(value)
     if not depth or type(value) not in (dict, list, tuple):

@@ -163,7 +163,7 @@ class DispatchMode(TorchDispatchMode):
             return self._take_apart(func, args, kwargs)
 
     def _take_apart(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """By our own function where there is one (composites.py), else by PyTorch's."""
+        """Decompose an op by our own function where there is one (composites.py), else by PyTorch's."""
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta"):
             return func._op_dk(torch._C.DispatchKey.Meta, *args, **kwargs)
         return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
@@ -434,7 +434,7 @@ def _as_returned(func: Any, outs: list[Any]) -> Any:
 
 
 def _view(func: Any) -> Handler:
-    """Nothing is booked; the op is called without the layer of Python that torch puts around it."""
+    """Call the op without the Python layer that torch puts around it; a view books nothing."""
     call = getattr(func, "_op", func)
 
     def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:

@@ -60,7 +60,7 @@ class Communicator:
 
 
 class Communicators:
-    """Those of a process, by the name of their group."""
+    """The communicators of a process, by the name of their group."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Communicator] = {}
@@ -75,7 +75,7 @@ class Communicators:
         known.ops.add(op)
 
     def interval(self) -> tuple[int, int]:
-        """At least, at most."""
+        """The least and the most bytes they take."""
         used = self.by_name.values()
         return sum(communicator.least_bytes for communicator in used), sum(
             communicator.most_bytes for communicator in used

@@ -99,7 +99,7 @@ def _maker(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _barrier(machine: Machine) -> Callable[..., Any]:
-    """All ranks are there already; the host waits for what its stream was given."""
+    """All ranks are there already; the host only waits for its stream."""
 
     def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
         machine.ledger.wait_for_stream()

@@ -452,7 +452,7 @@ class _Filled:
 
 
 def _by_storage(tensor: torch.Tensor) -> Any:
-    """As torch reduces a tensor of the card."""
+    """Reduce a tensor of the card as torch does."""
     storage: Any = tensor.untyped_storage()
     more: tuple[Any, ...] = (tensor.dtype,)
     rebuild: Any = torch._utils._rebuild_tensor_v3

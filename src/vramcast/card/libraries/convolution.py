@@ -98,7 +98,7 @@ def cudnn_workspace_bytes(problem: ConvolutionProblem, card: Card) -> int:
 
 
 def smaller_workspaces(problem: ConvolutionProblem, card: Card) -> tuple[int, ...]:
-    """Those of the plans after the first, in the order in which PyTorch tries them while memory is refused."""
+    """Workspaces of the plans after the first, in the order in which PyTorch tries them while memory is refused."""
     return tuple(plan.workspace_bytes for plan in _ranked_plans(problem, card)[1:]) or (0,)
 
 
@@ -154,7 +154,7 @@ def _device(card: Card) -> CudnnDevice:
 
 @lru_cache(maxsize=5_000)
 def _ranked_plans(problem: ConvolutionProblem, card: Card) -> tuple[_Plan, ...]:
-    """As cuDNN ranks them on the card; none where it cannot be asked."""
+    """The plans as cuDNN ranks them on the card; none where it cannot be asked."""
     library = open_cudnn()
     ranking = None if library is None else _asked(library.ranking, problem, card)
     if library is None or ranking is None:

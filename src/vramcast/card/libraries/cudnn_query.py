@@ -62,7 +62,7 @@ class CudnnDevice:
     name: str = ""
 
     def as_json(self) -> str:
-        """In the form of CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION."""
+        """The card in the form of CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION."""
         major, minor = self.compute_capability
         shared, threads, blocks = _ARCHITECTURES.get(self.compute_capability, _ARCHITECTURES[(9, 0)])
         return json.dumps({
