@@ -35,7 +35,7 @@ def reasons() -> dict[str, str]:
 
 
 def job_files(folder: Path = JOBS) -> dict[str, Path]:
-    """By the workload's name."""
+    """Job files by the workload's name."""
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 

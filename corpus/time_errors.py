@@ -119,12 +119,12 @@ def is_variant(comparison: TimeComparison) -> bool:
 
 @cache
 def _timed() -> dict[str, MeasuredTimes]:
-    """Without runs that were made later to see what was missed: of those most were chosen for their misses."""
+    """Without runs that were made later to see what was missed: most of those were chosen for their misses."""
     return {name: combined(runs) for name, runs in measured_times((RECORDS / "times",)).items()}
 
 
 def blind(comparisons: Iterable[TimeComparison]) -> list[TimeComparison]:
-    """Those workloads that were predicted before they were measured, with what was predicted then."""
+    """Workloads that were predicted before they were measured, with what was predicted then."""
     before, timed = predicted_before(), _timed()
     names = [comparison.measured.name for comparison in comparisons]
     return [TimeComparison(timed[name], before[name]) for name in names if name in before and name in timed]

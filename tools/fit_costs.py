@@ -62,8 +62,8 @@ def workloads() -> dict[str, list[Row]]:
 
 
 def trusted(rows: list[Row], card: Card) -> list[Row]:
-    """Without what took far longer than its ideal in a recording that ran longer than the steps that were timed: cuDNN
-    then chose other kernels than it does in training."""
+    """The rows without those that took far longer than their ideal in a recording that ran longer than the timed steps:
+    there cuDNN chose other kernels than in training."""
     kept = []
     for row in rows:
         if row.get("doubtful"):

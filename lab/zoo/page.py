@@ -122,7 +122,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _size(record: dict[str, Any], name: str) -> str:
-    """In GiB, or why there is no figure."""
+    """The size in GiB, or why there is no figure."""
     return f"{record[name] / GIB:.3f}" if name in record else str(record.get("outcome", ""))
 
 

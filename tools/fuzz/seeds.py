@@ -31,7 +31,7 @@ class Seed:
 
 @functools.cache
 def seeds() -> dict[str, list[Seed]]:
-    """By target."""
+    """Seeds by target."""
     every_seed = [*_jobs(), *_folders(), *_scripts(), *_results(), *_logs(), *_others(), *_command_lines(), *_tiny()]
     by_target: dict[str, list[Seed]] = {}
     for seed in every_seed:
