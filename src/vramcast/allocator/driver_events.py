@@ -6,7 +6,7 @@ Read off recordings of an H200 (driver 580), as gaps between segments that are o
 _MIB = 1 << 20
 
 FIRST_KERNEL = "first kernel"
-"""The first that makes no random numbers: the context rearranges itself (see AddressSpace)."""
+"""The first kernel that makes no random numbers: the context rearranges itself (see AddressSpace)."""
 RANDOM_NUMBERS = "random numbers"
 """Random numbers before any other kernel."""
 NORM = "first norm"

@@ -49,14 +49,14 @@ def hush_torch() -> None:
 
 
 def without_cache_folder() -> None:
-    """For a process that only predicts: torch makes a folder for what it compiles as soon as that part is imported."""
+    """Keep torch from creating the folder for compiled code in a process that only predicts."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TMPDIR") or "/tmp")
 
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Around what makes many objects that stay, imports above all: to look for garbage among them takes a fifth of the
-    time."""
+    """Switch garbage collection off around code that makes many lasting objects, imports above all: searching them
+    takes a fifth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -37,7 +37,7 @@ _EXPANDS = {"[": 72, "{": 240, '"': 30, ",": 40}
 
 
 def open_input(path: str | Path, most_bytes: int | None = None) -> BinaryIO:
-    """The file, open for reading; UsageError where it is none, cannot be read or is too large."""
+    """The file, open for reading; UsageError where it does not exist, cannot be read or is too large."""
     try:
         _check_regular(os.stat(path).st_mode, path)
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)

@@ -133,7 +133,7 @@ class Compiler:
         return __call__
 
     def _guards_as_when_run(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Guards compare what they find when the function is called, which is with the card in sight."""
+        """Guards compare what they find when the function is called, and then the card is in sight."""
 
         @functools.wraps(original)
         def __init__(manager: Any, f_code: Any, output_graph: Any, *args: Any, **kwargs: Any) -> None:

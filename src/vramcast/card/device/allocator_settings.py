@@ -27,7 +27,7 @@ class AllocatorSettings:
         return True
 
     def change(self, text: str) -> None:
-        """What the text does not name stays as it is."""
+        """Change the settings that the text names; the others stay as they are."""
         self.conf = _parsed(text, self.conf)
 
     def ignored(self) -> str | None:

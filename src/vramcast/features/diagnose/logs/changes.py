@@ -1,4 +1,4 @@
-"""What predicted changes make of the step that was measured."""
+"""What predicted changes do to the measured step."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ MATTERS = 0.05
 """What takes less than this share of the step is not worth changing."""
 CONTRADICTION = "contradiction"
 _CONTRADICTS = 1.2
-"""Parts of a step may overlap a little; that much they do not."""
+"""Parts of a step may overlap a little, but not by this much."""
 BACKWARD_FACTOR = 2.0
 """The backward pass of a matrix product is two: one for its input, one for its weights."""
 

@@ -19,9 +19,9 @@ from vramcast.features.diagnose.logs.sample import Sample
 from vramcast.features.diagnose.logs.text import WHAT_IS_READ, Block, Source, blocks, opened
 
 WHOLE_BYTES = 1 << 20
-"""So much is parsed line by line from the beginning."""
+"""This much is parsed line by line from the beginning."""
 BUDGET_BYTES = 4 << 20
-"""So much is parsed of a large log in all: the first part of every block, as large as its length allows."""
+"""This much of a large log is parsed in all: the first part of every block, as large as its length allows."""
 UNKNOWN_SHARE = 1 / 64
 """The share of each block that is parsed where the total size is not known: a pipe, a packed log."""
 TAIL_BYTES = 1 << 17

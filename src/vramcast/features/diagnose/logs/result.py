@@ -29,15 +29,15 @@ class PredictedChange:
 
     change: str
     seconds: float
-    """A step without any wait for data."""
+    """Seconds of a step without any wait for data."""
     samples: int
-    """In a step, of all GPUs."""
+    """Samples of a step, over all GPUs."""
     device_bytes: int
     fits: bool
     loading_seconds: float | None = None
-    """To load the samples of a step; None where the job does not say it."""
+    """Seconds to load the samples of a step; None where the job does not say."""
     workers: int = 0
-    """That load meanwhile; 0: the loop loads itself."""
+    """Processes that load meanwhile; 0 where the loop loads itself."""
     steps_per_epoch: float | None = None
     cost: str = ""
 
@@ -77,11 +77,11 @@ class Estimate:
 
     seconds: float
     mean_seconds: float
-    """With the slow ones."""
+    """The mean, including the slow steps."""
     how: str
     count: int
     warm_up: int = 0
-    """Slow ones at the beginning that were left out."""
+    """Slow steps at the beginning that were left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ def split(collected: Collected, step_seconds: float | None, setup: Setup, predic
                 "whose throughput it is are not as assumed"
             )
         if unknown == (q.SYNC,) and setup.gpus is None:
-            # Nobody said that there are several GPUs.
+            # It is not known that there are several GPUs.
             unknown = ()
         parts += _remainder(rest, step_seconds, unknown)
     elif unknown:

@@ -151,7 +151,7 @@ def _encoding(name: str, head: bytes) -> str:
 
 
 def _few_broken(head: bytes) -> bool:
-    """Mostly UTF-8: a few characters were cut, as logs of several processes have it."""
+    """Whether it is mostly UTF-8, with a few cut characters, as in logs of several processes."""
     text = head.decode("utf-8", errors="replace")
     beyond_ascii = sum(character > "\x7f" for character in text)
     return text.count("\ufffd") * 10 <= beyond_ascii
@@ -195,7 +195,7 @@ def _read_fully(stream: Readable, size: int) -> bytes:
 
 @dataclass(slots=True)
 class _Careful:
-    """Reads, and turns what can go wrong into a message that names the place."""
+    """Reads, and turns errors into a message that names the place."""
 
     file: Readable
     name: str
