@@ -59,13 +59,15 @@ def load_job(argument: str | None, overrides: Overrides | None = None, request: 
     else:
         reading = read(Path(argument), request)
     for key, text in reading.unsupported.items():
-        if not any(said.startswith(key) for said in overrides):
+        if not any(overridden.startswith(key) for overridden in overrides):
             raise CannotPredict(f"{argument}: {text}")
     job = with_overrides(reading.job, overrides)
     _pass_gate(job, reading.job, argument, request)
     if any(place.key.endswith("factory") and not request.gate.was_typed(place) for place in code_in(job)):
         search_in(*reading.folders)
-    kept = [text for key, text in reading.assumed.items() if not any(said.startswith(key) for said in overrides)]
+    kept = [
+        text for key, text in reading.assumed.items() if not any(overridden.startswith(key) for overridden in overrides)
+    ]
     assumed = (Note("assumed", "; ".join(kept)),) if kept else ()
     return LoadedJob(
         job=job,

@@ -76,7 +76,7 @@ class _Follower:
     def _ends(self, sign: Any, value: Any, starts: set[int]) -> set[int]:
         name = self._name
         if sign in (signs.LITERAL, signs.NOT_LITERAL, signs.ANY, signs.IN):
-            return {at + 1 for at in starts if at < len(name) and self._is_one(sign, value, name[at])}
+            return {at + 1 for at in starts if at < len(name) and self._matches_letter(sign, value, name[at])}
         if sign is signs.BRANCH:
             return set().union(*(self._sequence(branch, starts) for branch in value[1]))
         if sign is signs.SUBPATTERN and not value[1] and not value[2]:
@@ -104,12 +104,14 @@ class _Follower:
             ends |= new
         return ends
 
-    def _is_one(self, sign: Any, value: Any, letter: str) -> bool:
+    def _matches_letter(self, sign: Any, value: Any, letter: str) -> bool:
         if sign is signs.ANY:
             return letter != "\n"
         if sign is signs.IN:
             negated = value[0][0] is signs.NEGATE
-            return negated != any(self._is_one(kind, of_kind, letter) for kind, of_kind in value[int(negated) :])
+            return negated != any(
+                self._matches_letter(kind, of_kind, letter) for kind, of_kind in value[int(negated) :]
+            )
         if sign is signs.RANGE:
             return value[0] <= ord(letter) <= value[1] or (
                 self._ignore_case and value[0] <= ord(letter.upper()[:1]) <= value[1]

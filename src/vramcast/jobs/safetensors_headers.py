@@ -54,8 +54,8 @@ def _tensors(header: bytes, file: Path) -> Iterator[tuple[str, list[int]]]:
         raise _damaged(file) from None
 
 
-def _shape(said: Any) -> list[int]:
-    shape = [int(dimension) for dimension in said]
+def _shape(dimensions: Any) -> list[int]:
+    shape = [int(dimension) for dimension in dimensions]
     if len(shape) > _MOST_DIMENSIONS or not all(0 <= dimension <= _LARGEST_DIMENSION for dimension in shape):
         raise ValueError("impossible shape")
     return shape

@@ -41,7 +41,7 @@ def launch(options: Options, target: Launch, environment: Mapping[str, str]) -> 
     if any(len(other) != len(slots) for other in hosts.values()):
         raise UsageError("deepspeed: nodes with different numbers of GPUs are not followed")
     node_rank = whole("deepspeed", "node_rank", options.get("node_rank", "0"))
-    said = {
+    variables = {
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, slots)),
         "MASTER_ADDR": str(options.get("master_addr") or "127.0.0.1"),
         "MASTER_PORT": str(options.get("master_port", "29500")),
@@ -55,7 +55,7 @@ def launch(options: Options, target: Launch, environment: Mapping[str, str]) -> 
         processes=len(slots),
         nodes=len(hosts),
         node_rank=node_rank,
-        environment={**target.environment, **said},
+        environment={**target.environment, **variables},
         rank_variables=("RANK",),
         local_rank_variables=("LOCAL_RANK",),
         node_rank_variables=("CROSS_RANK",),

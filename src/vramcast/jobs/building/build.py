@@ -107,15 +107,15 @@ def original(name: str, components: Mapping[str, Component]) -> Component:
 
 
 def _from_source(name: str, component: Component, job: Job) -> Built:
-    said = component.dtype or job.precision.weights_dtype
-    dtype = DTYPES[said]
+    dtype_name = component.dtype or job.precision.weights_dtype
+    dtype = DTYPES[dtype_name]
     if component.source != "factory":
         library(component.source, getattr(component, component.source))
     with sealed(on=component.source != "factory" and not component.trust_remote_code):
-        return _made(f"components.{name}", component, job, said, dtype)
+        return _made(f"components.{name}", component, job, dtype_name, dtype)
 
 
-def _made(key: str, component: Component, job: Job, said: str, dtype: torch.dtype) -> Built:
+def _made(key: str, component: Component, job: Job, dtype_name: str, dtype: torch.dtype) -> Built:
     match component.source:
         case "transformers":
             return transformers_folder.build(key, component, dtype)
@@ -127,7 +127,7 @@ def _made(key: str, component: Component, job: Job, said: str, dtype: torch.dtyp
             return torchvision.build(key, component, dtype)
         case _:
             # A factory may have chosen a dtype itself: it is changed only when the job says one.
-            keep = component.dtype is None and said == "fp32"
+            keep = component.dtype is None and dtype_name == "fp32"
             checkpointing = component.checkpointing or job.checkpointing
             return python_factory.build(component, None if keep else dtype, checkpointing)
 

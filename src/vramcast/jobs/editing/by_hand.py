@@ -62,7 +62,7 @@ def _line(key: str, value: Any, job: Job) -> str:
             return _precision(job)
         case ["optimizer", *_] if len(job.optimizer) == 1 and class_path(job.optimizer[0].name):
             wish = job.optimizer[0]
-            arguments = "".join(f", {name}={said!r}" for name, said in wish.arguments.items())
+            arguments = "".join(f", {name}={argument!r}" for name, argument in wish.arguments.items())
             return f"optimizer = {class_path(wish.name)}(parameters{arguments})"
         case ["gpus", "count"]:
             return f"torchrun --nproc_per_node {value}  # start it on {value} GPU{'s' if value > 1 else ''}"

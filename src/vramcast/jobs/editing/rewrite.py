@@ -90,9 +90,9 @@ class _State:
             try:
                 now = with_words(sources, self.arguments)
                 possible = [(source, edits) for source in now if (edits := source.edits(aspect, about, self.job))]
-                said = [(source, edits) for source, edits in possible if source.says(edits)]
+                already_there = [(source, edits) for source, edits in possible if source.says(edits)]
                 texts, arguments = dict(self.texts), self.arguments
-                for source, edits in said or [pair for pair in possible if pair[0].own][:1]:
+                for source, edits in already_there or [pair for pair in possible if pair[0].own][:1]:
                     texts, arguments = _changed(source, edits, texts, arguments)
             except CANNOT_EDIT:
                 return None

@@ -97,10 +97,10 @@ def _assigned(before: str, command: str, value: str, new: str) -> str | None:
 
 
 def _export(before: str, command: str, name: str, value: str) -> tuple[str, str]:
-    said = re.compile(rf"(\b{name}=){_VALUE}")
-    if said.search(command):
-        return before, said.sub(rf"\g<1>{value}", command)
-    if said.search(before):
-        return said.sub(rf"\g<1>{value}", before), command
+    assignment = re.compile(rf"(\b{name}=){_VALUE}")
+    if assignment.search(command):
+        return before, assignment.sub(rf"\g<1>{value}", command)
+    if assignment.search(before):
+        return assignment.sub(rf"\g<1>{value}", before), command
     indent = command[: len(command) - len(command.lstrip())]
     return f"{before}{indent}export {name}={value}\n", command

@@ -170,9 +170,9 @@ def _of_command(words: list[str], aspect: str, job: Job) -> Edits:
 
 
 def _command_says(words: list[str], environment: Mapping[str, str], edits: Edits) -> bool:
-    said, rest = split_environment(words)
+    variables, rest = split_environment(words)
     command = parse_command(rest, "the command")
-    known = {**command.launcher_flags, **command.flags, **environment, **said}
+    known = {**command.launcher_flags, **command.flags, **environment, **variables}
     return any(key[-1] in known for key in edits)
 
 

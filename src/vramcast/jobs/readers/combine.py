@@ -20,7 +20,7 @@ def read_together(argument: str | None, request: Request) -> Reading:
     """The job that `argument`, the further files and a script's flags describe together."""
     from vramcast.jobs.readers import hf_script
 
-    parts = [_read_one(path, request) for path in (*((argument,) if argument else ()), *request.parts)]
+    parts = [_read_part(path, request) for path in (*((argument,) if argument else ()), *request.parts)]
     if request.arguments:
         parts.append(hf_script.part_from_words(list(request.arguments), Path(), "the flags", request))
     if not parts:
@@ -41,7 +41,7 @@ def complete(parts: Sequence[Part], request: Request) -> Reading:
         data = merge(data, part.data)
     for part in ordered:
         data = part.finish(data) if part.finish else data
-    said = [set(_dotted(part.data)) for part in ordered]
+    keys_of_parts = [set(_dotted(part.data)) for part in ordered]
     return Reading(
         job=make_job(data, " + ".join(dict.fromkeys(part.where for part in ordered))),
         recognised_as=" + ".join(dict.fromkeys(part.recognised_as for part in ordered)),
@@ -50,7 +50,7 @@ def complete(parts: Sequence[Part], request: Request) -> Reading:
             key: text
             for i, part in enumerate(ordered)
             for key, text in part.assumed.items()
-            if not any(_says(later, key) for later in said[i + 1 :])
+            if not any(_says(later, key) for later in keys_of_parts[i + 1 :])
         },
         unsupported={key: text for part in ordered for key, text in part.unsupported.items()},
         folders=tuple(folder for part in ordered for folder in part.folders),
@@ -92,7 +92,7 @@ def model_part(model: str, request: Request) -> Part:
     return _as_part(model_folder.read(Path(model), request), model)
 
 
-def _read_one(argument: str, request: Request) -> Part:
+def _read_part(argument: str, request: Request) -> Part:
     path = Path(argument)
     if not os.path.exists(path) and factory.is_factory(argument):
         reading = factory.read_factory(argument)
@@ -149,4 +149,4 @@ def _dotted(data: Any, prefix: str = "") -> list[str]:
 
 
 def _says(keys: set[str], key: str) -> bool:
-    return any(said == key or said.startswith(f"{key}.") for said in keys)
+    return any(known == key or known.startswith(f"{key}.") for known in keys)

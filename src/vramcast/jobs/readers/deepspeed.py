@@ -95,8 +95,8 @@ def _batch(keys: Keys, assumed: dict[str, str]) -> dict[str, Any]:
         if total is not None:
             share, left = divmod(total, micro * (passes or 1))
             if left or not share:
-                said = f"{micro} a GPU" + (f" × {passes} passes" if passes else "")
-                keys.fail("train_batch_size", f"{total} is no multiple of {said}")
+                factors = f"{micro} a GPU" + (f" × {passes} passes" if passes else "")
+                keys.fail("train_batch_size", f"{total} is no multiple of {factors}")
             if passes is not None:
                 data["gpus"] = {"count": share}
             else:

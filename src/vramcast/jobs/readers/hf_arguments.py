@@ -223,6 +223,6 @@ def _deepspeed(keys: Keys, folder: Path, request: Request) -> Part | None:
 
 def _check_batches(keys: Keys, nested: Part) -> None:
     """The Trainer refuses a DeepSpeed config that says another batch than its own argument."""
-    said, theirs = keys.whole("per_device_train_batch_size"), nested.data.get("sizes", {}).get("batch")
-    if said is not None and theirs is not None and said != theirs:
-        keys.fail("per_device_train_batch_size", f"{said}, but train_micro_batch_size_per_gpu of DeepSpeed is {theirs}")
+    ours, theirs = keys.whole("per_device_train_batch_size"), nested.data.get("sizes", {}).get("batch")
+    if ours is not None and theirs is not None and ours != theirs:
+        keys.fail("per_device_train_batch_size", f"{ours}, but train_micro_batch_size_per_gpu of DeepSpeed is {theirs}")

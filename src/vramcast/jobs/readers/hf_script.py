@@ -71,9 +71,9 @@ def part_from_words(
     unknown: Mapping[str, str] | None = None,
 ) -> Part:
     """Paths in a command are those of the folder in which it is started: here, or where the shell script lies."""
-    said, words = split_environment(words)
-    said = {**(environment or {}), **said}
-    conf = next((said[name] for name in ALLOCATOR_VARIABLES if said.get(name)), None)
+    variables, words = split_environment(words)
+    variables = {**(environment or {}), **variables}
+    conf = next((variables[name] for name in ALLOCATOR_VARIABLES if variables.get(name)), None)
     part = _part(parse_command(words, where, unknown, hf_names.WITHOUT_EFFECT), folder, where, request)
     return dataclasses.replace(part, data={**part.data, "allocator_conf": conf}) if conf else part
 

@@ -291,7 +291,7 @@ class _Shell:
 
     def _simple(self, node: Simple) -> Status:
         tokens = list(node.words)
-        said: dict[str, Value] = {}
+        assigned: dict[str, Value] = {}
         before = self._state
         while tokens and self._is_assignment(tokens[0].kind, tokens[0].text):
             if len(tokens) > 1 and before is self._state:
@@ -300,7 +300,7 @@ class _Shell:
             self._assign(token.kind, token.text, token.items)
             name = _NAME.match(token.text)
             if name is not None:
-                said[name[0]] = self._state.variables.get(name[0], "")
+                assigned[name[0]] = self._state.variables.get(name[0], "")
         if not tokens:
             if before is not self._state:
                 self._state = self._state.copy()
@@ -315,10 +315,10 @@ class _Shell:
             operands = [token.text for token in tokens[1:]]
             return self._test(operands[:-1] if tokens[0].text == "[" else operands, is_double=False)
         words = [word for token in tokens for word in self._words(token.text)]
-        environment = {name: value for name, value in said.items() if isinstance(value, str)}
+        environment = {name: value for name, value in assigned.items() if isinstance(value, str)}
         return self._command(words, environment, node)
 
-    def _command(self, words: list[str], said: dict[str, str], node: Simple) -> Status:
+    def _command(self, words: list[str], variables: dict[str, str], node: Simple) -> Status:
         words = without_plain_prefixes(words)
         if not words:
             return True
@@ -359,7 +359,7 @@ class _Shell:
         shell = next((i for i, word in enumerate(words) if word in ("bash", "sh", "/bin/bash", "/bin/sh")), None)
         if shell is not None and len(words) > shell + 2 and re.fullmatch("-[a-z]*c", words[shell + 1]):
             return self._text(words[shell + 2])
-        self._record(words, said, node)
+        self._record(words, variables, node)
         return None
 
     def _call(self, name: str, arguments: list[str]) -> Status:
@@ -395,13 +395,13 @@ class _Shell:
             else:
                 self._arguments.append(given)
 
-    def _record(self, words: list[str], said: dict[str, str], node: Simple) -> None:
+    def _record(self, words: list[str], variables: dict[str, str], node: Simple) -> None:
         exported = {
             name: value
             for name in sorted(self._state.exported)
             if isinstance(value := self._state.variables.get(name), str)
         }
-        environment = {name: value for name, value in {**exported, **said}.items() if not _UNKNOWN.search(value)}
+        environment = {name: value for name, value in {**exported, **variables}.items() if not _UNKNOWN.search(value)}
         unknowns = [self._unknowns[int(match[1])] for word in words for match in _UNKNOWN.finditer(word)
                  if int(match[1]) < len(self._unknowns)]  # fmt: skip
         self.commands.append(

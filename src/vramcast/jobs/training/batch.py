@@ -80,6 +80,8 @@ def shape_of(name: str, spec: Input, sizes: Mapping[str, int]) -> list[int]:
     shape = [evaluate(dimension, sizes, f"inputs.{name}.shape") for dimension in spec.shape]
     size_bytes = math.prod(shape) * DTYPES[spec.dtype].itemsize
     if size_bytes > _LARGEST_BYTES:
-        said = " × ".join(str(dimension) for dimension in shape)
-        raise UsageError(f"inputs.{name}: a tensor of {said} takes {size_bytes / 2**40:,.0f} TiB; check the sizes")
+        dimensions = " × ".join(str(dimension) for dimension in shape)
+        raise UsageError(
+            f"inputs.{name}: a tensor of {dimensions} takes {size_bytes / 2**40:,.0f} TiB; check the sizes"
+        )
     return shape

@@ -47,7 +47,7 @@ def look_up(reference: str, values: Mapping[str, Any], key: str) -> Any:
         try:
             value = _converted(value, part) if part.endswith("()") else _field(value, part)
         except (KeyError, IndexError, TypeError, ValueError, OverflowError, RuntimeError):  # of torch: a huge index
-            raise UsageError(f"{key}: {reference!r}: {_kind(value)} has no {part!r}{_what_it_has(value)}") from None
+            raise UsageError(f"{key}: {reference!r}: {_kind(value)} has no {part!r}{_known_keys(value)}") from None
     return value
 
 
@@ -105,5 +105,5 @@ def _kind(value: Any) -> str:
     return type(value).__name__
 
 
-def _what_it_has(value: Any) -> str:
+def _known_keys(value: Any) -> str:
     return f" (it has {', '.join(map(str, value))})" if isinstance(value, Mapping) and value else ""
