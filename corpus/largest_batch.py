@@ -283,8 +283,8 @@ def _is_out_of_memory(error: Exception) -> bool:
 def line_for(record: dict[str, Any]) -> str:
     head = f"{record['name']:<26} {record['limit_gb']:>3} GB"
     if record.get("advised_ran") is None:
-        said = record.get("error") or next((t["error"] for t in record.get("trials", ()) if "error" in t), "no time")
-        return f"{head}  ERROR {said[:100]}"
+        error = record.get("error") or next((t["error"] for t in record.get("trials", ()) if "error" in t), "no time")
+        return f"{head}  ERROR {error[:100]}"
     after = "?" if record["refused"] is None else str(record["refused"])
     ran = "ran" if record["advised_ran"] else "OUT OF MEMORY"
     return (

@@ -218,9 +218,9 @@ def main() -> int:
             codes[ended.code] = codes.get(ended.code, 0) + 1
             wrong += [f"{verb}, {number.name} after {moment:.2f} s: {text}" for text in ended.left]
             total += 1
-        said = ", ".join(f"{code} {count}x" for code, count in sorted(codes.items()))
+        counts = ", ".join(f"{code} {count}x" for code, count in sorted(codes.items()))
         print(
-            f"{verb:10} {args.times} times within {seconds:.1f} s; exit status {said}; {len(wrong)} wrong", flush=True
+            f"{verb:10} {args.times} times within {seconds:.1f} s; exit status {counts}; {len(wrong)} wrong", flush=True
         )
         print("".join(f"    {text}\n" for text in wrong), end="", flush=True)
         failures += len(wrong)

@@ -332,8 +332,8 @@ def diffusion_step(model: nn.Module, batch: int, size: int = 64) -> Callable[[],
     def step() -> None:
         latents = torch.randn(batch, 4, size, size).to(DEVICE)
         with torch.autocast(DEVICE, dtype=torch.bfloat16):
-            said = model(latents, torch.randn(batch, WIDTHS[0]).to(DEVICE))
-            F.mse_loss(said.float(), torch.randn_like(latents)).backward()
+            prediction = model(latents, torch.randn(batch, WIDTHS[0]).to(DEVICE))
+            F.mse_loss(prediction.float(), torch.randn_like(latents)).backward()
 
     return step
 

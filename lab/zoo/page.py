@@ -177,8 +177,8 @@ def _far_off(rows: list[Row]) -> list[str]:
 
 def _first_line(record: dict[str, Any]) -> str:
     lines = str(record.get("message", "")).splitlines()
-    said = [line for line in lines if line.startswith("vramcast: ")] or lines[-1:] or [""]
-    text = said[-1].removeprefix("vramcast: ").removesuffix(" (--traceback shows all of it)")
+    messages = [line for line in lines if line.startswith("vramcast: ")] or lines[-1:] or [""]
+    text = messages[-1].removeprefix("vramcast: ").removesuffix(" (--traceback shows all of it)")
     return text.replace("|", "\\|").replace("<", "\\<")
 
 

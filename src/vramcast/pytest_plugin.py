@@ -121,8 +121,8 @@ def _cards(item: pytest.Function) -> list[tuple[GpuSpec, float]]:
             gpu, margin = _arguments(*mark.args, **mark.kwargs)
             spec = find_gpu(gpu)
         except (TypeError, UsageError) as error:
-            said = str(error).replace("_arguments()", MARKER)
-            pytest.fail(f"{MARKER}: {said}", pytrace=False)
+            message = str(error).replace("_arguments()", MARKER)
+            pytest.fail(f"{MARKER}: {message}", pytrace=False)
         wanted.setdefault(spec.id, (spec, margin))
     return list(wanted.values())
 

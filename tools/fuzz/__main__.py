@@ -37,9 +37,9 @@ def _only(seed: int, number: int) -> int:
     print(f"{case.target}: {case.words!r}")
     for name, data in list(case.files.items())[:1]:
         print(f"{name}: {data[:2000]!r}")
-    said = run_case(case)
-    print(said or "no failure")
-    return 1 if said else 0
+    failure = run_case(case)
+    print(failure or "no failure")
+    return 1 if failure else 0
 
 
 if __name__ == "__main__":

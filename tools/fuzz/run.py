@@ -104,7 +104,7 @@ def run(
             _write(failure, seed, failures)
 
     team = [_Worker(seed, first + i, first + count, workers) for i in range(workers)]
-    start = said = time.monotonic()
+    start = reported = time.monotonic()
     while team:
         for worker in list(team):
             for case_target, failure in worker.results():
@@ -116,10 +116,11 @@ def run(
                 keep(lost)
             elif worker.is_done():
                 team.remove(worker)
-        if not quiet and time.monotonic() - said > 20:
-            said = time.monotonic()
+        if not quiet and time.monotonic() - reported > 20:
+            reported = time.monotonic()
             print(
-                f"{by_target.total():,} of {count:,} inputs, {len(failed)} failures, {said - start:.0f} s", flush=True
+                f"{by_target.total():,} of {count:,} inputs, {len(failed)} failures, {reported - start:.0f} s",
+                flush=True,
             )
         time.sleep(0.02)
     if not quiet:

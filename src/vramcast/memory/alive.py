@@ -163,9 +163,9 @@ def account_of_alive(
         by_kind[kind] += size
         if module:
             by_module[_shortened(module)] += size
-        said = ", ".join(f"{holder.name} ({holder.where})" for holder in held.get(block.address, [])[:3])
+        holders = ", ".join(f"{holder.name} ({holder.where})" for holder in held.get(block.address, [])[:3])
         shape = shape or next((holder.shape for holder in held.get(block.address, [])), "")
-        named[NamedBlock(size, kind, name, shape, known_by, said, block.where)] += 1
+        named[NamedBlock(size, kind, name, shape, known_by, holders, block.where)] += 1
     allocated = sum(block.size_bytes for block in blocks)
     by_kind[ROUNDING] = allocated - sum(block.requested_bytes for block in blocks)
     by_kind[FRAGMENTATION] = reserved_bytes - allocated

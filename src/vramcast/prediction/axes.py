@@ -122,6 +122,6 @@ def _longest(part: Any) -> int | None:
     config: Any = {}
     with contextlib.suppress(VramcastError):  # the model's own reader says what is wrong with it
         config = read_json(Path(part.transformers) / CONFIG)
-    said = {**config, **part.config}
-    limits = [said[name] for name in _LENGTH_LIMITS if isinstance(said.get(name), int)]
+    settings = {**config, **part.config}
+    limits = [settings[name] for name in _LENGTH_LIMITS if isinstance(settings.get(name), int)]
     return min(limits, default=None)

@@ -121,12 +121,12 @@ class Sizes(TracedSizes):
         scaled = self._fit(gpu, fitting) if reach > 1 else None
         number = fitting + stride
         while scaled is not None and number <= min(fitting + reach, most):
-            if self._fits_again(scaled.at(self.axis.measure(number)), number, gpu, limit_bytes):
+            if self._fits_if_traced(scaled.at(self.axis.measure(number)), number, gpu, limit_bytes):
                 fitting = number
             number += stride
         return fitting
 
-    def _fits_again(self, trace: StepTrace, number: int, gpu: GpuSpec, limit_bytes: int | None) -> bool:
+    def _fits_if_traced(self, trace: StepTrace, number: int, gpu: GpuSpec, limit_bytes: int | None) -> bool:
         """`trace`: what is worked out for it."""
         if not convolves(trace):
             return self._fits(trace, gpu, limit_bytes) and self.needs(number, gpu, limit_bytes)[0]

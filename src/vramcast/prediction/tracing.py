@@ -215,8 +215,10 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
     plan = make_plan(job, session.built)
     session.sizes = dict(plan.sizes)
     if plan.assumed_sizes:
-        said = ", ".join(f"{name} {size}" for name, size in plan.assumed_sizes.items())
-        session.notes.append(Note("assumed sizes", f"{said}: what the model's config suggests; say others under sizes"))
+        sizes = ", ".join(f"{name} {size}" for name, size in plan.assumed_sizes.items())
+        session.notes.append(
+            Note("assumed sizes", f"{sizes}: what the model's config suggests; say others under sizes")
+        )
     callable_modules = dict(session.modules)
     if job.task == "training":
         callable_modules = data_parallel(job, callable_modules, session.notes)
@@ -282,7 +284,7 @@ def _steps(
 def _own_step(job: Job, card: VirtualGpu, session: _Session, steps: int, progress: Progress) -> None:
     assert job.step is not None
     factory = load_factory(job.step.factory)
-    arguments = {**_sizes_it_takes(factory, job), **job.step.arguments}
+    arguments = {**_sizes_taken_by(factory, job), **job.step.arguments}
     check_arguments(factory, arguments)
     session.sizes = dict(job.sizes)
     progress("building")
@@ -306,7 +308,7 @@ def _timed(card: VirtualGpu, step: int, steps: int) -> AbstractContextManager[No
     return card.iteration() if step == steps - 1 else contextlib.nullcontext()
 
 
-def _sizes_it_takes(factory: Callable[..., Any], job: Job) -> dict[str, int]:
+def _sizes_taken_by(factory: Callable[..., Any], job: Job) -> dict[str, int]:
     taken = inspect.signature(factory).parameters
     return {name: size for name, size in job.effective_sizes.items() if name in taken and name in job.sizes}
 

@@ -82,10 +82,10 @@ _FIELDS = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
 def _state_line(parameters: Sequence[ParameterTensor]) -> list[Line]:
     names = list(dict.fromkeys(name for tensor in parameters for name in tensor.state))
     frozen = sum(not tensor.trained for tensor in parameters)
-    said = [f"the optimizer keeps {', '.join(names)} for each weight"] if names else []
+    remarks = [f"the optimizer keeps {', '.join(names)} for each weight"] if names else []
     if frozen:
-        said.append(f"{frozen} of {len(parameters)} are frozen: no gradient and no optimizer state")
-    return [Line("; ".join(said), "aside")] if said else []
+        remarks.append(f"{frozen} of {len(parameters)} are frozen: no gradient and no optimizer state")
+    return [Line("; ".join(remarks), "aside")] if remarks else []
 
 
 def _tensors(title: str, what: Sum) -> Grid:

@@ -129,9 +129,9 @@ def _calls(document: dict[str, Any]) -> OpCalls:
     arguments = tuple(str(item) for item in document["arguments"])
     if any(_IMPOSSIBLE_NUMBER.search(text) for text in arguments):
         raise ValueError("an argument of an op is a number that no op takes")
-    for op, said in zip(document["ops"], arguments, strict=True):
+    for op, text in zip(document["ops"], arguments, strict=True):
         if op == OPTIMIZER:
-            parameter_count(said)
+            parameter_count(text)
     return OpCalls(
         ops=_names(document["ops"]),
         arguments=arguments,
@@ -150,17 +150,17 @@ def _read_document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _names(said: Any) -> tuple[str, ...]:
-    if not isinstance(said, list) or not all(isinstance(name, str) and len(name) <= _LONGEST_NAME for name in said):
+def _names(names: Any) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) and len(name) <= _LONGEST_NAME for name in names):
         raise ValueError(f"a table of names holds something else, or names of more than {_LONGEST_NAME:,} characters")
-    return tuple(said)
+    return tuple(names)
 
 
-def _note(said: Mapping[str, Any]) -> Note:
-    where, count = said.get("where"), said.get("count", 1)
+def _note(fields: Mapping[str, Any]) -> Note:
+    where, count = fields.get("where"), fields.get("count", 1)
     if not (where is None or isinstance(where, str)) or type(count) is not int or not 0 < count <= _MOST_COUNTED:
         raise ValueError("a note has an impossible place or count")
-    return Note(str(said["topic"]), str(said["text"]), where, count)
+    return Note(str(fields["topic"]), str(fields["text"]), where, count)
 
 
 def _check_ranges(trace: StepTrace) -> None:

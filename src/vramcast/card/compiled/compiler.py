@@ -117,9 +117,9 @@ class Compiler:
 
     def _failed(self, what: str, error: Exception) -> UnknownKernel:
         lines = [line for line in str(error).splitlines() if line.strip()]
-        said = " ".join(lines[:2])[:300] if lines else type(error).__name__
+        reason = " ".join(lines[:2])[:300] if lines else type(error).__name__
         return UnknownKernel(
-            f"{what} could not be compiled for {self._machine.gpu.name} here ({said}): "
+            f"{what} could not be compiled for {self._machine.gpu.name} here ({reason}): "
             f"what it allocates is not known.\n{INSTEAD}"
         )
 

@@ -101,7 +101,7 @@ class Position:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             is_new(optimizer)
-            maker = _optimizer_that_makes(optimizer)
+            maker = _optimizer_creating(optimizer)
             if maker is not None:
                 self._adopt_optimizer(maker)
             self._optimizers[id(optimizer)] = weakref.ref(optimizer)
@@ -371,7 +371,7 @@ class Position:
         return block
 
 
-def _optimizer_that_makes(optimizer: Any) -> Any:
+def _optimizer_creating(optimizer: Any) -> Any:
     """The optimizer in whose __init__ this one is made, if there is one."""
     frame = sys._getframe(2)
     while frame is not None:

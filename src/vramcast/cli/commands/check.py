@@ -141,9 +141,9 @@ def _card(args: argparse.Namespace) -> tuple[int, str]:
     from vramcast.base.errors import UsageError
     from vramcast.base.units import MIB
 
-    said = [name for name in ("gpu_memory", "gpu", "memory", "device") if getattr(args, name) is not None]
-    if len(said) > 1:
-        options = " and ".join(f"--{name.replace('_', '-')}" for name in said)
+    given = [name for name in ("gpu_memory", "gpu", "memory", "device") if getattr(args, name) is not None]
+    if len(given) > 1:
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(f"{options}: the card is said twice; leave one out")
     if args.gpu_memory is not None or args.memory is not None:
         option = "--gpu-memory" if args.gpu_memory is not None else "--memory"

@@ -107,7 +107,7 @@ def advise(
         search = Search(job=loaded.job, runs=runs, options=options, objective=objective, asked=asked)
         search.expect(zip(first[1:], others, strict=True))
         sizes = _Sizes(runs, search, card, steps, pins, largest)
-        best = search.best(sizes.start_what_is_traced)
+        best = search.best(sizes.start_if_traced)
         search.collect()
         sizes.start(Combination(()))
         if best:
@@ -170,7 +170,7 @@ class _Sizes:
         self._started: set[Combination] = set()
         self.problems: list[str] = []
 
-    def start_what_is_traced(self) -> None:
+    def start_if_traced(self) -> None:
         """Look for the largest batch of the job as it is, once a batch near the likely answer is traced: the search
         adds nothing to that."""
         asked = Combination(())

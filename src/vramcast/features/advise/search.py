@@ -247,7 +247,7 @@ class Search:
             elif combination in self.traced:
                 chosen.append(combination)
             elif not self._has_equal(combination):
-                self._trace([combination, *self._beside_it(estimated, queue, combination, len(chosen))])
+                self._trace([combination, *self._work_beside(estimated, queue, combination, len(chosen))])
                 if combination in self.traced and self.prediction(combination).fits:
                     heapq.heappush(queue, (self._rank(combination), number))
                 else:
@@ -268,7 +268,7 @@ class Search:
             )
         )
 
-    def _beside_it(
+    def _work_beside(
         self,
         estimated: Sequence[Combination],
         queue: Sequence[tuple[tuple[float, ...], int]],

@@ -56,8 +56,8 @@ class _Tries:
     def over(self, before: Changes, tried: list[Tried]) -> Prediction | None:
         for changes in self._all:
             both = {**before, **changes}
-            said = ", ".join(f"{key}={value}" for key, value in both.items())
-            name = said if before or self._name == said else f"{self._name} ({said})"
+            values = ", ".join(f"{key}={value}" for key, value in both.items())
+            name = values if before or self._name == values else f"{self._name} ({values})"
             try:
                 prediction = self._predict(both)
             except CannotPredict as error:

@@ -64,17 +64,17 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
 _OTHER_OPTIMIZERS = tuple(f"optimizer: {text}" for text in ("8-bit Adam", "paged 8-bit Adam", "paged Adam"))
 
 
-def _option(text: str, said: dict[str, Any], cost: str, time: float, excludes: tuple[str, ...] = ()) -> Option:
+def _option(text: str, settings: dict[str, Any], cost: str, time: float, excludes: tuple[str, ...] = ()) -> Option:
     return Option(
         knob=NAME,
         text=f"offload {text}",
-        changes={f"offload.{key}": value for key, value in said.items()},
+        changes={f"offload.{key}": value for key, value in settings.items()},
         cost=cost,
         risk=SAFE,
         time=time,
         by_rule=True,
-        state_ratio=0.0 if "optimizer" in said else 1.0,
-        traced="activations" in said,
+        state_ratio=0.0 if "optimizer" in settings else 1.0,
+        traced="activations" in settings,
         excludes=excludes,
     )
 

@@ -55,8 +55,8 @@ def _option(
 ) -> Option:
     """`more`: arguments beside those that were said; None: none of them means the same here."""
     kept = {} if more is None else {k: v for k, v in wish.arguments.items() if k not in _ADAM_ONLY} | more
-    said = wish.model_dump(exclude_unset=True, exclude={"name", "arguments"})
-    value: Any = {"name": name, **({"arguments": kept} if kept else {}), **said}
+    other_fields = wish.model_dump(exclude_unset=True, exclude={"name", "arguments"})
+    value: Any = {"name": name, **({"arguments": kept} if kept else {}), **other_fields}
     return Option(
         knob=NAME,
         text=text,

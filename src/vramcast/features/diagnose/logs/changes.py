@@ -88,11 +88,11 @@ def what_changes_give(
 def _useless(row: WhatIf, faster: float) -> WhatIf:
     needs = f"{(row.device_bytes or 0) / 2**30:.1f} GiB"
     gain = f"{faster - 1:+.0%}".replace("-0%", "+0%")
-    said = f"{gain} samples/s, a step of {text(row.step_seconds or 0.0)}, {needs}"
+    outcome = f"{gain} samples/s, a step of {text(row.step_seconds or 0.0)}, {needs}"
     return WhatIf(
         change=row.change, source=PREDICTED, step_seconds=row.step_seconds, samples_per_second=row.samples_per_second,
         epoch_seconds=row.epoch_seconds, total_seconds=row.total_seconds, device_bytes=row.device_bytes, fits=row.fits,
-        why=said if row.fits else f"does not fit: {said}",
+        why=outcome if row.fits else f"does not fit: {outcome}",
     )  # fmt: skip
 
 

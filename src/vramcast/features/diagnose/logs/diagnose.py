@@ -61,10 +61,10 @@ def diagnose_run(
 
 def _setup(asked: Setup, collected: Collected, throughput_of: str | None) -> Setup:
     """What was said counts more than what the log names."""
-    said = {name: int(value) for name, value in collected.settings.items() if value >= 1}
-    gpus = asked.gpus or said.get(q.WORLD_SIZE)
-    batch, total = asked.batch or said.get(q.BATCH), said.get(q.GLOBAL_BATCH)
-    accumulation = asked.accumulation or said.get(q.ACCUMULATION)
+    logged = {name: int(value) for name, value in collected.settings.items() if value >= 1}
+    gpus = asked.gpus or logged.get(q.WORLD_SIZE)
+    batch, total = asked.batch or logged.get(q.BATCH), logged.get(q.GLOBAL_BATCH)
+    accumulation = asked.accumulation or logged.get(q.ACCUMULATION)
     if gpus is None and batch and total and total % (batch * (accumulation or 1)) == 0:
         gpus = total // (batch * (accumulation or 1))
     return replace(
@@ -72,7 +72,7 @@ def _setup(asked: Setup, collected: Collected, throughput_of: str | None) -> Set
         batch=batch,
         gpus=gpus,
         accumulation=accumulation,
-        sequence=asked.sequence or said.get(q.SEQUENCE),
+        sequence=asked.sequence or logged.get(q.SEQUENCE),
         global_batch=asked.global_batch or total,
         throughput_of=throughput_of or collected.throughput_of or "all",
     )

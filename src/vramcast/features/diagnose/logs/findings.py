@@ -125,17 +125,17 @@ def _mostly(step: Step) -> str:
 
 def _others(step: Step, kind: str) -> str:
     loading = step.split.seconds(*LOADING)
-    said = []
+    remarks = []
     unrecorded = step.split.unrecorded
     if kind == "computation":
         if unrecorded is not None and unrecorded.seconds:
-            said.append(
+            remarks.append(
                 f"{text(unrecorded.seconds)} ({step.share(unrecorded.seconds)}) of it in what the log did not record, "
                 f"{_list(unrecorded.covers)}"
             )
         if loading is not None:
-            said.append(f"data loading takes {text(loading)} ({step.share(loading)})")
-    return "; " + "; ".join(said) if said else ""
+            remarks.append(f"data loading takes {text(loading)} ({step.share(loading)})")
+    return "; " + "; ".join(remarks) if remarks else ""
 
 
 def _only_step_time(step: Step) -> str:
@@ -151,12 +151,12 @@ def about_unrecorded(step: Step) -> list[str]:
     if unrecorded is None or not unrecorded.seconds or not forward or q.BACKWARD not in unrecorded.covers:
         return []
     times = unrecorded.seconds / forward
-    said = (
+    remark = (
         f"{_list(unrecorded.covers)} take {times:.1f} times the forward pass; by its arithmetic a backward pass takes "
         f"about {BACKWARD_FACTOR:g} times ({text(BACKWARD_FACTOR * forward)}), and {BACKWARD_FACTOR + 1:g} times "
         f"({text((BACKWARD_FACTOR + 1) * forward)}) when checkpointing computes all of forward again"
     )
-    return [said]
+    return [remark]
 
 
 # -- what would help -------------------------------------------------------------------------------------------------

@@ -142,10 +142,10 @@ class _Lines:
                 line = line.rstrip()
                 if line:
                     collected.lines_parsed += 1
-                    self._one(line, number)
+                    self._parse_line(line, number)
             number += 1
 
-    def _one(self, line: str, number: int) -> None:
+    def _parse_line(self, line: str, number: int) -> None:
         collected = self._collected
         if "\ufffd" in line or "\x00" in line:
             collected.broken_lines += 1
