@@ -53,7 +53,7 @@ def basis(step: Step, asked: PredictedChange) -> Basis:
     return Basis(step.seconds, step.seconds * waiting / (asked.seconds + waiting), asked)
 
 
-def what_changes_give(
+def gains_and_losses(
     step: Step, asked: PredictedChange, changes: Sequence[PredictedChange]
 ) -> tuple[list[WhatIf], list[WhatIf]]:
     """The changes that fit and are faster, best first; and the others, with the reason."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from vramcast.base.errors import UsageError
 from vramcast.features.diagnose.logs import findings
 from vramcast.features.diagnose.logs import sample as q
-from vramcast.features.diagnose.logs.changes import scale_note, what_changes_give
+from vramcast.features.diagnose.logs.changes import gains_and_losses, scale_note
 from vramcast.features.diagnose.logs.collect import PROBLEM, Collected
 from vramcast.features.diagnose.logs.readers import profiler_trace
 from vramcast.features.diagnose.logs.reading import BUDGET_BYTES, read_log
@@ -101,7 +101,7 @@ def _diagnosis(
         if kind != findings.CONTRADICTION:
             helps, useless = findings.helps(basis), findings.will_not_help(basis)
             if asked is not None:
-                what_ifs, slower = what_changes_give(basis, asked, changes)
+                what_ifs, slower = gains_and_losses(basis, asked, changes)
                 useless += slower
                 notes.append(scale_note(basis, asked))
         notes = [*findings.about_unrecorded(basis), *notes]

@@ -50,12 +50,12 @@ def read_log(path: str | Path, into: Collected | None = None) -> Collected:
     before = sum(collected.formats.values())
     collected.logs.append(str(path))
     with opened(path) as source:
-        if profiler_trace.is_one(source.head):
+        if profiler_trace.recognises(source.head):
             if str(path) == "-":
                 raise UsageError("a profiler trace is read twice; give it as a file, not on standard input")
             for sample in profiler_trace.samples(str(path), source):
                 _add(collected, sample, 0, profiler_trace.NAME)
-        elif trainer_state.is_one(source.head):
+        elif trainer_state.recognises(source.head):
             for sample in trainer_state.samples(source):
                 _add(collected, sample, 0, trainer_state.NAME)
         else:

@@ -34,7 +34,7 @@ _ALWAYS = (q.FORWARD, q.BACKWARD, q.SYNC, q.OPTIMIZER)
 """A trace with kernels shows these; one that has none of a phase says that it took no time."""
 
 
-def is_one(head: bytes) -> bool:
+def recognises(head: bytes) -> bool:
     start = head.lstrip()[:1]
     if start == b"{":
         return b'"traceEvents"' in head or (b'"schemaVersion"' in head and b'"deviceProperties"' in head)

@@ -17,7 +17,7 @@ READS = "log_history as the lines of the Trainer; max_steps, train_batch_size"
 _LARGEST_BYTES = 1 << 28
 
 
-def is_one(head: bytes) -> bool:
+def recognises(head: bytes) -> bool:
     return head.lstrip().startswith(b"{") and b'"log_history"' in head
 
 
