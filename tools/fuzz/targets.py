@@ -83,7 +83,7 @@ def calibration(folder: Path, seed: Seed) -> None:
     for model in loaded.kinds.values():
         for base in (1e-9, 1e-3, 10.0):
             if not 0 <= model.seconds(Part(kind="gemm", base=base)) < float("inf"):
-                raise Defect("a calibration that gives a time which is none")
+                raise Defect("a calibration that gives an impossible time")
 
 
 def text(folder: Path, seed: Seed) -> None:

@@ -11,7 +11,7 @@ MIB = 1024**2
 GIB = 1024**3
 TIB = 1024**4
 LARGEST_BYTES = 1024 * TIB
-"""Above this a size is a slip of the pen."""
+"""Above this a size is a typo."""
 
 _UNITS = {
     "b": 1,

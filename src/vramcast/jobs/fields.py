@@ -11,7 +11,7 @@ from vramcast.base.errors import VramcastError
 from vramcast.jobs.references import CONVERSIONS
 
 LARGEST_SIZE = 10_000_000
-"""The largest size of one dimension: a batch, length or width above this is a slip of the pen, not a training run."""
+"""The largest size of one dimension: a batch, length or width above this is a typo, not a training run."""
 
 COMMON_SIZES = ("batch", "frames", "height", "width", "sequence")
 """Sizes that the tool has options for; a job may have others of its own."""

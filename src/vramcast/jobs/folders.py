@@ -92,7 +92,7 @@ def why_no_model(folder: Path) -> str:
 
 
 def check_sizes(config: Any, where: str, key: str = "") -> None:
-    """Refuse numbers that no model has: a slip of the pen would build layers for hours, or none."""
+    """Refuse numbers that no model has: a typo would build layers for hours, or none."""
     if isinstance(config, dict):
         if key.count(".") > _DEEPEST:
             raise UsageError(f"{where}: {key[:60]}...: nested too deeply")

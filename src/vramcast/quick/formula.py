@@ -20,7 +20,7 @@ DTYPE_BYTES = {
 }  # fmt: skip
 
 _LARGEST = 10_000_000
-"""The largest value of one size; above it is a slip of the pen."""
+"""The largest value of one size; above it is a typo."""
 _SIZES = ("batch", "sequence", "height", "width", "hidden_dim", "layers")
 
 

@@ -15,7 +15,7 @@ from vramcast.jobs.yaml_file import Key
 from vramcast.trace import Note
 
 _ALIKE = 0.84
-"""How alike two names are, from 0 to 1; above this, one is a slip of the pen for the other."""
+"""How alike two names are, from 0 to 1; above this, one is a typo for the other."""
 _MOST_NAMED = 14
 
 
@@ -133,7 +133,7 @@ class Keys:
         return dict(self._values)
 
     def ignore(self, *names: str) -> None:
-        """Mark a key as known and of no interest: neither used nor a slip of the pen."""
+        """Mark a key as known and of no interest: neither used nor a typo."""
         self._asked |= set(names)
 
     def unused(self, known: Collection[str] = ()) -> list[str]:

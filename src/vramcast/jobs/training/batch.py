@@ -16,7 +16,7 @@ from vramcast.jobs.training.references import channels_last
 Batch = dict[str, torch.Tensor]
 
 _LARGEST_BYTES = 2**42
-"""The largest input; above this it is a slip of the pen."""
+"""The largest input; above this it is a typo."""
 
 _REAL_BYTES = 2**24
 """CPU tensors up to this size have data of their own; larger ones repeat one row, or one number, and take no memory."""
