@@ -150,7 +150,9 @@ def _variables(
         variables["CUDA_VISIBLE_DEVICES"] = str(args["gpu_ids"])
     precision = str(args.get("mixed_precision") or "no").lower()
     if precision not in _PRECISIONS:
-        raise UsageError(f"accelerate launch: mixed_precision {precision[:40]!r} is not one of {', '.join(_PRECISIONS)}")
+        raise UsageError(
+            f"accelerate launch: mixed_precision {precision[:40]!r} is not one of {', '.join(_PRECISIONS)}"
+        )
     variables["ACCELERATE_MIXED_PRECISION"] = precision
     if precision == "fp8":
         for name, default in _FP8.items():
