@@ -142,7 +142,8 @@ def _nothing(advice: Advice) -> list[Line | Grid]:
 
 
 def paste(config: ConfigText) -> list[Line]:
-    """To be copied as it stands: the change in the user's own words, what these cannot say, and how to try both."""
+    """Text to be copied as it stands: the change in the user's own format, what that cannot express, and how to try
+    both."""
     lines = [Line(line, "code") for line in config.text.splitlines()]
     if config.beside:
         lines.append(Line(f"   {_BESIDE[config.kind]}"))

@@ -92,7 +92,7 @@ class Children:
         self._began = 0.0
         self._programs: list[tuple[str, list[str]]] = []
         self.used_the_card = False
-        """Whether one of them has."""
+        """Whether any of them has used it."""
 
     def install(self, put: Patches) -> None:
         put.set(sys.modules[__name__], "_current", self)
@@ -132,7 +132,7 @@ class Children:
         return bool(answers) and self._card.n_blocks == 0 and all(answer.ended is not None for answer in answers)
 
     def going_on(self) -> str:
-        """One that Python would wait for."""
+        """A process that Python would wait for."""
         for process in multiprocessing.active_children():
             if not process.daemon and process.pid not in self._before:
                 return f"process {process.name!r}"
@@ -145,7 +145,7 @@ class Children:
         return [pid for pid in children_of(self._process) if pid not in self._before]
 
     def end(self) -> None:
-        """Whatever still runs ends; those that use the card say first what they have taken."""
+        """End whatever still runs; processes that use the card first report what they have taken."""
         waiting = {answer.pid for answer in self._last_answers() if answer.ended is None}
         for pid in waiting:
             _signal(pid, signal.SIGTERM)
@@ -189,7 +189,7 @@ class Children:
         _signal(os.getpid(), number)
 
     def _guarding(self, original: Callable[..., int]) -> Callable[..., int]:
-        """Process._bootstrap, which tells nobody why `run` failed."""
+        """Wraps Process._bootstrap, which does not say why `run` failed."""
 
         def _bootstrap(process: Any, *args: Any, **kwargs: Any) -> int:
             run = process.run
@@ -279,8 +279,8 @@ class Children:
         return list(answers.values())
 
     def account_for(self, failure: BaseException | None) -> bool:
-        """After the run: the card's trace becomes that of the process that takes most, with the others beside it.
-        Whether one of them died of memory that it was refused."""
+        """Called after the run: the card's trace becomes that of the process that takes most, with the others beside
+        it. Returns whether one of them died because memory was refused."""
         answers = self._last_answers()
         os.close(self._answers)
         self.used_the_card = bool(answers)
@@ -435,12 +435,12 @@ _KILL = os.kill
 
 
 def _tree(pids: Sequence[int]) -> list[int]:
-    """With all that they have started."""
+    """The processes with all that they have started."""
     return [*pids, *(below for pid in pids for below in _tree(children_of(pid)))]
 
 
 def _system(command: str) -> int:
-    """os.system, so that what it starts is seen: its answer is that of wait."""
+    """Replaces os.system, so that what it starts is seen; it returns what wait does."""
     code = subprocess.call(command, shell=True)
     return code << 8 if code >= 0 else -code
 

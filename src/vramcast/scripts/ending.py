@@ -35,13 +35,14 @@ _PATIENCE_SECONDS = 5.0
 _AGAIN_SECONDS = 0.2
 
 _IDLE_SECONDS = 3.0
-"""Threads and processes that outlive the script's main thread are waited for until they do nothing for so long."""
+"""How long threads and processes that outlive the script's main thread may do nothing before they are no longer waited
+for."""
 
 _BUSY = 0.05
 """A process that takes less than this share of a core does nothing."""
 
 _WAKE = signal.SIGURG
-"""Ignored unless somebody listens, so that one too many does no harm."""
+"""Ignored unless a handler is set, so that one too many does no harm."""
 
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What ends vramcast also ends it while a script runs that would handle these."""
@@ -52,7 +53,7 @@ class Enough(BaseException):
 
     on_raise: Callable[[], None] | None = None
     on_loss: Callable[[], None] | None = None
-    """Nobody holds it any more: it has arrived, or was caught on the way."""
+    """Called when the exception is gone: it has arrived, or was caught on the way."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -76,7 +76,7 @@ class Program:
 
 @contextmanager
 def changed_environment(environment: Mapping[str, str], removed: Sequence[str] = ()) -> Iterator[None]:
-    """What a launcher sets and takes away, as long as its program runs."""
+    """The environment with what a launcher sets and removes, while its program runs."""
     before = dict(os.environ)
     for name in removed:
         os.environ.pop(name, None)

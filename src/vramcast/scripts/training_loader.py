@@ -48,9 +48,9 @@ class TrainingLoader:
         self.choose: Callable[[], Any] | None = None
         """What to give the training loop instead of the loader's own batches."""
         self.has_evaluated = False
-        """Another loader has given batches since training began."""
+        """Whether another loader has given batches since training began."""
         self._passes_at_end = 0
-        """How many had begun when the training loader first came to its end."""
+        """How many passes had begun when the training loader first came to its end."""
         self._next_epoch = False
         self._steps_after = 0
 
@@ -67,7 +67,7 @@ class TrainingLoader:
 
     @property
     def epoch_has_ended(self) -> bool:
-        """Its batches are used up, and training goes on with others: what follows the epoch was run."""
+        """Whether its batches are used up and training goes on with others, so that what follows the epoch was run."""
         return self._next_epoch or self._steps_after >= _PREFETCHED
 
     @contextmanager

@@ -68,19 +68,21 @@ class HostLog:
         self._events.append(~block)
 
     def set_kind(self, block: int, kind: str) -> None:
-        """The first word counts: a copy of a weight that was saved for the backward pass is an activation."""
+        """Say what the tensor is; the first call counts: a copy of a weight that was saved for the backward pass is an
+        activation."""
         self._kinds.setdefault(block, kind)
 
     def is_pinned(self, block: int) -> bool:
         return self._where[block] == PINNED
 
     def begin(self) -> None:
-        """Set-up is over: how weights come into memory differs from run to run, what the steps hold does not."""
+        """Called when set-up is over: how weights come into memory differs from run to run, what the steps hold does
+        not."""
         if self._start is None:
             self._start = len(self._events)
 
     def use(self) -> HostUse | None:
-        """None: nothing of the run lies on the host."""
+        """The memory that the run holds on the host; None where it holds none."""
         start = len(self._events) if self._start is None else self._start
         peak, peak_at = self._highest(start)
         paged = sum(size for size, where in zip(self._sizes, self._where, strict=True) if where == PAGED)
