@@ -48,11 +48,11 @@ def predict_recording(recording: Recording, only: str, jobs: int) -> tuple[list[
             left_out[workload.name] = "needs " + ", ".join(needs)
         else:
             chosen.append(workload)
-    found = []
+    comparisons = []
     for comparison in compare_each(chosen, jobs=jobs):
-        found.append(comparison)
+        comparisons.append(comparison)
         print(line(comparison), flush=True)
-    return sorted(found, key=lambda c: c.measured.name), left_out
+    return sorted(comparisons, key=lambda c: c.measured.name), left_out
 
 
 def line(comparison: Comparison) -> str:
@@ -87,8 +87,8 @@ def evaluate_external(jobs: int) -> Any:
 
 def rewrite_readme(text: str, summary: list[str]) -> str:
     """Put the summary between its markers; the closing one is added where it is missing."""
-    before, found, after = text.partition(BEGIN)
-    if not found:
+    before, marker, after = text.partition(BEGIN)
+    if not marker:
         raise SystemExit(f"README.md has no {BEGIN}")
     if END in after:
         after = after.partition(END)[2]
@@ -99,12 +99,12 @@ def job_section(results: list[page.Result], jobs: int) -> list[str]:
     """The job files beside what was just predicted of their workloads' code."""
     code = {c.measured.name: c for result in results for c in result.comparisons}
     chosen = [workload for workload in workloads_with_jobs() if workload.name in code]
-    found = []
+    comparisons = []
     for comparison in compare_jobs(chosen, jobs):
-        found.append(comparison)
+        comparisons.append(comparison)
         print("job file", job_line(comparison, code[comparison.measured.name]), flush=True)
-    print("\n".join(["", *job_page.terminal_summary(found)]))
-    return job_page.section(found, code, reasons())
+    print("\n".join(["", *job_page.terminal_summary(comparisons)]))
+    return job_page.section(comparisons, code, reasons())
 
 
 def machine() -> dict[str, str]:
@@ -124,12 +124,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dry-run", action="store_true", help="print, write no file")
     options = parser.parse_args(arguments)
     started = time.monotonic()
-    found = recordings()
-    if not found:
+    recorded = recordings()
+    if not recorded:
         print("no measurements in corpus/measurements", file=sys.stderr)
         return 2
     results = []
-    for recording in found:
+    for recording in recorded:
         comparisons, left_out = predict_recording(recording, options.only, options.jobs)
         results.append(page.Result(recording, tuple(comparisons), left_out))
     job_files = job_section(results, options.jobs)

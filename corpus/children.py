@@ -28,7 +28,7 @@ class Outcome:
     value: Any
     error: str
     seconds: float
-    """Of the function alone: no fork, no imports."""
+    """Time of the function alone: no fork, no imports."""
     peak_rss_bytes: int
     """Highest resident memory of the child, the parent's imports included."""
 

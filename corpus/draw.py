@@ -173,7 +173,7 @@ KINDS = {
 
 
 def predicted_gib(entry: Drawn) -> float | None:
-    """Of three steps on a virtual H200; None: it does not train there."""
+    """Reserved memory of three steps on a virtual H200; None where it does not train there."""
     with multiprocessing.get_context("fork").Pool(1) as pool:
         try:
             return pool.apply_async(_predict, (entry,)).get(timeout=90)
@@ -198,9 +198,9 @@ def _predict(entry: Drawn) -> float | None:
 
 def draw(seed: int, count: int, kinds: Sequence[Callable[[random.Random], Drawn]]) -> list[Drawn]:
     rng = random.Random(seed)
-    found: list[Drawn] = []
-    while len(found) < count:
-        entry = kinds[len(found) % len(kinds)](rng)
+    drawn: list[Drawn] = []
+    while len(drawn) < count:
+        entry = kinds[len(drawn) % len(kinds)](rng)
         gib = predicted_gib(entry)
         if gib is None:
             continue
@@ -212,9 +212,9 @@ def draw(seed: int, count: int, kinds: Sequence[Callable[[random.Random], Drawn]
                 continue
         label = entry["args"].get("name") or entry["factory"].rpartition(":")[2]
         tags = [entry.pop("family"), "drawn"]
-        found.append({"name": f"d{seed}-{len(found):02d}-{label}", **entry, "gib": round(gib + 0.5), "tags": tags})
-        print(f"{found[-1]['name']}: {gib:.3f} GiB", file=sys.stderr, flush=True)
-    return found
+        drawn.append({"name": f"d{seed}-{len(drawn):02d}-{label}", **entry, "gib": round(gib + 0.5), "tags": tags})
+        print(f"{drawn[-1]['name']}: {gib:.3f} GiB", file=sys.stderr, flush=True)
+    return drawn
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ def relative_error(predicted: float, measured: float) -> float:
 
 @dataclass(frozen=True)
 class ErrorSummary:
-    """Of absolute relative errors."""
+    """Summary of absolute relative errors."""
 
     count: int
     median: float

@@ -60,15 +60,15 @@ def _seconds(value: float) -> float:
 
 def environment_of(records: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """The one environment of a recording; the packages of all its workloads together."""
-    found: dict[str, Any] = {}
+    common: dict[str, Any] = {}
     packages: dict[str, str] = {}
     for record in records:
         environment = dict(record["environment"])
         packages |= environment.pop("packages", {})
-        if found and environment != found:
-            raise SystemExit(f"{record['name']} was measured in another environment: {environment} beside {found}")
-        found = environment
-    return found | {"packages": dict(sorted(packages.items()))}
+        if common and environment != common:
+            raise SystemExit(f"{record['name']} was measured in another environment: {environment} beside {common}")
+        common = environment
+    return common | {"packages": dict(sorted(packages.items()))}
 
 
 def file_name(environment: dict[str, Any]) -> str:

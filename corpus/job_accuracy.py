@@ -35,7 +35,7 @@ def reasons() -> dict[str, str]:
 
 
 def job_files(folder: Path = JOBS) -> dict[str, Path]:
-    """By the workload's name."""
+    """Job files by the workload's name."""
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
@@ -46,7 +46,7 @@ def workloads_with_jobs(folder: Path = FOLDER) -> list[Measured]:
 
 
 def job_figures(workload: Measured) -> Figures:
-    """Of a workload's job file; runs in this process."""
+    """Figures of a workload's job file; runs in this process."""
     import vramcast
 
     file = job_files()[workload.name]
@@ -94,17 +94,17 @@ def main(arguments: list[str] | None = None) -> int:
     write = not options.only
     beside_code = options.code or write
     code = {c.measured.name: c for c in compare_each(chosen, jobs=options.jobs)} if beside_code else {}
-    found = []
+    comparisons = []
     for comparison in compare_jobs(chosen, options.jobs):
-        found.append(comparison)
+        comparisons.append(comparison)
         print(line(comparison, code.get(comparison.measured.name)), flush=True)
-    print("\n".join(["", *job_page.terminal_summary(found), f"{time.monotonic() - started:.0f} s"]))
+    print("\n".join(["", *job_page.terminal_summary(comparisons), f"{time.monotonic() - started:.0f} s"]))
     if write:
-        section = job_page.section(found, code, reasons())
+        section = job_page.section(comparisons, code, reasons())
         page = rewritten(PAGE.read_text(encoding="utf-8"), section, job_page.BEGIN, job_page.END)
         PAGE.write_text(page, encoding="utf-8")
         print(f"wrote {PAGE.name}")
-    return 1 if any(comparison.error for comparison in found) else 0
+    return 1 if any(comparison.error for comparison in comparisons) else 0
 
 
 if __name__ == "__main__":

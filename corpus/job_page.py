@@ -16,9 +16,9 @@ def answered(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def terminal_summary(comparisons: Sequence[Comparison]) -> list[str]:
-    found = answered(comparisons)
-    lines = [f"job files: {len(found)} of {len(comparisons)} predicted"]
-    for name, summary in _measures(found):
+    predicted = answered(comparisons)
+    lines = [f"job files: {len(predicted)} of {len(comparisons)} predicted"]
+    for name, summary in _measures(predicted):
         lines.append(
             f"  {name:<32} median {percent(summary.median):>7}  95th percentile {percent(summary.p95):>7}"
             f"  largest {percent(summary.largest):>7}"
@@ -28,22 +28,22 @@ def terminal_summary(comparisons: Sequence[Comparison]) -> list[str]:
 
 def section(comparisons: Sequence[Comparison], code: Mapping[str, Comparison], reasons: Mapping[str, str]) -> list[str]:
     """`code`: what the workloads' own code was predicted to take; `reasons`: why a job differs from it."""
-    found = answered(comparisons)
+    predicted = answered(comparisons)
     return [
         BEGIN,
         "## Workloads written as job files",
         "",
         *paragraph(
-            f"""{len(found)} of the workloads above are also written as [job files](jobs.md) (`corpus/jobs`) and
+            f"""{len(predicted)} of the workloads above are also written as [job files](jobs.md) (`corpus/jobs`) and
             predicted as `vramcast predict` does. The errors are against the same measurements."""
         ),
         "",
         *table(
             ["error of", "job files", "median", "95th percentile", "largest"],
-            [[name, *summary_cells(summary)] for name, summary in _measures(found)],
+            [[name, *summary_cells(summary)] for name, summary in _measures(predicted)],
         ),
         "",
-        *_beside_code(found, code, reasons),
+        *_beside_code(predicted, code, reasons),
         "",
         *table(
             ["job file", "reserved, error", "allocated, error", "beside its code"],
@@ -62,8 +62,12 @@ def _measures(comparisons: Sequence[Comparison]) -> list[tuple[str, ErrorSummary
     ]
 
 
-def _beside_code(found: Sequence[Comparison], code: Mapping[str, Comparison], reasons: Mapping[str, str]) -> list[str]:
-    both = [(c, code[c.measured.name]) for c in found if c.measured.name in code and not code[c.measured.name].error]
+def _beside_code(
+    predicted: Sequence[Comparison], code: Mapping[str, Comparison], reasons: Mapping[str, str]
+) -> list[str]:
+    both = [
+        (c, code[c.measured.name]) for c in predicted if c.measured.name in code and not code[c.measured.name].error
+    ]
     different = [c.measured.name for c, other in both if difference(c, other) != (0, 0)]
     lines = paragraph(
         f"""For {len(both) - len(different)} of {len(both)} the prediction is that of the workload's own code, to the

@@ -108,21 +108,27 @@ def _predict_one(workload: Workload) -> list[Pair]:
     gpu = find_gpu(GPU)
     batches = Batches(job, settled_steps=STEPS)
     seconds = _sample_seconds().get(workload.name, 0.0)
-    found = []
+    pairs = []
     for limit_gb in LIMITS_GB:
-        one = batches.largest(gpu, MOST, limit_gb * GB)
-        if not 0 < one.batch < MOST or seconds * one.batch > LONGEST_STEP_SECONDS:
+        largest = batches.largest(gpu, MOST, limit_gb * GB)
+        if not 0 < largest.batch < MOST or seconds * largest.batch > LONGEST_STEP_SECONDS:
             continue
-        batch = advised(batches, one, gpu, limit_gb * GB)
-        found.append(Pair(workload.name, limit_gb, one.batch, batch, batches.n_traced, round(seconds * one.batch, 3)))
-    return found
+        batch = advised(batches, largest, gpu, limit_gb * GB)
+        pairs.append(
+            Pair(workload.name, limit_gb, largest.batch, batch, batches.n_traced, round(seconds * largest.batch, 3))
+        )
+    return pairs
 
 
 def _sample_seconds() -> dict[str, float]:
-    """Of a recorded step, for each sample of it."""
+    """Recorded seconds of a step for each of its samples."""
     with gzip.open(TIMES, "rt") as lines:
         records = [json.loads(line) for line in lines]
-    return {one["name"]: one["step_seconds"] / one["args"]["batch"] for one in records if "batch" in one["args"]}
+    return {
+        record["name"]: record["step_seconds"] / record["args"]["batch"]
+        for record in records
+        if "batch" in record["args"]
+    }
 
 
 def _said(pairs: list[Pair]) -> str:
@@ -277,8 +283,8 @@ def _is_out_of_memory(error: Exception) -> bool:
 def line_for(record: dict[str, Any]) -> str:
     head = f"{record['name']:<26} {record['limit_gb']:>3} GB"
     if record.get("advised_ran") is None:
-        said = record.get("error") or next((t["error"] for t in record.get("trials", ()) if "error" in t), "no time")
-        return f"{head}  ERROR {said[:100]}"
+        error = record.get("error") or next((t["error"] for t in record.get("trials", ()) if "error" in t), "no time")
+        return f"{head}  ERROR {error[:100]}"
     after = "?" if record["refused"] is None else str(record["refused"])
     ran = "ran" if record["advised_ran"] else "OUT OF MEMORY"
     return (
@@ -299,20 +305,20 @@ def rows(path: Path = MEASURED) -> Iterator[dict[str, Any]]:
 
 def report(path: Path) -> str:
     """A table in Markdown, and the bar in words."""
-    found = sorted(rows(path), key=lambda row: (row["name"], row["limit_gb"]))
+    results = sorted(rows(path), key=lambda row: (row["name"], row["limit_gb"]))
     lines = ["| workload | limit, GB | advised | ran 20 steps | largest predicted | largest found | advised / found |",
              "|---|---:|---:|---|---:|---:|---:|"]  # fmt: skip
-    for row in found:
+    for row in results:
         lines.append(
             f"| {row['name']} | {row['limit_gb']} | {row['advised']:,} | {'yes' if row['advised_ran'] else '**no**'} | "
             f"{row['largest']:,} | {row['fits']:,} | {_share(row):.1%} |"
         )
-    ran = [row for row in found if row["advised_ran"]]
+    ran = [row for row in results if row["advised_ran"]]
     near = [row for row in ran if _share(row) >= 0.97]
-    exact = [row for row in found if row["largest"] == row["fits"]]
+    exact = [row for row in results if row["largest"] == row["fits"]]
     lines += [
         "",
-        f"{len(found)} pairs of {len({row['name'] for row in found})} workloads: the advised batch ran 20 steps in "
+        f"{len(results)} pairs of {len({row['name'] for row in results})} workloads: the advised batch ran 20 steps in "
         f"{len(ran)}; it is at least 97 % of the largest that ran in {len(near)}; the largest predicted is the largest "
         f"found in {len(exact)}.",
     ]

@@ -24,6 +24,6 @@ def table(header: list[str], rows: Iterable[list[str]], text_columns: frozenset[
 
 def rewritten(page: str, lines: Sequence[str], begin: str, end: str) -> str:
     """The page with `lines`, which bring their markers, in place of the section that it has, or at its end."""
-    before, found, after = page.partition(begin)
+    before, marker, after = page.partition(begin)
     text = "\n".join(lines)
-    return before + text + after.partition(end)[2] if found else f"{page.rstrip()}\n\n{text}\n"
+    return before + text + after.partition(end)[2] if marker else f"{page.rstrip()}\n\n{text}\n"

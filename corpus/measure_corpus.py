@@ -115,7 +115,7 @@ def _cuda_out_of_reach() -> Iterator[None]:
 
 
 def _capability() -> tuple[int, int] | None:
-    """Of the first card, as NVML says; None: there is none, or it cannot be asked."""
+    """Compute capability of the first card, as NVML says; None where there is none, or it cannot be asked."""
     from vramcast.gpus.state import local_gpus
 
     card = next(iter(local_gpus()), None)

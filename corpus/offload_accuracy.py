@@ -41,7 +41,7 @@ class Row:
 
     @property
     def host_error(self) -> float:
-        """Of all the memory of the computer; nothing where next to nothing is there."""
+        """Error of all memory of the computer; 0 where nothing is predicted there."""
         measured = self.pinned_bytes + self.pageable_bytes
         predicted = self.predicted_pinned_bytes + self.predicted_pageable_bytes
         return relative_error(predicted, measured) if predicted else 0.0
@@ -64,12 +64,12 @@ def compared(record: dict[str, Any], known: dict[str, dict[str, Any]]) -> Row:
         step = load_factory(record["factory"])(**record["args"])
         for _ in range(STEPS):
             step()
-    found = gpu.prediction()
-    host = found.host.to_dict() if found.host is not None else {"peak_bytes": 0, "pinned_bytes": 0}
+    prediction = gpu.prediction()
+    host = prediction.host.to_dict() if prediction.host is not None else {"peak_bytes": 0, "pinned_bytes": 0}
     return Row(
         name=record["name"],
-        allocated_error=relative_error(found.peak_allocated_bytes, record["peak_allocated_bytes"]),
-        reserved_error=relative_error(found.peak_reserved_bytes, record["peak_reserved_bytes"]),
+        allocated_error=relative_error(prediction.peak_allocated_bytes, record["peak_allocated_bytes"]),
+        reserved_error=relative_error(prediction.peak_reserved_bytes, record["peak_reserved_bytes"]),
         reserved_bytes=record["peak_reserved_bytes"],
         pinned_bytes=record["host"]["pinned"].get("allocated_bytes.peak", 0),
         predicted_pinned_bytes=host["pinned_bytes"],

@@ -142,7 +142,7 @@ def _figures(workload: Measured) -> Figures:
 
 
 def import_heavy(workloads: Iterable[Measured]) -> None:
-    """In the parent, once: the libraries of the workloads and the virtual card."""
+    """Import the libraries of the workloads and the virtual card once, in the parent."""
     import importlib
 
     preload([w for w in load_everything() if w.factory in {measured.factory for measured in workloads}])

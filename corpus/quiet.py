@@ -49,8 +49,8 @@ def quiet_runs(name: str) -> dict[str, dict[str, float]]:
 
 def keep(folder: Path, out: Path) -> None:
     """Gather what was measured into one file, without ops."""
-    found = [json.loads(gzip.decompress(path.read_bytes())) for path in sorted(folder.glob("*.json.gz"))]
-    lines = [json.dumps({key: value for key, value in one.items() if key != "ops"}) for one in found]
+    records = [json.loads(gzip.decompress(path.read_bytes())) for path in sorted(folder.glob("*.json.gz"))]
+    lines = [json.dumps({key: value for key, value in record.items() if key != "ops"}) for record in records]
     out.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
 
 
@@ -82,9 +82,9 @@ def measure(workload: Workload, lock: Path, *, ops: bool = False) -> dict[str, A
         os.sched_setaffinity(0, allowed)
         started, warm = perf_counter(), 0
         while warm < 5 or perf_counter() - started < WARM_SECONDS:
-            one = timed(1)
+            seconds = timed(1)
             warm += 1
-        count = max(1, min(100, round(BLOCK_SECONDS / one)))
+        count = max(1, min(100, round(BLOCK_SECONDS / seconds)))
         blocks: list[dict[str, Any]] = []
         fastest = min(host_speed._survey().values())
         started = perf_counter()

@@ -14,7 +14,7 @@ _SPARED = 10
 """Thousandths of the memory that an advised batch leaves free."""
 _PRICE = 20
 """Thousandths of the largest batch that this may cost at most."""
-_SQUEEZED_PRICE = 25
+_LESS_WORKSPACE_PRICE = 25
 """The same where the largest fits only with smaller workspaces: then one block that comes to lie elsewhere changes
 which workspaces there is room for, and so everything after it."""
 _LESS = (3, 6, 10)
@@ -23,9 +23,9 @@ refused."""
 _TRIED = 6
 
 
-def advised(sizes: Sizes, found: Largest, gpu: GpuSpec, limit_bytes: int | None = None) -> int:
+def advised(sizes: Sizes, largest: Largest, gpu: GpuSpec, limit_bytes: int | None = None) -> int:
     """The number to advise: the largest that leaves a little free, where that costs next to nothing."""
-    number = found.number
+    number = largest.number
     if not number:
         return 0
     trace = sizes.trace(number, gpu)
@@ -42,17 +42,17 @@ def advised(sizes: Sizes, found: Largest, gpu: GpuSpec, limit_bytes: int | None 
 
 def _steadiest(sizes: Sizes, number: int, gpu: GpuSpec, limit_bytes: int) -> int:
     """The largest that also runs with less memory, with any of several amounts; else the one that runs with most."""
-    least = _at_least(number, _SQUEEZED_PRICE if sizes.is_squeezed(number, gpu, limit_bytes) else _PRICE)
+    least = _at_least(number, _LESS_WORKSPACE_PRICE if sizes.needs_less_workspace(number, gpu, limit_bytes) else _PRICE)
     if least == number:
         return number
     stride = -(-(number - least) // _TRIED)
     best, most = number, -1
-    for one in range(number, least - 1, -stride):
-        if not sizes.needs(one, gpu, limit_bytes)[0]:
+    for candidate in range(number, least - 1, -stride):
+        if not sizes.needs(candidate, gpu, limit_bytes)[0]:
             continue
-        runs = sum(sizes.needs(one, gpu, _without(limit_bytes, less))[0] for less in _LESS)
+        runs = sum(sizes.needs(candidate, gpu, _without(limit_bytes, less))[0] for less in _LESS)
         if runs > most:
-            best, most = one, runs
+            best, most = candidate, runs
         if most == len(_LESS):
             break
     return best

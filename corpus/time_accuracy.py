@@ -54,13 +54,13 @@ def trace_all(workloads: Iterable[Measured], folder: Path, jobs: int) -> dict[st
 
 
 def compare(measured: Iterable[MeasuredTimes], folder: Path) -> list[TimeComparison]:
-    found = []
-    for one in measured:
-        path = folder / f"{one.name}.trace"
-        figures = time_figures(StepTrace.load(path), one.steps) if path.exists() else None
+    comparisons = []
+    for times in measured:
+        path = folder / f"{times.name}.trace"
+        figures = time_figures(StepTrace.load(path), times.steps) if path.exists() else None
         if figures is not None:
-            found.append(TimeComparison(one, figures))
-    return found
+            comparisons.append(TimeComparison(times, figures))
+    return comparisons
 
 
 def time_comparisons(comparisons: Iterable[Comparison]) -> list[TimeComparison]:
@@ -76,9 +76,9 @@ def time_comparisons(comparisons: Iterable[Comparison]) -> list[TimeComparison]:
 def with_others(comparisons: list[TimeComparison], jobs: int) -> list[TimeComparison]:
     """And the recorded workloads that are not among them."""
     known = {comparison.measured.name for comparison in comparisons}
-    others = [one for one in recorded() if one.name not in known]
+    others = [times for times in recorded() if times.name not in known]
     with tempfile.TemporaryDirectory() as scratch:
-        trace_all([as_measured(one) for one in others], Path(scratch), jobs)
+        trace_all([as_measured(times) for times in others], Path(scratch), jobs)
         return [*comparisons, *compare(others, Path(scratch))]
 
 
@@ -122,8 +122,8 @@ def print_summary(comparisons: list[TimeComparison]) -> None:
             print(f"  {name:<39} {count:4d}  median {middle:6.1%}  nine of ten {most:6.1%}  within 20 % {within:5.0%}")
     for title, pairs in pairs_of_variants(comparisons):
         print(f"pairs in the right order ({title}): {pairs.right} of {pairs.total} ({pairs.share:.1%})")
-        for one, other in pairs.wrong[:12]:
-            print(f"  wrong: {one}, {other}")
+        for first, second in pairs.wrong[:12]:
+            print(f"  wrong: {first}, {second}")
     noisy = [comparison.measured.name for comparison in comparisons if comparison.measured.noisy]
     print(f"measured with and without waits between steps, and far apart: {', '.join(noisy) or 'none'}")
 
@@ -157,14 +157,14 @@ def main(arguments: list[str] | None = None) -> int:
                 parser.error("--predict needs --out")
             return predict_unmeasured(options.predict, options.out, folder, options.jobs)
         known = recorded(options.only)
-        trace_all([as_measured(one) for one in known], folder, options.jobs)
+        trace_all([as_measured(times) for times in known], folder, options.jobs)
         comparisons = compare(known, folder)
     if options.details:
         for comparison in sorted(comparisons, key=lambda c: c.error):
             print(line(comparison))
     print_summary(comparisons)
-    found = spread(comparisons)
-    print(f"measured over predicted: {found}")
+    ratios = spread(comparisons)
+    print(f"measured over predicted: {ratios}")
     if options.write:
         from corpus import time_page
 
@@ -175,7 +175,7 @@ def main(arguments: list[str] | None = None) -> int:
         summarised = "\n".join(time_page.readme_summary(comparisons))
         readme = re.sub(r"(?ms)^The time of a step, .*?(?=\n\n|\n<!--)", summarised, README.read_text(encoding="utf-8"))
         README.write_text(readme, encoding="utf-8")
-        ERRORS.write_text(json.dumps({"measured_over_predicted": found}, indent=1) + "\n", encoding="utf-8")
+        ERRORS.write_text(json.dumps({"measured_over_predicted": ratios}, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -55,7 +55,7 @@ class TimeComparison:
 
     @property
     def reserved_error(self) -> float:
-        """Of the reserved peak of the same run."""
+        """Error of the reserved peak of the same run."""
         return self.predicted.reserved_bytes / self.measured.reserved_bytes - 1
 
     def phase_error(self, phase: str) -> float | None:
@@ -102,14 +102,14 @@ class Pairs:
 @cache
 def predicted_before() -> dict[str, TimeFigures]:
     """What was predicted of workloads before they were measured, as it was committed then."""
-    found = {}
+    figures_by_name = {}
     for path in sorted(HERE.glob("predictions-*.jsonl")):
         for text in path.read_text(encoding="utf-8").splitlines():
             figures = json.loads(text)
             name = figures.pop("name")
             if "error" not in figures:
-                found[name] = TimeFigures.from_json(figures)
-    return found
+                figures_by_name[name] = TimeFigures.from_json(figures)
+    return figures_by_name
 
 
 def is_variant(comparison: TimeComparison) -> bool:
@@ -119,12 +119,12 @@ def is_variant(comparison: TimeComparison) -> bool:
 
 @cache
 def _timed() -> dict[str, MeasuredTimes]:
-    """Without runs that were made later to see what was missed: of those most were chosen for their misses."""
+    """Without runs that were made later to see what was missed: most of those were chosen for their misses."""
     return {name: combined(runs) for name, runs in measured_times((RECORDS / "times",)).items()}
 
 
 def blind(comparisons: Iterable[TimeComparison]) -> list[TimeComparison]:
-    """Those workloads that were predicted before they were measured, with what was predicted then."""
+    """Workloads that were predicted before they were measured, with what was predicted then."""
     before, timed = predicted_before(), _timed()
     names = [comparison.measured.name for comparison in comparisons]
     return [TimeComparison(timed[name], before[name]) for name in names if name in before and name in timed]
@@ -132,9 +132,9 @@ def blind(comparisons: Iterable[TimeComparison]) -> list[TimeComparison]:
 
 def newest_blind(comparisons: Iterable[TimeComparison]) -> list[TimeComparison]:
     """The last draw of them: what the present code, or nearly, gave."""
-    found = blind(comparisons)
-    newest = max((comparison.draw for comparison in found), default=0)
-    return [comparison for comparison in found if newest and comparison.draw == newest]
+    measured_later = blind(comparisons)
+    newest = max((comparison.draw for comparison in measured_later), default=0)
+    return [comparison for comparison in measured_later if newest and comparison.draw == newest]
 
 
 def order_of_pairs(comparisons: Iterable[TimeComparison]) -> Pairs:
@@ -144,15 +144,15 @@ def order_of_pairs(comparisons: Iterable[TimeComparison]) -> Pairs:
         by_model.setdefault(comparison.model, []).append(comparison)
     right, wrong = 0, []
     for group in by_model.values():
-        for i, one in enumerate(group):
-            for other in group[i + 1 :]:
-                a, b = one.measured.seconds, other.measured.seconds
+        for i, first in enumerate(group):
+            for second in group[i + 1 :]:
+                a, b = first.measured.seconds, second.measured.seconds
                 if abs(a - b) <= LEAST_DIFFERENCE * min(a, b):
                     continue
-                if (a < b) == (one.predicted.seconds < other.predicted.seconds):
+                if (a < b) == (first.predicted.seconds < second.predicted.seconds):
                     right += 1
                 else:
-                    wrong.append((one.measured.name, other.measured.name))
+                    wrong.append((first.measured.name, second.measured.name))
     return Pairs(right, right + len(wrong), tuple(wrong))
 
 
@@ -169,20 +169,20 @@ def summary(comparisons: list[TimeComparison]) -> list[tuple[str, int, float, fl
     watched = [there for c in comparisons if (there := c.at_host_speed) is not None]
     if watched:
         columns += [(f"{name}, {AT_HOST_SPEED}", errors) for name, errors in _errors(watched)]
-    for name, found in columns:
-        sizes = [abs(error) for error in found]
+    for name, errors in columns:
+        sizes = [abs(error) for error in errors]
         within = sum(size <= 0.2 for size in sizes) / len(sizes) if sizes else 0.0
         rows.append((name, len(sizes), quantile(sizes, 0.5), quantile(sizes, 0.9), within))
     return rows
 
 
 def _errors(comparisons: list[TimeComparison]) -> list[tuple[str, list[float]]]:
-    """Of the step and of each phase."""
-    found = [("step", [c.error for c in comparisons])]
+    """Errors of the step and of each phase."""
+    columns = [("step", [c.error for c in comparisons])]
     for phase in PHASES:
         errors = [c.phase_error(phase) for c in comparisons]
-        found.append((phase, [e for e in errors if e is not None]))
-    return found
+        columns.append((phase, [e for e in errors if e is not None]))
+    return columns
 
 
 def spread(comparisons: list[TimeComparison]) -> dict[str, tuple[float, float]]:
@@ -192,17 +192,17 @@ def spread(comparisons: list[TimeComparison]) -> dict[str, tuple[float, float]]:
     newest = newest_blind(comparisons)
     names = {c.measured.name for c in newest}
     unseen = [*newest, *(c for c in comparisons if not c.fitted and c.measured.name not in names)] or comparisons
-    found = {}
+    ranges = {}
     for name, errors in (
         ("calibrated", [(c.at_host_speed or c).error for c in unseen]),
         ("specification", [c.specification_error for c in comparisons]),
     ):
         ratios = [1 / (1 + error) for error in errors]
         low, high = min(1.0, quantile(ratios, 0.05)), max(1.0, quantile(ratios, 0.95))
-        found[name] = (round(low, 2), round(high, 2))
-    # Where a card was never measured, a time is no surer than where it was.
-    lows, highs = zip(*found.values(), strict=True)
-    return found | {"specification": (min(lows), max(highs))}
+        ranges[name] = (round(low, 2), round(high, 2))
+    # A time on a card that was never measured is no more certain than one on a card that was.
+    lows, highs = zip(*ranges.values(), strict=True)
+    return ranges | {"specification": (min(lows), max(highs))}
 
 
 def groups(comparisons: list[TimeComparison]) -> list[tuple[str, list[TimeComparison]]]:
@@ -210,13 +210,13 @@ def groups(comparisons: list[TimeComparison]) -> list[tuple[str, list[TimeCompar
     before = blind(comparisons)
     now = [comparison for comparison in comparisons if comparison.measured.name in predicted_before()]
     draws = sorted({comparison.draw for comparison in before} - {0}, reverse=True)
-    found = [
+    titled = [
         (f"drawn-{draw}, predicted before they were measured", [c for c in before if c.draw == draw]) for draw in draws
     ]
-    found.append(("variants of five models, predicted before they were measured", [*filter(is_variant, before)]))
-    found += [(f"drawn-{draw}, now", [c for c in now if c.draw == draw]) for draw in draws]
+    titled.append(("variants of five models, predicted before they were measured", [*filter(is_variant, before)]))
+    titled += [(f"drawn-{draw}, now", [c for c in now if c.draw == draw]) for draw in draws]
     return [
-        *found,
+        *titled,
         ("the same variants, now", [*filter(is_variant, now)]),
         ("those that the fit has seen, now", [c for c in comparisons if c.fitted]),
         ("all that it has not seen, now", [c for c in comparisons if not c.fitted]),

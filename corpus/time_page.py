@@ -25,15 +25,15 @@ BEGIN, END = "<!-- times -->", "<!-- end of times -->"
 
 
 def section(comparisons: Sequence[TimeComparison]) -> list[str]:
-    found = sorted(comparisons, key=lambda comparison: comparison.measured.name)
-    seen = sum(comparison.fitted for comparison in found)
-    noisy = ", ".join(f"`{comparison.measured.name}`" for comparison in found if comparison.measured.noisy)
+    rows = sorted(comparisons, key=lambda comparison: comparison.measured.name)
+    seen = sum(comparison.fitted for comparison in rows)
+    noisy = ", ".join(f"`{comparison.measured.name}`" for comparison in rows if comparison.measured.noisy)
     lines = [
         BEGIN,
         "## Time of a step",
         "",
         *paragraph(
-            f"""The predicted time of a step beside the measured one, for {len(found)} workloads on the H200. A measured
+            f"""The predicted time of a step beside the measured one, for {len(rows)} workloads on the H200. A measured
             time is the mean of two: the median of steps with a wait between them, and the time of steps in a row
             (where those differ by more than 40 % something disturbed one of them, and the smaller counts:
             {noisy or "none"}); and the mean of all runs where a workload was measured more than once. Phases are those
@@ -52,12 +52,12 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
         *_at_host_speed(),
         "",
     ]
-    for title, group in groups(found):
+    for title, group in groups(rows):
         lines += [*_table(title, group), ""]
-    lines += [*_memory(found), ""]
+    lines += [*_memory(rows), ""]
     lines += paragraph("*Order of variants.* Pairs of runs of one model whose measured times differ by more than 5 %:")
     lines += ["", *table(["pairs", "in the right order", "of", "share"], [
-        [title, str(pairs.right), str(pairs.total), f"{pairs.share:.1%}"] for title, pairs in pairs_of_variants(found)
+        [title, str(pairs.right), str(pairs.total), f"{pairs.share:.1%}"] for title, pairs in pairs_of_variants(rows)
     ])]  # fmt: skip
     return [
         *lines,
@@ -66,7 +66,7 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
         "",
         *table(
             ["workload", "measured, ms", "predicted, ms", "error", *PHASES, "limited by"],
-            [_row(comparison) for comparison in found],
+            [_row(comparison) for comparison in rows],
             frozenset({0, 7}),
         ),
         "",
@@ -90,18 +90,18 @@ def _at_host_speed() -> list[str]:
 
 
 def _memory(comparisons: Sequence[TimeComparison]) -> list[str]:
-    """Of runs that were made for their times alone."""
+    """The memory of runs that were made for their times alone."""
     elsewhere = {workload.name for recording in recordings() for workload in recording.workloads}
-    new = [one for one in comparisons if one.draw and one.measured.name not in elsewhere]
-    errors = {one.measured.name: one.reserved_error for one in new}
+    new = [comparison for comparison in comparisons if comparison.draw and comparison.measured.name not in elsewhere]
+    errors = {comparison.measured.name: comparison.reserved_error for comparison in new}
     exact = sum(error == 0 for error in errors.values())
     worst = sorted((name for name in errors if abs(errors[name]) > FAR_OFF), key=lambda name: -abs(errors[name]))
     named = ", ".join(f"`{name}` {signed_percent(errors[name])}" for name in worst)
-    found = summarize(errors.values())
+    totals = summarize(errors.values())
     return paragraph(
-        f"""*Memory of the same runs.* {found.count} of the drawn workloads were run for their times only, and are not
+        f"""*Memory of the same runs.* {totals.count} of the drawn workloads were run for their times only, and are not
         in the tables of memory above. Their reserved peaks, with the present code: {exact} to the byte,
-        {percent(found.p95)} at the 95th percentile, {percent(found.largest)} at most. Off by more than
+        {percent(totals.p95)} at the 95th percentile, {percent(totals.largest)} at most. Off by more than
         {percent(FAR_OFF)}: {named or "none"}. Each is predicted for as many steps as were run: reserved memory can
         still grow after six, which is what `predict` looks at."""
     )

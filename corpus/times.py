@@ -63,7 +63,7 @@ class MeasuredTimes(Recorded):
     seconds: float
     """What is compared with predictions: see `robust_seconds`."""
     step_seconds: float
-    """Of steps with a wait between them, which the phases add up to."""
+    """Time of steps with a wait between them, which the phases add up to."""
     reserved_bytes: int
     """The peak; where a workload ran more than once, of the last run."""
     steps: int
@@ -78,21 +78,21 @@ class MeasuredTimes(Recorded):
 
 def measured_times(folders: Sequence[Path] = STEP_TIMES) -> dict[str, list[MeasuredTimes]]:
     """Every recorded run, by workload; some were measured more than once."""
-    found: dict[str, list[MeasuredTimes]] = {}
+    by_workload: dict[str, list[MeasuredTimes]] = {}
     for folder in folders:
         for path in sorted(folder.glob("*.jsonl.gz")):
             gpu = path.name.partition("-")[0]
             for line in gzip.decompress(path.read_bytes()).splitlines():
                 record = json.loads(line)
                 if "error" not in record:
-                    found.setdefault(record["name"], []).append(_times(record, gpu))
-    return found
+                    by_workload.setdefault(record["name"], []).append(_times(record, gpu))
+    return by_workload
 
 
 def draw_of(name: str) -> int:
     """The draw that a workload comes from (4 for `d4-…`), or 0."""
-    found = _DRAWN.match(name)
-    return int(found[1]) if found else 0
+    match = _DRAWN.match(name)
+    return int(match[1]) if match else 0
 
 
 def held_out(name: str) -> bool:
@@ -184,8 +184,8 @@ class TimeFigures:
         low, high = points[min(max(place, 1), len(points) - 1) - 1 :][:2]
         share = (factor - low.factor) / (high.factor - low.factor)
 
-        def between(one: float, other: float) -> float:
-            return one + share * (other - one)
+        def between(low: float, high: float) -> float:
+            return low + share * (high - low)
 
         phases = {name: between(seconds, high.phases.get(name, 0.0)) for name, seconds in low.phases.items()}
         return replace(self, seconds=between(low.seconds, high.seconds), phases=phases)
@@ -236,9 +236,9 @@ def measured_rows(calls: OpCalls, rows: range, record: Mapping[str, Any]) -> dic
     names = {row: calls.ops[calls.call[row]] for row in rows}
     mine = [row for row in rows if names[row] not in _MAY_DIFFER and names[row] not in MARKS]
     theirs, ours = [row["op"] for row in real], [names[row] for row in mine]
-    found: dict[int, tuple[float, int]] = {}
+    measured: dict[int, tuple[float, int]] = {}
     if theirs == ours:
-        pairs: list[tuple[int, Sequence[Any]]] = [(row, [one]) for row, one in zip(mine, real, strict=True)]
+        pairs: list[tuple[int, Sequence[Any]]] = [(row, [op]) for row, op in zip(mine, real, strict=True)]
     else:
         pairs = []
         matcher = difflib.SequenceMatcher(a=theirs, b=ours, autojunk=False)
@@ -247,7 +247,7 @@ def measured_rows(calls: OpCalls, rows: range, record: Mapping[str, Any]) -> dic
                 pairs += [(mine[j], [real[i]]) for i, j in zip(range(i1, i2), range(j1, j2), strict=True)]
             elif j2 > j1:
                 pairs.append((mine[j2 - 1], real[i1:i2]))
-    for row, ones in pairs:
-        seconds = sum(one["total_ns"] / one["count"] for one in ones) * 1e-9
-        found[row] = seconds, sum(len(one["kernels"]) for one in ones)
-    return found
+    for row, ops in pairs:
+        seconds = sum(op["total_ns"] / op["count"] for op in ops) * 1e-9
+        measured[row] = seconds, sum(len(op["kernels"]) for op in ops)
+    return measured

@@ -296,11 +296,11 @@ def sweep(
     dtypes: tuple[torch.dtype, ...] = DTYPES,
     every: int = 1,
 ) -> Findings:
-    """`only`: operators whose names contain one of these; `every`: one in so many."""
+    """`only`: operators whose names contain one of these; `every`: take every n-th."""
     chosen = [op for op in operators() if not only or any(word in op.name for word in only)][::every]
     with vramcast.virtual_gpu(card) as gpu:
         gpu.note_ops(False)
-        found = Sweep(gpu, samples)
+        run = Sweep(gpu, samples)
         gc.collect()
         gc.disable()  # garbage of one call must not be freed in the next
         gc.freeze()  # torch's table holds a million objects
@@ -308,10 +308,10 @@ def sweep(
             gc.collect()
             supported = op.supported_dtypes("cpu")
             for dtype in [d for d in dtypes if d in supported] or sorted(supported, key=str)[:1]:
-                found.operator(op, dtype)
+                run.operator(op, dtype)
         gc.enable()
         gc.unfreeze()
-    return found.findings
+    return run.findings
 
 
 def main() -> int:
@@ -321,15 +321,15 @@ def main() -> int:
     parser.add_argument("--float-only", action="store_true")
     parser.add_argument("--gpu", default="h100-sxm")
     given = parser.parse_args()
-    found = sweep(given.gpu, given.only, given.samples, DTYPES[:1] if given.float_only else DTYPES)
-    for title, rows in (("refused", found.refused), ("raised", found.raised), ("failed", found.failed)):
+    findings = sweep(given.gpu, given.only, given.samples, DTYPES[:1] if given.float_only else DTYPES)
+    for title, rows in (("refused", findings.refused), ("raised", findings.raised), ("failed", findings.failed)):
         print(f"--- {title}: {len(rows)}")
         for name, text in rows.items():
             print(f"{name}: {text}")
-    print(f"--- booked: {sum(found.checked.values())} calls of {len(found.operators)} operators")
-    for variant, count in found.checked.most_common():
+    print(f"--- booked: {sum(findings.checked.values())} calls of {len(findings.operators)} operators")
+    for variant, count in findings.checked.most_common():
         print(f"{count:6d} {variant}")
-    return 1 if found.failed or found.raised else 0
+    return 1 if findings.failed or findings.raised else 0
 
 
 if __name__ == "__main__":

@@ -32,13 +32,13 @@ def virtual_rows(factory: str, args: dict[str, Any], steps: int, gpu: str) -> li
     position = 0
 
     def events(builder: Any, first: int, end: int) -> tuple[int, ...]:
-        found = []
+        sizes = []
         for event in builder._events[first:end]:
             kind, block = event & _CODE_MASK, event >> _CODE_BITS
             if kind in (0, 1):
                 size = builder._rows[block * _ROW]
-                found.append(size if kind == 0 else -size)
-        return tuple(found)
+                sizes.append(size if kind == 0 else -size)
+        return tuple(sizes)
 
     def recording(self: Any, func: Any, types: Any, a: Any = (), k: Any = None) -> Any:
         nonlocal position

@@ -50,29 +50,29 @@ Predict = Callable[[Part], float]
 
 def workloads() -> dict[str, list[Row]]:
     times = measured_times()
-    found = {}
+    by_workload = {}
     for data in op_records():
         rows = data["rows"]
         together = sum(rows[number]["total_ns"] / rows[number]["count"] for number in data["step"]) * 1e-9
         if together > 1.05 * combined(times[data["name"]]).step_seconds:
             for row in rows:
                 row["doubtful"] = True
-        found[data["name"]] = rows
-    return found
+        by_workload[data["name"]] = rows
+    return by_workload
 
 
 def trusted(rows: list[Row], card: Card) -> list[Row]:
-    """Without what took far longer than its ideal in a recording that ran longer than the steps that were timed: cuDNN
-    then chose other kernels than it does in training."""
-    found = []
+    """The rows without those that took far longer than their ideal in a recording that ran longer than the timed steps:
+    there cuDNN chose other kernels than in training."""
+    kept = []
     for row in rows:
         if row.get("doubtful"):
             parts, _ = parts_of(row["op"], parse_arguments(row["args"]), card, tf32=False, cudnn_tf32=True)
             ideal = sum(part.base for part in parts)
             if row["total_ns"] / row["count"] * 1e-9 > FAR * ideal + 1e-4:
                 continue
-        found.append(row)
-    return found
+        kept.append(row)
+    return kept
 
 
 def sweep() -> dict[str, Any]:
@@ -80,7 +80,7 @@ def sweep() -> dict[str, Any]:
     swept = [json.loads(gzip.decompress(path.read_bytes())) for path in sorted(RECORDS.glob("*sweep*.json.gz"))]
     if not swept:
         return {"rows": [], "environment": {}}
-    return {"rows": [row for one in swept for row in one["rows"]], "environment": swept[-1]["environment"]}
+    return {"rows": [row for record in swept for row in record["rows"]], "environment": swept[-1]["environment"]}
 
 
 def family(name: str) -> str:

@@ -99,14 +99,14 @@ def preorder(tree: Any, values: np.ndarray) -> tuple[list[int], list[float], lis
 
 def _agreements(tree: Any, values: np.ndarray) -> list[float | None]:
     """For each node the one value of all leaves below it, or None."""
-    found: list[float | None] = [None] * tree.node_count
+    common: list[float | None] = [None] * tree.node_count
     for node in range(tree.node_count - 1, -1, -1):  # scikit-learn numbers children after their parent
         left, right = tree.children_left[node], tree.children_right[node]
         if left < 0:
-            found[node] = float(values[node])
-        elif found[left] is not None and found[left] == found[right]:
-            found[node] = found[left]
-    return found
+            common[node] = float(values[node])
+        elif common[left] is not None and common[left] == common[right]:
+            common[node] = common[left]
+    return common
 
 
 def pack(trees: list[tuple[list[int], list[float], list[int]]]) -> tuple[dict[str, Any], bytes]:

@@ -47,7 +47,7 @@ LATENCIES = {"launch_seconds": 4.0, "gap_seconds": 1.33, "wait_seconds": 11.0}
 FITTED_QUIET = "quiet-1"
 """The quiet steps that are fitted; later sets are kept out."""
 QUIET_WEIGHT = 2.0
-"""Of all quiet steps over all whose host's speed was only watched: that it was undisturbed is surer."""
+"""Weight of all quiet steps relative to all whose host's speed was only watched: those were surely undisturbed."""
 PULL = 0.04
 """How much the error must fall for a figure to move to e times its start."""
 SWEEPS = 6
@@ -62,7 +62,7 @@ class Case:
     cuts: list[tuple[int, str]]
     measured: dict[str, float]
     slowdown: float = 1.0
-    """Of the host over an undisturbed one."""
+    """Slowdown of the host relative to an undisturbed one."""
     runs_on: bool = False
     """Steps followed one another without a wait between them; phases are not known."""
 
@@ -86,11 +86,11 @@ def load(folder: Path) -> list[Case]:
                 continue  # the recorded step ran other kernels, or at another clock, than the timed ones
         else:
             device = predicted_rows(calls, rows, model)
-        kinds, found = host_work(calls, rows, device)
+        kinds, work = host_work(calls, rows, device)
         cuts = [(part.end - rows.start, part.phase) for part in stretches(calls, rows)]
         for run in watched:
             aim = {"step": run.seconds, **run.phases}
-            cases.append(Case(f"{name}, watched", kinds, found, cuts, aim, run.factor))
+            cases.append(Case(f"{name}, watched", kinds, work, cuts, aim, run.factor))
     return [*cases, *load_quiet(folder, model)]
 
 
@@ -102,9 +102,9 @@ def load_quiet(folder: Path, model: CostModel) -> list[Case]:
         if calls is None:
             continue
         rows = last_iteration(calls)
-        kinds, found = host_work(calls, rows, predicted_rows(calls, rows, model))
+        kinds, work = host_work(calls, rows, predicted_rows(calls, rows, model))
         aim = {"step": run["quiet_seconds"], **dict.fromkeys(PHASES, 0.0)}
-        cases.append(Case(name, kinds, found, [(len(rows), PHASES[0])], aim, runs_on=True))
+        cases.append(Case(name, kinds, work, [(len(rows), PHASES[0])], aim, runs_on=True))
     return cases
 
 
@@ -119,7 +119,7 @@ def host_work(
 ) -> tuple[list[tuple[tuple[str, float], ...]], list[tuple[int, float, int, bool]]]:
     """The kinds and rows of a case."""
     numbers: dict[tuple[int, int, int, bool], int] = {}
-    kinds, found = [], []
+    kinds, work = [], []
     for row, is_next in zip(rows, next_optimizers(calls, rows), strict=True):
         seconds, kernels = device.get(row, (0.0, 0))
         key = calls.call[row], calls.flags[row], kernels, is_next
@@ -127,8 +127,8 @@ def host_work(
         if key not in numbers:
             numbers[key] = len(kinds)
             kinds.append(features(op, arguments, key[1], kernels, is_next))
-        found.append((numbers[key], seconds, kernels, waits(op, arguments)))
-    return kinds, found
+        work.append((numbers[key], seconds, kernels, waits(op, arguments)))
+    return kinds, work
 
 
 def simulate(case: Case, seconds: dict[str, float], latencies: dict[str, float]) -> dict[str, float]:
@@ -138,9 +138,9 @@ def simulate(case: Case, seconds: dict[str, float], latencies: dict[str, float])
     launch, gap, wait = (latencies[name] * 1e-6 for name in ("launch_seconds", "gap_seconds", "wait_seconds"))
     host = device = reached = 0.0
     ends: list[float] = []
-    found: dict[str, float] = {}
+    phases: dict[str, float] = {}
     for _ in range(2 if case.runs_on else 1):  # the second of two steps
-        found, row, begun_step = dict.fromkeys(PHASES, 0.0), 0, reached
+        phases, row, begun_step = dict.fromkeys(PHASES, 0.0), 0, reached
         for cut, phase in case.cuts:
             for kind, busy, kernels, is_waiting in case.rows[row:cut]:
                 begun = host
@@ -156,9 +156,9 @@ def simulate(case: Case, seconds: dict[str, float], latencies: dict[str, float])
                     host = max(host, device) + wait
             row = cut
             now = max(host, device)
-            found[phase] += now - reached
+            phases[phase] += now - reached
             reached = now
-    return {"step": reached - begun_step, **found}
+    return {"step": reached - begun_step, **phases}
 
 
 def off(case: Case, seconds: dict[str, float], latencies: dict[str, float]) -> float:
@@ -218,8 +218,8 @@ def say(cases: list[Case], seconds: dict[str, float], latencies: dict[str, float
                 errors[name].append(predicted[name] / case.measured[name] - 1)
         if details:
             print(f"  {case.name:<42} {predicted['step'] / case.measured['step'] - 1:+.1%}")
-    for name, found in errors.items():
-        sizes = sorted(map(abs, found))
+    for name, shares in errors.items():
+        sizes = sorted(map(abs, shares))
         print(f"{name:<10} median {sizes[len(sizes) // 2]:.1%}, nine of ten {sizes[int(0.9 * len(sizes))]:.1%}")
 
 

@@ -59,7 +59,7 @@ def dataset(count: int = 256) -> list[dict[str, Any]]:
 def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
     import torch
 
-    return {name: torch.stack([one[name] for one in samples]) for name in samples[0]}
+    return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
 
 
 def beside(guard: Any) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def beside(guard: Any) -> dict[str, Any]:
     import torch
 
     watch, prediction = guard.watch, guard.prediction
-    found = {
+    result = {
         "verdict": guard.verdict,
         "fits": guard.fits,
         "steps_watched": watch.steps,
@@ -78,12 +78,12 @@ def beside(guard: Any) -> dict[str, Any]:
         "watched_device_bytes": watch.peak_device_bytes,
     }
     if prediction is not None:
-        found["predicted_allocated_bytes"] = prediction.peak_allocated_bytes
-        found["predicted_reserved_bytes"] = prediction.peak_reserved_bytes
-        found["predicted_device_bytes"] = prediction.device_bytes
-        found["allocated_error"] = prediction.peak_allocated_bytes / max(1, found["measured_allocated_bytes"]) - 1
-        found["reserved_error"] = prediction.peak_reserved_bytes / max(1, found["measured_reserved_bytes"]) - 1
-    return found
+        result["predicted_allocated_bytes"] = prediction.peak_allocated_bytes
+        result["predicted_reserved_bytes"] = prediction.peak_reserved_bytes
+        result["predicted_device_bytes"] = prediction.device_bytes
+        result["allocated_error"] = prediction.peak_allocated_bytes / max(1, result["measured_allocated_bytes"]) - 1
+        result["reserved_error"] = prediction.peak_reserved_bytes / max(1, result["measured_reserved_bytes"]) - 1
+    return result
 
 
 # -- the integrations -------------------------------------------------------------------------------------------
@@ -115,13 +115,13 @@ def case_trainer(args: argparse.Namespace) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     real.train()
     guard.close()
-    found = beside(guard) | {"seconds_to_predict": seconds}
+    result = beside(guard) | {"seconds_to_predict": seconds}
     del real
     callback = vramcast.guard.VramcastCallback(report_dir=str(args.out))
     trainer(callback).train()
-    found["callback"] = {"verdict": callback.guard.verdict, "steps_watched": callback.guard.watch.steps}
-    found["ok"] = guard.fits and callback.guard.fits and guard.watch.steps == STEPS == callback.guard.watch.steps
-    return found
+    result["callback"] = {"verdict": callback.guard.verdict, "steps_watched": callback.guard.watch.steps}
+    result["ok"] = guard.fits and callback.guard.fits and guard.watch.steps == STEPS == callback.guard.watch.steps
+    return result
 
 
 def case_lightning(args: argparse.Namespace) -> dict[str, Any]:
@@ -156,9 +156,9 @@ def case_lightning(args: argparse.Namespace) -> dict[str, Any]:
         callbacks=[callback],
     )
     trainer.fit(Lit(), DataLoader(dataset(), batch_size=16, collate_fn=collate))
-    found = beside(callback.guard)
-    found["ok"] = callback.guard.fits and callback.guard.watch.steps == STEPS
-    return found
+    result = beside(callback.guard)
+    result["ok"] = callback.guard.fits and callback.guard.watch.steps == STEPS
+    return result
 
 
 def case_accelerate(args: argparse.Namespace) -> dict[str, Any]:
@@ -189,9 +189,9 @@ def case_accelerate(args: argparse.Namespace) -> dict[str, Any]:
             training_step(model, optimizer, batch)
             if index + 1 == 2 * STEPS:
                 break
-    found = beside(guard)
-    found["ok"] = guard.fits and accelerator.scaler.get_scale() > 0
-    return found
+    result = beside(guard)
+    result["ok"] = guard.fits and accelerator.scaler.get_scale() > 0
+    return result
 
 
 def plain_step(model: Any, optimizer: Any, batch: Any) -> Any:
@@ -227,12 +227,12 @@ def case_plain(args: argparse.Namespace) -> dict[str, Any]:
         return [float(loss) for loss in losses], guard, {"memory_before": before, "memory_after": after}
 
     with_guard, guard, memory = run(True)
-    found = beside(guard) | memory
+    result = beside(guard) | memory
     without, _, _ = run(False)
-    found |= {"losses": with_guard, "losses_without": without, "same_losses": with_guard == without}
+    result |= {"losses": with_guard, "losses_without": without, "same_losses": with_guard == without}
     untouched = memory["memory_before"] == memory["memory_after"]
-    found["ok"] = guard.fits and with_guard == without and untouched and guard.watch.steps == STEPS
-    return found
+    result["ok"] = guard.fits and with_guard == without and untouched and guard.watch.steps == STEPS
+    return result
 
 
 def case_job(args: argparse.Namespace) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def case_overhead(args: argparse.Namespace) -> dict[str, Any]:
 
     from vramcast.features.guard.watch import Watch
 
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     cases = {"small batch (host-bound)": (1, 64, 20, 60), "larger batch": (8, 1024, 8, 24)}
     for name, (batch, sequence, steps, rounds) in cases.items():
         rounds = 4 if args.quick else rounds
@@ -306,26 +306,26 @@ def case_overhead(args: argparse.Namespace) -> dict[str, Any]:
         step_seconds = _time(watch.step, 2000)
         look_seconds = _time(watch.look, 200)
         watch.stop()
-        one = statistics.mean(seconds[False])
-        added = step_seconds + look_seconds * min(1.0, one)  # a look a second
-        found[name] = {
+        step_mean = statistics.mean(seconds[False])
+        added = step_seconds + look_seconds * min(1.0, step_mean)  # a look a second
+        result[name] = {
             "batch": batch,
             "sequence": sequence,
             "steps": steps * rounds,
-            "step_seconds_without": one,
+            "step_seconds_without": step_mean,
             "step_seconds_with": statistics.mean(seconds[True]),
-            "ratio_of_means": statistics.mean(seconds[True]) / one,
+            "ratio_of_means": statistics.mean(seconds[True]) / step_mean,
             "ratio_of_medians": statistics.median(seconds[True]) / statistics.median(seconds[False]),
             "ratio_of_fastest_halves": _fast_half(seconds[True]) / _fast_half(seconds[False]),
-            "noise": statistics.stdev(seconds[False]) / one / rounds**0.5,
+            "noise": statistics.stdev(seconds[False]) / step_mean / rounds**0.5,
             "watch_step_seconds": step_seconds,
             "watch_look_seconds": look_seconds,
-            "added_share": added / one,
+            "added_share": added / step_mean,
         }
         del model, optimizer
         torch.cuda.empty_cache()
-    found["ok"] = all(one["ratio_of_medians"] <= 1.005 and one["added_share"] <= 0.005 for one in found.values())
-    return found
+    result["ok"] = all(case["ratio_of_medians"] <= 1.005 and case["added_share"] <= 0.005 for case in result.values())
+    return result
 
 
 def _fast_half(values: list[float]) -> float:
@@ -363,13 +363,13 @@ def run_case(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     try:
         with vramcast.virtual_gpu("h200") if args.virtual else nullcontext():
-            found = CASES[args.case](args)
+            result = CASES[args.case](args)
     except ImportError as error:
-        found = {"ok": None, "skipped": str(error)}
+        result = {"ok": None, "skipped": str(error)}
     except Exception as error:
-        found = {"ok": False, "error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-    found["seconds"] = time.perf_counter() - started
-    (args.out / f"{args.case}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+        result = {"ok": False, "error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+    result["seconds"] = time.perf_counter() - started
+    (args.out / f"{args.case}.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
     return 0
 
 
@@ -390,12 +390,12 @@ def main() -> int:
         command = [sys.executable, __file__, "--out", str(args.out), "--case", name, *extra]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
         path = args.out / f"{name}.json"
-        found = (
+        result = (
             json.loads(path.read_text(encoding="utf-8"))
             if path.exists()
             else {"ok": False, "error": done.stderr[-2000:]}
         )
-        summary[name] = {key: found.get(key) for key in ("ok", "error", "skipped", "seconds") if key in found}
+        summary[name] = {key: result.get(key) for key in ("ok", "error", "skipped", "seconds") if key in result}
         (args.out / f"{name}.log").write_text((done.stdout + done.stderr)[-8000:], encoding="utf-8")
         print(name, summary[name], flush=True)
     (args.out / "summary.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")

@@ -88,9 +88,9 @@ def out_of_memory(out: Path, batch: int, layers: int, phase: str, *, virtual: bo
     except torch.OutOfMemoryError as error:
         message = str(error).splitlines()[0]
     watch.stop()
-    found: dict[str, Any] = {"message": message, "truth": truth, "reports": [p.name for p in watch.reports]}
+    result: dict[str, Any] = {"message": message, "truth": truth, "reports": [p.name for p in watch.reports]}
     if not watch.reports:
-        return found | {"ok": False}
+        return result | {"ok": False}
     report = json.loads(watch.reports[0].with_suffix(".json").read_text(encoding="utf-8"))
     parts = {name: row["alive_bytes"] for name, row in report["parts"].items()}
     # What the categories of live memory add up to, set beside the allocator's snapshot taken by our own observer.
@@ -100,7 +100,7 @@ def out_of_memory(out: Path, batch: int, layers: int, phase: str, *, virtual: bo
     errors = {name: abs(parts.get(name, 0) - truth[key]) / truth["allocated"] for name, key in names.items()}
     errors["allocated"] = abs(sum(parts.values()) / truth["snapshot_allocated"] - 1)
     errors["reserved"] = abs((sum(parts.values()) + fragmentation) / truth["reserved"] - 1)
-    found |= {
+    result |= {
         "parts": parts | {"fragmentation": fragmentation, "outside": outside},
         "predicted_parts": {name: row["predicted_bytes"] for name, row in report["parts"].items()},
         "matched_share": report["matched_bytes"] / max(1, report["unowned_bytes"]),
@@ -109,4 +109,4 @@ def out_of_memory(out: Path, batch: int, layers: int, phase: str, *, virtual: bo
         "predicted_to_fail_in": prediction and prediction.out_of_memory.at.phase,
         "text": watch.reports[0].read_text(encoding="utf-8"),
     }
-    return found | {"ok": max(errors.values()) <= 0.02}
+    return result | {"ok": max(errors.values()) <= 0.02}

@@ -127,8 +127,8 @@ class Replayer:
         elif isinstance(held, ctypes.Array) and held._type_ is ctypes.c_char:
             held.value = value.encode()
         elif isinstance(held, ctypes.Array):
-            for slot, one in zip(held, value, strict=False):
-                _fill_struct(slot, one)
+            for slot, content in zip(held, value, strict=False):
+                _fill_struct(slot, content)
         else:
             held.value = value
 
@@ -145,7 +145,7 @@ def _held(arg: Any) -> Any:
 
 
 def _given(arg: Any) -> Any:
-    """What goes in; a place to be filled is none, but that there is one tells two calls apart."""
+    """The arguments of a call; a place to be filled is none, but that it exists tells two calls apart."""
     if arg is None or isinstance(arg, int):
         return arg
     if isinstance(arg, ctypes.Array):
@@ -161,7 +161,7 @@ def _plain(held: Any) -> Any:
     if isinstance(held, ctypes.Array) and held._type_ is ctypes.c_char:
         return held.value.decode(errors="replace")
     if isinstance(held, ctypes.Array):
-        return [_plain(one) for one in held]
+        return [_plain(item) for item in held]
     return held.value if hasattr(held, "value") else held
 
 
@@ -171,7 +171,7 @@ def _fill_struct(struct: Any, values: dict[str, Any]) -> None:
 
 
 def _only_counted(filled: list[Any]) -> list[Any]:
-    """Of an array with room to spare, what was counted."""
+    """The counted part of an array with room to spare."""
     if len(filled) == 2 and isinstance(filled[0], int) and isinstance(filled[1], list):
         return [filled[0], filled[1][: filled[0]]]
     return filled

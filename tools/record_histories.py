@@ -316,10 +316,10 @@ def start_child(name: str, out: Path) -> tuple[bool, str]:
         )
     except subprocess.TimeoutExpired:
         return False, f"stopped after {CHILD_SECONDS} s"
-    said = done.stdout.strip()
+    output = done.stdout.strip()
     if done.returncode != 0:
-        said = f"exit status {done.returncode}\n{said}\n{done.stderr.strip()[-3000:]}"
-    return done.returncode == 0, f"{said} ({time.monotonic() - started:.0f} s)"
+        output = f"exit status {done.returncode}\n{output}\n{done.stderr.strip()[-3000:]}"
+    return done.returncode == 0, f"{output} ({time.monotonic() - started:.0f} s)"
 
 
 def dry_run(names: list[str]) -> int:
@@ -348,9 +348,9 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(arguments.jobs) as pool:
         results = list(pool.map(lambda name: start_child(name, arguments.out), names))
-    for name, (worked, said) in zip(names, results, strict=True):
-        print(f"{name}: {'' if worked else 'FAILED: '}{said}")
-    return 0 if all(worked and "replay: exact" in said for worked, said in results) else 1
+    for name, (worked, output) in zip(names, results, strict=True):
+        print(f"{name}: {'' if worked else 'FAILED: '}{output}")
+    return 0 if all(worked and "replay: exact" in output for worked, output in results) else 1
 
 
 if __name__ == "__main__":

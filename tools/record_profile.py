@@ -67,7 +67,7 @@ def main() -> None:
             if on_gpu:
                 torch.cuda.synchronize()
             profiler.step()
-    phases = {name: statistics.median(one[name] for one in timed) for name in PHASES} if timed else {}
+    phases = {name: statistics.median(step[name] for step in timed) for name in PHASES} if timed else {}
     document = {"phase_seconds": phases, "device": torch.cuda.get_device_name() if on_gpu else "cpu",
                 "torch": torch.__version__, "profiled_seconds": time.perf_counter() - start}  # fmt: skip
     (options.out / "phases.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

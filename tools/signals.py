@@ -165,13 +165,13 @@ def contents(place: Path) -> dict[str, str]:
 def leftovers(marker: str) -> dict[int, str]:
     """Processes that carry the marker and do not end by themselves within the grace."""
     until = time.monotonic() + GRACE_SECONDS
-    while (found := marked(marker)) and time.monotonic() < until:
+    while (alive := marked(marker)) and time.monotonic() < until:
         time.sleep(0.05)
-    return found
+    return alive
 
 
 def marked(marker: str) -> dict[int, str]:
-    found = {}
+    alive = {}
     for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
         try:
             if marker.encode() not in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
@@ -181,8 +181,8 @@ def marked(marker: str) -> dict[int, str]:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        found[pid] = words.strip()
-    return found
+        alive[pid] = words.strip()
+    return alive
 
 
 def make_trace() -> bytes:
@@ -218,9 +218,9 @@ def main() -> int:
             codes[ended.code] = codes.get(ended.code, 0) + 1
             wrong += [f"{verb}, {number.name} after {moment:.2f} s: {text}" for text in ended.left]
             total += 1
-        said = ", ".join(f"{code} {count}x" for code, count in sorted(codes.items()))
+        counts = ", ".join(f"{code} {count}x" for code, count in sorted(codes.items()))
         print(
-            f"{verb:10} {args.times} times within {seconds:.1f} s; exit status {said}; {len(wrong)} wrong", flush=True
+            f"{verb:10} {args.times} times within {seconds:.1f} s; exit status {counts}; {len(wrong)} wrong", flush=True
         )
         print("".join(f"    {text}\n" for text in wrong), end="", flush=True)
         failures += len(wrong)

@@ -112,10 +112,10 @@ def main() -> int:
         while time.monotonic() < deadline:
             for case in draw(random.Random(f"{options.seed}/{index}")):
                 try:
-                    found, error = " ".join(map(str, sizes(case))), ""
+                    workspace, error = " ".join(map(str, sizes(case))), ""
                 except RuntimeError as failure:
-                    found, error = "", str(failure).splitlines()[0][:80]
-                writer.writerow([*asdict(case).values(), found, error])
+                    workspace, error = "", str(failure).splitlines()[0][:80]
+                writer.writerow([*asdict(case).values(), workspace, error])
                 done += 1
             index += 1
     print(f"{done} cases from {index} draws")

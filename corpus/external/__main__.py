@@ -30,13 +30,13 @@ def main() -> int:
         return 2
     drawn = [row for row in rows.draw(rows.read(folder), options.seed) if options.only in ("", row.source)]
     started = time.monotonic()
-    found = []
+    predictions = []
     for index, predicted in enumerate(predict_rows(drawn, options.jobs), start=1):
-        found.append(asdict(predicted))
+        predictions.append(asdict(predicted))
         if index % 50 == 0 or index == len(drawn):
             print(f"published rows: {index} of {len(drawn)}, {time.monotonic() - started:.0f} s", flush=True)
     versions = {name: importlib.import_module(name).__version__ for name in ("torch", "timm", "transformers")}
-    options.out.write_text(json.dumps({"versions": versions, "rows": found}))
+    options.out.write_text(json.dumps({"versions": versions, "rows": predictions}))
     return 0
 
 

@@ -16,7 +16,7 @@ MIB = 1 << 20
 TIMEOUT_SECONDS = 300.0
 UNLIMITED_BYTES = 1 << 50
 CONVOLUTION_HEAVY = 4
-"""From so many spatial convolutions on, a model counts as a convolutional network."""
+"""With this many spatial convolutions or more, a model counts as a convolutional network."""
 
 
 @dataclass(frozen=True)

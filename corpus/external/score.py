@@ -34,12 +34,12 @@ class Scored:
 
     @property
     def total_error(self) -> float:
-        """Of the published figure."""
+        """Relative error of the published figure."""
         return self.difference_mib / self.row.measured_mib
 
     @property
     def net_error(self) -> float:
-        """Of what remains of it without the constant."""
+        """Relative error of what remains of it without the constant."""
         return self.difference_mib / max(1.0, self.row.measured_mib - self.constant_mib)
 
     @property

@@ -67,8 +67,12 @@ def main() -> None:
         for steps in (real, ours)
     ]
     print(f"{len(kept[0])} measured, {len(kept[1])} predicted")
-    for i, (one, other) in enumerate(zip(*kept, strict=False)):
-        same = one.action == other.action and one.size == other.size and bool(one.stream) == bool(other.stream)
+    for i, (real_event, our_event) in enumerate(zip(*kept, strict=False)):
+        same = (
+            real_event.action == our_event.action
+            and real_event.size == our_event.size
+            and bool(real_event.stream) == bool(our_event.stream)
+        )
         if not same and i >= options.skip:
             for j in range(max(0, i - 8), i + 12):
                 pair = [str(tuple(steps[j])) if j < len(steps) else "" for steps in kept]

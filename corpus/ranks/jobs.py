@@ -292,12 +292,12 @@ def fsdp2(
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.02)
     optimizer = adamw(model)
-    one = language_step(model, batch)
+    forward_backward = language_step(model, batch)
 
     def step() -> None:
         for i in range(accumulate):
             model.set_requires_gradient_sync(i == accumulate - 1)
-            one()
+            forward_backward()
 
     return train(step, optimizer, model if clip else None)
 
@@ -332,8 +332,8 @@ def diffusion_step(model: nn.Module, batch: int, size: int = 64) -> Callable[[],
     def step() -> None:
         latents = torch.randn(batch, 4, size, size).to(DEVICE)
         with torch.autocast(DEVICE, dtype=torch.bfloat16):
-            said = model(latents, torch.randn(batch, WIDTHS[0]).to(DEVICE))
-            F.mse_loss(said.float(), torch.randn_like(latents)).backward()
+            prediction = model(latents, torch.randn(batch, WIDTHS[0]).to(DEVICE))
+            F.mse_loss(prediction.float(), torch.randn_like(latents)).backward()
 
     return step
 

@@ -150,8 +150,8 @@ def run(name: str, out: Path, history: bool) -> None:
     result = json.loads(path.read_text())
     steps = result["steps"]
     last = f"{steps[-1]['allocated']:>14,} {steps[-1]['reserved']:>14,}" if steps else ""
-    said = (result["error"] or "").strip().splitlines()[-1:] or ""
-    print(f"{name:26s} {len(steps)} steps {last} {result['seconds']:6.1f}s {said}", flush=True)
+    error = (result["error"] or "").strip().splitlines()[-1:] or ""
+    print(f"{name:26s} {len(steps)} steps {last} {result['seconds']:6.1f}s {error}", flush=True)
 
 
 def main() -> None:

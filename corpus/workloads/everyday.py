@@ -598,12 +598,12 @@ def teacher_student(*, batch: int = 64, size: int = 32, momentum: float = 0.99) 
     views = torch.randn(2, batch, 3, size, size)
 
     def step() -> None:
-        one, other = views[0].to("cuda"), views[1].to("cuda")
-        q = F.normalize(student(one), dim=1)
+        first, second = views[0].to("cuda"), views[1].to("cuda")
+        q = F.normalize(student(first), dim=1)
         with torch.no_grad():
             for p, t in zip(student.parameters(), teacher.parameters(), strict=True):
                 t.data.mul_(momentum).add_(p.data, alpha=1 - momentum)
-            k = F.normalize(teacher(other), dim=1)
+            k = F.normalize(teacher(second), dim=1)
         scores = q @ k.T / 0.2
         loss = F.cross_entropy(scores, torch.arange(batch, device="cuda"))
         chosen.zero_grad()

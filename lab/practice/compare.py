@@ -50,7 +50,7 @@ def main() -> None:
 
 def differences(mine: list[int], theirs: list[int]) -> list[tuple[slice, slice]]:
     """The stretches in which two sequences differ, each as short as a look some way ahead finds it."""
-    found = []
+    stretches = []
     i = j = 0
     while i < len(mine) or j < len(theirs):
         if i < len(mine) and j < len(theirs) and mine[i] == theirs[j]:
@@ -58,11 +58,11 @@ def differences(mine: list[int], theirs: list[int]) -> list[tuple[slice, slice]]
             continue
         skip = _resume(mine, theirs, i, j)
         if skip is None:
-            found.append((slice(i, len(mine)), slice(j, len(theirs))))
+            stretches.append((slice(i, len(mine)), slice(j, len(theirs))))
             break
-        found.append((slice(i, i + skip[0]), slice(j, j + skip[1])))
+        stretches.append((slice(i, i + skip[0]), slice(j, j + skip[1])))
         i, j = i + skip[0], j + skip[1]
-    return found
+    return stretches
 
 
 def _resume(mine: list[int], theirs: list[int], i: int, j: int) -> tuple[int, int] | None:

@@ -95,7 +95,7 @@ def _measure(scripts: list[Script], args: argparse.Namespace) -> None:
 
 
 def _wanted(scripts: list[Script], records: Records, args: argparse.Namespace) -> list[Script]:
-    """Those asked for whose packages are here; the others are named."""
+    """The scripts asked for whose packages are here; the others are named."""
     wanted = []
     for script in scripts:
         if args.missing and script.name in records.by_script:

@@ -191,6 +191,6 @@ def _message(error: str) -> str:
 
 
 def without_folders(text: str | None) -> str:
-    """Paths as the repository or the package has them: where they lie on this machine is nobody's concern."""
+    """Paths as the repository or the package has them, without the folders of this machine."""
     own, temporary = re.escape(str(cache_folder())), re.escape(tempfile.gettempdir())
     return re.sub(rf"{own}/{WORK}/[^/\s]+/root/|\S*/site-packages/|{own}/|{temporary}/", "", text or "")

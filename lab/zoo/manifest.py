@@ -80,7 +80,7 @@ def load(path: Path = MANIFEST) -> dict[str, Script]:
 
 
 def choose(scripts: dict[str, Script], names: Iterable[str]) -> list[Script]:
-    """Those named; a name may be the beginning of several. All where none is named."""
+    """The scripts named; a name may be the beginning of several. All of them where none is named."""
     wanted = list(names)
     if not wanted:
         return list(scripts.values())

@@ -35,7 +35,8 @@ class Row:
 
     @property
     def error(self) -> float | None:
-        """Of the memory reserved over the steps that the script made in both runs, as a share of what was measured."""
+        """Error of the memory reserved over the steps that the script made in both runs, as a share of what was
+        measured."""
         if not (self.answered and self.was_measured):
             return None
         return self.predicted_bytes / int(self.measured["peak_reserved_bytes"]) - 1
@@ -121,7 +122,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _size(record: dict[str, Any], name: str) -> str:
-    """In GiB, or why there is no figure."""
+    """The size in GiB, or why there is no figure."""
     return f"{record[name] / GIB:.3f}" if name in record else str(record.get("outcome", ""))
 
 
@@ -176,8 +177,8 @@ def _far_off(rows: list[Row]) -> list[str]:
 
 def _first_line(record: dict[str, Any]) -> str:
     lines = str(record.get("message", "")).splitlines()
-    said = [line for line in lines if line.startswith("vramcast: ")] or lines[-1:] or [""]
-    text = said[-1].removeprefix("vramcast: ").removesuffix(" (--traceback shows all of it)")
+    messages = [line for line in lines if line.startswith("vramcast: ")] or lines[-1:] or [""]
+    text = messages[-1].removeprefix("vramcast: ").removesuffix(" (--traceback shows all of it)")
     return text.replace("|", "\\|").replace("<", "\\<")
 
 

@@ -41,7 +41,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[Any]:
     if not wanted:
         return (yield)
     # On the largest card most of the step is seen; the others are judged by replaying what was seen there.
-    largest, _ = max(wanted, key=lambda one: one[0].total_memory_bytes)
+    largest, _ = max(wanted, key=lambda card: card[0].total_memory_bytes)
     with _card(largest) as run:
         result = yield
     for gpu, margin in wanted:
@@ -121,8 +121,8 @@ def _cards(item: pytest.Function) -> list[tuple[GpuSpec, float]]:
             gpu, margin = _arguments(*mark.args, **mark.kwargs)
             spec = find_gpu(gpu)
         except (TypeError, UsageError) as error:
-            said = str(error).replace("_arguments()", MARKER)
-            pytest.fail(f"{MARKER}: {said}", pytrace=False)
+            message = str(error).replace("_arguments()", MARKER)
+            pytest.fail(f"{MARKER}: {message}", pytrace=False)
         wanted.setdefault(spec.id, (spec, margin))
     return list(wanted.values())
 

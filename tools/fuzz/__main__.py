@@ -24,12 +24,12 @@ def main() -> int:
     args = parser.parse_args()
     if args.only is not None:
         return _only(args.seed, args.only)
-    found = run(args.seed, args.first, args.count, args.workers, args.failures)
+    failures = run(args.seed, args.first, args.count, args.workers, args.failures)
     for text, number in Counter(
-        f"{one.target}: {one.what.strip().splitlines()[-1][:150]}" for one in found
+        f"{failure.target}: {failure.what.strip().splitlines()[-1][:150]}" for failure in failures
     ).most_common():
         print(f"{number:6,} × {text}")
-    return 1 if found else 0
+    return 1 if failures else 0
 
 
 def _only(seed: int, number: int) -> int:
@@ -37,9 +37,9 @@ def _only(seed: int, number: int) -> int:
     print(f"{case.target}: {case.words!r}")
     for name, data in list(case.files.items())[:1]:
         print(f"{name}: {data[:2000]!r}")
-    said = run_case(case)
-    print(said or "no failure")
-    return 1 if said else 0
+    failure = run_case(case)
+    print(failure or "no failure")
+    return 1 if failure else 0
 
 
 if __name__ == "__main__":

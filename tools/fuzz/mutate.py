@@ -184,13 +184,13 @@ def _changed_number(value: Any, rng: random.Random) -> Any:
 
 
 def _places(document: Any, most: int = 4000) -> list[tuple[Any, Any]]:
-    found: list[tuple[Any, Any]] = []
+    places: list[tuple[Any, Any]] = []
     open_parts = [document]
-    while open_parts and len(found) < most:
+    while open_parts and len(places) < most:
         part = open_parts.pop()
         items = (
             list(part.items()) if isinstance(part, dict) else list(enumerate(part)) if isinstance(part, list) else []
         )
-        found += [(part, key) for key, _ in items[:500]]
+        places += [(part, key) for key, _ in items[:500]]
         open_parts += [value for _, value in items[:500] if isinstance(value, (dict, list))]
-    return found
+    return places

@@ -50,7 +50,7 @@ def make_case(seed: int, number: int) -> Seed:
     known = seeds()[target]
     chosen = rng.choice(known)
     sampled = rng.sample(known, min(len(known), _SHARED_SEEDS))
-    others = [one.files[one.main] for one in sampled if one.files] or [b""]
+    others = [sample.files[sample.main] for sample in sampled if sample.files] or [b""]
     words = tuple(mutated_words(list(chosen.words), rng)) if chosen.words and rng.random() < 0.9 else chosen.words
     files = dict(chosen.files)
     if files and (not words or rng.random() < 0.2):
@@ -92,19 +92,19 @@ def run_case(case: Seed) -> str:
 def run(
     seed: int, first: int, count: int, workers: int, failures: Path | None = None, *, quiet: bool = False
 ) -> list[Failure]:
-    """All cases from `first` on; each worker takes every so-manieth."""
+    """All cases from `first` on; each worker takes every n-th."""
     seeds()
     importlib.import_module("tests.jobs.lit")  # and torch with it, once for all workers
-    found: list[Failure] = []
+    failed: list[Failure] = []
     by_target: Counter[str] = Counter()
 
     def keep(failure: Failure) -> None:
-        found.append(failure)
+        failed.append(failure)
         if failures is not None:
             _write(failure, seed, failures)
 
     team = [_Worker(seed, first + i, first + count, workers) for i in range(workers)]
-    start = said = time.monotonic()
+    start = reported = time.monotonic()
     while team:
         for worker in list(team):
             for case_target, failure in worker.results():
@@ -116,18 +116,21 @@ def run(
                 keep(lost)
             elif worker.is_done():
                 team.remove(worker)
-        if not quiet and time.monotonic() - said > 20:
-            said = time.monotonic()
-            print(f"{by_target.total():,} of {count:,} inputs, {len(found)} failures, {said - start:.0f} s", flush=True)
+        if not quiet and time.monotonic() - reported > 20:
+            reported = time.monotonic()
+            print(
+                f"{by_target.total():,} of {count:,} inputs, {len(failed)} failures, {reported - start:.0f} s",
+                flush=True,
+            )
         time.sleep(0.02)
     if not quiet:
         names = ", ".join(f"{name} {number:,}" for name, number in sorted(by_target.items()))
-        print(f"{by_target.total():,} inputs ({names}): {len(found)} failures in {time.monotonic() - start:.0f} s")
-    return found
+        print(f"{by_target.total():,} inputs ({names}): {len(failed)} failures in {time.monotonic() - start:.0f} s")
+    return failed
 
 
 class _Worker:
-    """A process that works through every so-manieth case; started again behind one that ended it."""
+    """A process that works through every n-th case; it is started again after a case that ended it."""
 
     def __init__(self, seed: int, first: int, end: int, step: int) -> None:
         self._seed, self._end, self._step = seed, end, step

@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TESTS, EXAMPLES, CORPUS = ROOT / "tests", ROOT / "examples", ROOT / "corpus"
 _LONGEST = 24_000
-"""Of a log or script: a part of it says as much, in less time."""
+"""How much of a log or script is used: a part of it says as much, in less time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Seed:
 
 @functools.cache
 def seeds() -> dict[str, list[Seed]]:
-    """By target."""
-    found = [*_jobs(), *_folders(), *_scripts(), *_results(), *_logs(), *_others(), *_command_lines(), *_tiny()]
+    """Seeds by target."""
+    every_seed = [*_jobs(), *_folders(), *_scripts(), *_results(), *_logs(), *_others(), *_command_lines(), *_tiny()]
     by_target: dict[str, list[Seed]] = {}
-    for seed in found:
+    for seed in every_seed:
         by_target.setdefault(seed.target, []).append(seed)
     return by_target
 
@@ -45,13 +45,13 @@ def _file(path: Path, name: str | None = None) -> dict[str, bytes]:
 
 def _jobs() -> list[Seed]:
     configs = [path for path in sorted((TESTS / "jobs" / "configs").iterdir()) if path.is_file()]
-    found = [Seed("job", _file(path)) for path in configs]
-    found += [Seed("job", _file(path)) for path in sorted(EXAMPLES.glob("*/*.yaml"))]
-    found += [Seed("job", _file(path)) for path in sorted(EXAMPLES.glob("*/*.json"))]
+    made = [Seed("job", _file(path)) for path in configs]
+    made += [Seed("job", _file(path)) for path in sorted(EXAMPLES.glob("*/*.yaml"))]
+    made += [Seed("job", _file(path)) for path in sorted(EXAMPLES.glob("*/*.json"))]
     corpus = sorted((CORPUS / "jobs").glob("*.yaml"))[::4]
-    found += [Seed("job", _file(path, f"{path.stem}.vramcast.yaml")) for path in corpus]
-    found += [Seed("job", {"train.sh": script.encode()}) for script in _SHELL]
-    return found
+    made += [Seed("job", _file(path, f"{path.stem}.vramcast.yaml")) for path in corpus]
+    made += [Seed("job", {"train.sh": script.encode()}) for script in _SHELL]
+    return made
 
 
 _SHELL = (
@@ -82,17 +82,17 @@ eval $CMD --model_name_or_path llama-tiny --output_dir "$DIR/$(date +%s)" \\
 
 def _folders() -> list[Seed]:
     folders = [*sorted((TESTS / "jobs" / "folders").iterdir()), *sorted((CORPUS / "jobs" / "folders").iterdir())[::3]]
-    found = []
+    made = []
     for folder in folders:
         files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.json"))}
-        found += [Seed("folder", {name: files[name], **files}) for name in files]
+        made += [Seed("folder", {name: files[name], **files}) for name in files]
     header = json.dumps({"w": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}, "__metadata__": {}}).encode()
     config = (TESTS / "jobs" / "configs" / "llama-tiny" / "config.json").read_bytes()
     weights = len(header).to_bytes(8, "little") + header + bytes(64)
-    found.append(Seed("folder", {"model.safetensors": weights, "config.json": config}))
+    made.append(Seed("folder", {"model.safetensors": weights, "config.json": config}))
     quantized = json.loads(config) | {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
-    found.append(Seed("folder", {"config.json": json.dumps(quantized, indent=1).encode()}))
-    return found
+    made.append(Seed("folder", {"config.json": json.dumps(quantized, indent=1).encode()}))
+    return made
 
 
 def _scripts() -> list[Seed]:
@@ -143,8 +143,8 @@ def _results() -> list[Seed]:
         path = Path(folder) / "x.trace"
         path.write_bytes(traces[0])
         document = json.dumps(prediction_document(predict(StepTrace.load(path)))).encode()
-    found = [Seed("trace", {"run.trace": data}) for data in traces]
-    found.append(Seed("trace", {"run.json": document}))
+    made = [Seed("trace", {"run.trace": data}) for data in traces]
+    made.append(Seed("trace", {"run.json": document}))
     peaks = {"peak_allocated_bytes": 100, "peak_reserved_bytes": 200}
     step = {**peaks, "phase_peaks": {"forward": peaks}, "phase_seconds": {"forward": 0.1}, "data_seconds": 0.01}
     run = {
@@ -152,22 +152,22 @@ def _results() -> list[Seed]:
         "driver": {"setup_bytes": 5, "end_bytes": 9}, "environment": {"gpu": "H200"}, "extra": {"module_peaks": {"a": 3}},
     }  # fmt: skip
     measured = json.dumps({"format": "vramcast-measurement", "version": 1, "run": run}).encode()
-    return [*found, Seed("trace", {"measured.json": measured})]
+    return [*made, Seed("trace", {"measured.json": measured})]
 
 
 def _logs() -> list[Seed]:
-    found = []
+    made = []
     for path in sorted((TESTS / "features" / "diagnose" / "logs").iterdir()):
         data = path.read_bytes()
         if path.suffix in (".log", ".csv"):
             data = b"\n".join(data[:_LONGEST].split(b"\n")[:-1]) + b"\n"
         if len(data) < 200_000:
-            found.append(Seed("log", {path.name: data}))
+            made.append(Seed("log", {path.name: data}))
     lines = [json.dumps({"step": i, "loss": 2.0, "step_time": 0.5 + i / 100, "data_time": 0.1}) for i in range(30)]
-    found.append(Seed("log", {"log.jsonl": "\n".join(lines).encode()}))
+    made.append(Seed("log", {"log.jsonl": "\n".join(lines).encode()}))
     lines = [f"2024-05-01 10:00:{i:02d} iter {i}/100 loss=1.25 dt=0.3s mfu 32% data: 12ms" for i in range(30)]
-    found.append(Seed("log", {"train.log": "\n".join(lines).encode()}))
-    return found
+    made.append(Seed("log", {"train.log": "\n".join(lines).encode()}))
+    return made
 
 
 def _others() -> list[Seed]:
@@ -175,31 +175,31 @@ def _others() -> list[Seed]:
 
     from vramcast.features.watch.log import LogFile
 
-    found = []
+    made = []
     for name in ("watch.csv", "watch.jsonl"):
         with tempfile.TemporaryDirectory() as folder:
             log = LogFile(Path(folder) / name)
             for sample in samples([1, 3, 9, 14, 14, 2]):
                 log.add(sample, 15 * 2**30)
             log.close()
-            found.append(Seed("watch", _file(Path(folder) / name)))
+            made.append(Seed("watch", _file(Path(folder) / name)))
     calibration = json.loads((ROOT / "src/vramcast/timing/calibrations/h200.json").read_text())
     calibration["kinds"] = dict(list(calibration["kinds"].items())[:6])
-    found.append(Seed("calibration", {"h200.json": json.dumps(calibration, indent=1).encode()}))
+    made.append(Seed("calibration", {"h200.json": json.dumps(calibration, indent=1).encode()}))
     texts = (
         "24GiB", "rtx-4090", "A100 80GB", "batch", "frames // 4 + 1", "ceil(width / 8) * max(2, height)", "2**3**2",
         "expandable_segments:True,max_split_size_mb:128", "garbage_collection_threshold:0.8",
         "roundup_power2_divisions:4", "components.model.mode=frozen", "sizes.batch=4", r".*\.(q_proj|v_proj)",
         "layers.*.attn", "optimizer={name: sgd}", "^(?!.*visual).*(?:q_proj|k_proj)$",
     )  # fmt: skip
-    found += [Seed("text", {"text": text.encode()}) for text in texts]
+    made += [Seed("text", {"text": text.encode()}) for text in texts]
     asked = {
         "path": "job.yaml", "parts": [], "arguments": [], "batch": 4, "sequence": 64, "precision": "bf16",
         "checkpointing": "all", "changes": {"accumulation": 2, "components.model.mode": "frozen"},
     }  # fmt: skip
     job = (EXAMPLES / "llm-lora" / "vramcast.yaml").read_bytes()
-    found.append(Seed("mcp", {"ask.json": json.dumps(asked).encode(), "job.yaml": job}))
-    return found
+    made.append(Seed("mcp", {"ask.json": json.dumps(asked).encode(), "job.yaml": job}))
+    return made
 
 
 def _command_lines() -> list[Seed]:

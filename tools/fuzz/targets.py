@@ -77,13 +77,13 @@ def calibration(folder: Path, seed: Seed) -> None:
     from vramcast.timing.costs import Calibration, CostModel
     from vramcast.timing.costs.part import Part
 
-    found = Calibration.load(folder / seed.main)
-    if found.gpu == "h200":
-        CostModel.for_gpu(find_gpu("h200"), found)
-    for model in found.kinds.values():
+    loaded = Calibration.load(folder / seed.main)
+    if loaded.gpu == "h200":
+        CostModel.for_gpu(find_gpu("h200"), loaded)
+    for model in loaded.kinds.values():
         for base in (1e-9, 1e-3, 10.0):
             if not 0 <= model.seconds(Part(kind="gemm", base=base)) < float("inf"):
-                raise Defect("a calibration that gives a time which is none")
+                raise Defect("a calibration that gives an impossible time")
 
 
 def text(folder: Path, seed: Seed) -> None:
@@ -96,15 +96,15 @@ def text(folder: Path, seed: Seed) -> None:
     from vramcast.jobs.patterns import matches, matching_names
     from vramcast.jobs.readers import Request
 
-    said = (folder / seed.main).read_bytes().decode("utf-8", errors="surrogateescape")
+    content = (folder / seed.main).read_bytes().decode("utf-8", errors="surrogateescape")
     sizes = {"batch": 4, "frames": 9, "width": 64, "height": 64}
     readers: tuple[Callable[[], Any], ...] = (
-        lambda: parse_bytes(said), lambda: find_gpu(said), lambda: check(said), lambda: evaluate(said, sizes, "x"),
-        lambda: AllocatorConf.parse(said), lambda: parse_change(said), lambda: load_job(f"./{said}"),
-        lambda: matching_names(said, ["model.layers.0.self_attn.q_proj", "a" * 40], "x"),
-        lambda: matches("model.layers.0.attn", [said]),
-        lambda: load_job(None, {}, Request(model=MODEL, arguments=tuple(said.split()))),
-        lambda: load_job(MODEL, dict([parse_change(said)])),
+        lambda: parse_bytes(content), lambda: find_gpu(content), lambda: check(content), lambda: evaluate(content, sizes, "x"),
+        lambda: AllocatorConf.parse(content), lambda: parse_change(content), lambda: load_job(f"./{content}"),
+        lambda: matching_names(content, ["model.layers.0.self_attn.q_proj", "a" * 40], "x"),
+        lambda: matches("model.layers.0.attn", [content]),
+        lambda: load_job(None, {}, Request(model=MODEL, arguments=tuple(content.split()))),
+        lambda: load_job(MODEL, dict([parse_change(content)])),
     )  # fmt: skip
     for reader in readers:
         _each(reader)
@@ -146,9 +146,9 @@ def _load_arguments(args: Any) -> None:
 
     with _quietly():
         for name in ("limit", "memory", "predicted"):
-            said = getattr(args, name, None)
-            if isinstance(said, str):
-                _each(lambda said=said: parse_bytes(said))
+            value = getattr(args, name, None)
+            if isinstance(value, str):
+                _each(lambda value=value: parse_bytes(value))
         if getattr(args, "gpu", None):
             _each(lambda: find_gpu(args.gpu))
         if hasattr(args, "calibration"):

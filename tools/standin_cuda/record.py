@@ -160,13 +160,13 @@ def main() -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     exact = True
     for torch_dir in arguments.torch:
-        found = re.search(r"__version__ = '([^']+)'", (torch_dir / "version.py").read_text())
-        assert found is not None
+        version = re.search(r"__version__ = '([^']+)'", (torch_dir / "version.py").read_text())
+        assert version is not None
         with tempfile.TemporaryDirectory() as folder:
             build(torch_dir, arguments.cuda_include, Path(folder))
             for name in RUNS:
-                history = record(Path(folder), found[1], name)
-                short = ".".join(found[1].split(".")[:2])
+                history = record(Path(folder), version[1], name)
+                short = ".".join(version[1].split(".")[:2])
                 path = arguments.out / f"torch_{short}_{name}.json.gz"
                 save_history(history, path)
                 report = replay_history(history)

@@ -27,7 +27,7 @@ HEADER = "id,forward,backward_data,backward_weight"
 OPERATIONS = ("forward", "backward_data", "backward_weight")
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 LIMIT_BYTES = 12 << 30
-PLANS_EVERY = 25  # every so many cases list ten plans, as the benchmark mode would try them
+PLANS_EVERY = 25  # every 25th case lists ten plans, as the benchmark mode would try them
 _TYPE_HANDLE, _GRAPH_HANDLE, _CONFIG_WORKSPACE, _ENGINE_INDEX = 0, 800, 303, 1301
 
 
@@ -50,7 +50,7 @@ class DeviceHeuristics(CudnnLibrary):
 
     def answers(self, problem: ConvolutionProblem, limit: int) -> list[str]:
         """engine:workspace of the first plans, in order."""
-        found: list[str] = []
+        plans: list[str] = []
         with self._descriptors() as make:
             graph = self._graph(problem, make)
             for mode in (0, 2):
@@ -61,10 +61,10 @@ class DeviceHeuristics(CudnnLibrary):
                     self._get(config, 300, 15, 1, ctypes.byref(engine))
                     self._get(engine, _ENGINE_INDEX, 3, 1, ctypes.byref(index))
                     self._get(config, _CONFIG_WORKSPACE, 3, 1, ctypes.byref(size))
-                    found.append(f"{'F' if mode else ''}{index.value}:{size.value}")
-                    if len(found) == limit:
-                        return found
-        return found
+                    plans.append(f"{'F' if mode else ''}{index.value}:{size.value}")
+                    if len(plans) == limit:
+                        return plans
+        return plans
 
 
 def draw(seed: int, index: int) -> convolutions.Conv:

@@ -58,7 +58,7 @@ class Dense(nn.Module):
 def widths(architecture: str, base: int, depth: int) -> list[int]:
     """Output channels of each convolution of the chain architectures."""
     ratio = MAX_FILTERS / base
-    found = []
+    outputs = []
     for i in range(depth):
         if architecture == "uniform":
             width = base
@@ -73,38 +73,38 @@ def widths(architecture: str, base: int, depth: int) -> list[int]:
             width = min(int(base * (ratio ** (1 / (depth // 2))) ** i), MAX_FILTERS)
         else:
             width = max(int(base * (ratio ** (1 / (depth - depth // 2))) ** (depth - i - 1)), base)
-        found.append(width)
-    return found
+        outputs.append(width)
+    return outputs
 
 
 def blocks(row: Row) -> tuple[list[nn.Module], int]:
     """The body, and the channels it ends with."""
     architecture, depth, base = row.fields["architecture"], row.integer("depth"), row.integer("base_filters")
     channels, size = row.integer("in_channels"), row.integer("image_size")
-    found: list[nn.Module] = []
+    layers: list[nn.Module] = []
     if architecture == "residual":
         growth = (MAX_FILTERS / base) ** (1 / depth)
         for i in range(depth // 2):
             outputs = min(int(base * growth**i), MAX_FILTERS)
             stride = 2 if i % 2 == 1 and size > SMALLEST else 1
-            found.append(Residual(row, channels, outputs, stride))
+            layers.append(Residual(row, channels, outputs, stride))
             channels, size = outputs, size // stride
             if size <= SMALLEST:
                 break
     elif architecture == "dense":
         count = depth // 4
         for i in range(count):
-            found.append(Dense(row, channels))
+            layers.append(Dense(row, channels))
             channels += 4 * GROWTH
             if i == 0 and count > 1:
-                found.append(conv_block(row, channels, channels // 2, kernel=1, plain=True))
-                found.append(nn.AvgPool2d(2))
+                layers.append(conv_block(row, channels, channels // 2, kernel=1, plain=True))
+                layers.append(nn.AvgPool2d(2))
                 channels //= 2
     else:
         for outputs in widths(architecture, base, depth):
-            found.append(conv_block(row, channels, outputs))
+            layers.append(conv_block(row, channels, outputs))
             channels = outputs
-    return found, channels
+    return layers, channels
 
 
 def run(row: Row) -> Built:

@@ -13,14 +13,14 @@ SAMPLES = 4096
 
 def widths(architecture: str, inputs: int, outputs: int, hidden: int) -> list[int]:
     """Output width of each hidden layer."""
-    found, width = [], inputs
+    layers, width = [], inputs
     for _ in range(hidden + (architecture == "bottleneck")):
         if architecture in ("pyramid", "bottleneck"):
             width = max(width // 2, outputs)
         elif architecture == "gradual":
             width = max(width - (inputs - outputs) // hidden, outputs)
-        found.append(width)
-    return found
+        layers.append(width)
+    return layers
 
 
 def build(row: Row) -> nn.Sequential:

@@ -15,11 +15,11 @@ _MODULES = ("files", "images", "sequences", "models")
 
 def recipes() -> dict[str, Callable[..., None]]:
     """Every recipe by its name."""
-    found: dict[str, Callable[..., None]] = {}
+    by_name: dict[str, Callable[..., None]] = {}
     for module_name in _MODULES:
         module = importlib.import_module(f"{__name__}.{module_name}")
-        found |= {function.__name__: function for function in module.RECIPES}
-    return found
+        by_name |= {function.__name__: function for function in module.RECIPES}
+    return by_name
 
 
 def generate(recipe: str, folder: Path, parameters: Mapping[str, Any]) -> None:

@@ -6,11 +6,11 @@ Read off recordings of an H200 (driver 580), as gaps between segments that are o
 _MIB = 1 << 20
 
 FIRST_KERNEL = "first kernel"
-"""The first that makes no random numbers: the context rearranges itself (see AddressSpace)."""
+"""The first kernel that makes no random numbers: the context rearranges itself (see AddressSpace)."""
 RANDOM_NUMBERS = "random numbers"
 """Random numbers before any other kernel."""
 NORM = "first norm"
-"""Of PyTorch's reductions the one whose kernels are loaded with such an amount; sums and means are not."""
+"""The reduction of PyTorch whose kernels are loaded in such an amount; those of sums and means are not."""
 CUBLAS_HANDLE = "cuBLAS handle"
 CUDNN_HANDLE = "cuDNN handle"
 

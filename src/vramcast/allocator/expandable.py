@@ -7,7 +7,7 @@ from vramcast.allocator.constants import SMALL_SEGMENT_BYTES
 from vramcast.allocator.device import DeviceMemory
 
 UNKNOWN_CARD_BYTES = 1 << 40
-"""Stands for the card's memory where nobody said it: more than any card has, so a range never ends."""
+"""The card's memory where it was not given: more than any card has, so that a range never ends."""
 
 
 class ExpandableSegments:
@@ -20,7 +20,7 @@ class ExpandableSegments:
         total = device_total_bytes or device.capacity_bytes or UNKNOWN_CARD_BYTES
         self._range_bytes = total + total // 8
         self.segments: list[ExpandableSegment] = []
-        """Those whose addresses are reserved."""
+        """The segments whose addresses are reserved."""
         self.large_page_bytes = 0
         """Set by the owner: it follows the configuration."""
 

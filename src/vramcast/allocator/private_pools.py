@@ -17,17 +17,17 @@ def stream_in_pool(pool: int, stream: int) -> int:
 
 
 def pool_of(stream: int) -> int:
-    """The private pool behind such a number; 0: none."""
+    """The private pool that a stream's number belongs to; 0 where it belongs to none."""
     return -stream >> _STREAM_BITS if stream < 0 else 0
 
 
 def given_up(pool: int) -> str:
-    """The mark in a trace from which on the pool's unused segments can be given back, as any other."""
+    """The mark in a trace after which the pool's unused segments can be given back like any other."""
     return f"{_GIVEN_UP}{pool}"
 
 
 def emptied(pool: int) -> str:
-    """The same, and they are at once (a MemPool's end)."""
+    """The same, with the segments given back at once (the end of a MemPool)."""
     return f"{_EMPTIED}{pool}"
 
 

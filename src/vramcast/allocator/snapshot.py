@@ -37,7 +37,7 @@ class Segment:
 
 def segments(blocks: Iterable[Block]) -> list[Segment]:
     """Group mapped blocks into the ranges they tile, as torch's snapshot does."""
-    found: list[Segment] = []
+    mapped: list[Segment] = []
     for head in blocks:
         if head.prev is not None and head.prev.mapped:
             continue
@@ -46,7 +46,7 @@ def segments(blocks: Iterable[Block]) -> list[Segment]:
         while block is not None and block.mapped:
             infos.append(BlockInfo(block.address, block.size, block.requested, block.allocated))
             block = block.next
-        found.append(
+        mapped.append(
             Segment(
                 address=head.address,
                 size_bytes=sum(info.size_bytes for info in infos),
@@ -56,7 +56,7 @@ def segments(blocks: Iterable[Block]) -> list[Segment]:
                 blocks=tuple(infos),
             )
         )
-    return sorted(found, key=lambda segment: segment.address)
+    return sorted(mapped, key=lambda segment: segment.address)
 
 
 def memory_stats(allocator: CachingAllocator, device: DeviceMemory, blocks: list[Block]) -> dict[str, int]:

@@ -36,10 +36,10 @@ class Trial:
 
 def trials_in(labels: Sequence[str]) -> dict[int, Trial]:
     """Each trial, by the place of its label."""
-    found = {place: _TRIAL.fullmatch(label) for place, label in enumerate(labels)}
+    matches = {place: _TRIAL.fullmatch(label) for place, label in enumerate(labels)}
     return {
         place: Trial(tuple(map(int, match[1].split())), *map(int, match.groups()[1:]))
-        for place, match in found.items()
+        for place, match in matches.items()
         if match is not None
     }
 

@@ -86,7 +86,7 @@ class CodeGate:
         self._agreed: set[str] = set()
 
     def typed(self, *places: CodePlace) -> None:
-        """These are the user's own words, or stand in code that they asked for."""
+        """Allow these: the user typed them, or they stand in code that the user asked for."""
         self._typed |= {place.what for place in places}
 
     def was_typed(self, place: CodePlace) -> bool:

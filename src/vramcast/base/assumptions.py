@@ -55,20 +55,20 @@ def parse_assumption(text: str) -> Assumption:
 def _value(spelt: str, text: str) -> Value:
     if spelt.lower() in _WORDS:
         return _WORDS[spelt.lower()]
-    found: Any = None
+    parsed: Any = None
     if len(spelt) <= _LONGEST:
         for read in (json.loads, ast.literal_eval):  # [true, false], or [True, False]
             with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-                found = read(spelt)
-    if isinstance(found, tuple):
-        found = list(found)
-    if not _is_value(found):
+                parsed = read(spelt)
+    if isinstance(parsed, tuple):
+        parsed = list(parsed)
+    if not _is_value(parsed):
         raise UsageError(f"--assume {text[:80]!r}: the value must be a number, true, false, or a list of these: [1, 0]")
-    value: Value = found
+    value: Value = parsed
     return value
 
 
-def _is_value(found: Any) -> bool:
-    if isinstance(found, list):
-        return bool(found) and all(map(_is_value, found))
-    return isinstance(found, (bool, int, float))
+def _is_value(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(map(_is_value, value))
+    return isinstance(value, (bool, int, float))

@@ -26,12 +26,12 @@ def load_attribute(spec: str) -> Any:
     module_name, _, attribute = spec.rpartition(":")
     if not module_name or not attribute:
         raise UsageError(f"'{spec}' does not name a factory: write module:function or file.py:function")
-    found = _import(spec, module_name)
+    named = _import(spec, module_name)
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(named, part):
             raise UsageError(f"'{spec}': {module_name} has no function {attribute}")
-        found = getattr(found, part)
-    return found
+        named = getattr(named, part)
+    return named
 
 
 def load_factory(spec: str) -> Factory:
@@ -43,19 +43,20 @@ def load_factory(spec: str) -> Factory:
 
 
 def hush_torch() -> None:
-    """DDP warns that it cannot time a card that is none. torch looks at this once, when it is first imported."""
+    """Silence DDP's warning that it cannot time a virtual card. torch reads this setting once, when it is first
+    imported."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 
 def without_cache_folder() -> None:
-    """For a process that only predicts: torch makes a folder for what it compiles as soon as that part is imported."""
+    """Keep torch from creating the folder for compiled code in a process that only predicts."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.environ.get("TMPDIR") or "/tmp")
 
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Around what makes many objects that stay, imports above all: to look for garbage among them takes a fifth of the
-    time."""
+    """Switch garbage collection off around code that makes many lasting objects, imports above all: searching them
+    takes a fifth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -18,9 +18,9 @@ from vramcast.base.errors import UsageError
 from vramcast.base.units import format_size
 
 LARGEST_RESULT_BYTES = 2**28
-"""Of a trace or another result of vramcast, unpacked."""
+"""The largest trace or other result of vramcast, unpacked."""
 _LARGEST_EXPANDED_BYTES = 3 * 2**29
-"""Of the Python objects that a JSON text stands for, as estimated below."""
+"""The most memory that the Python objects of a JSON text may take, as estimated below."""
 _SMALL_TEXT = 2**20
 _GZIP = b"\x1f\x8b"
 _UNPACK_BYTES = 2**20
@@ -37,7 +37,7 @@ _EXPANDS = {"[": 72, "{": 240, '"': 30, ",": 40}
 
 
 def open_input(path: str | Path, most_bytes: int | None = None) -> BinaryIO:
-    """The file, open for reading; UsageError where it is none, cannot be read or is too large."""
+    """The file, open for reading; UsageError where it does not exist, cannot be read or is too large."""
     try:
         _check_regular(os.stat(path).st_mode, path)
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -61,7 +61,7 @@ def open_input(path: str | Path, most_bytes: int | None = None) -> BinaryIO:
 
 
 def read_bytes(path: str | Path, most_bytes: int) -> bytes:
-    """All of a file."""
+    """Read a whole file."""
     with open_input(path, most_bytes) as file:
         try:
             data = file.read(most_bytes + 1)
@@ -73,7 +73,7 @@ def read_bytes(path: str | Path, most_bytes: int) -> bytes:
 
 
 def read_text(path: str | Path, most_bytes: int) -> str:
-    """All of a text file in UTF-8."""
+    """Read a whole text file in UTF-8."""
     try:
         return read_bytes(path, most_bytes).decode("utf-8")
     except UnicodeDecodeError:
@@ -81,7 +81,7 @@ def read_text(path: str | Path, most_bytes: int) -> str:
 
 
 def read_unpacked(path: str | Path, most_bytes: int) -> bytes:
-    """All of a file, unpacked where it is gzip; `most_bytes` holds for both."""
+    """Read a whole file, unpacked where it is gzip; `most_bytes` limits both."""
     data = read_bytes(path, most_bytes)
     if not data.startswith(_GZIP):
         return data

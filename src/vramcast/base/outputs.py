@@ -21,7 +21,7 @@ _writer: Writer | None = None
 
 @contextlib.contextmanager
 def through(writer: Writer) -> Iterator[None]:
-    """Outputs are handed to somebody who sees the real disk."""
+    """Hand outputs to a process that sees the real disk."""
     global _writer
     before, _writer = _writer, writer
     try:
@@ -37,7 +37,7 @@ def write_file(path: Path, content: bytes, *, replace: bool = True) -> None:
 
 
 def publish(path: Path) -> None:
-    """What was written by `write_here`, a file or a folder of files, must be on the real disk too."""
+    """Put what `write_here` wrote, a file or a folder of files, on the real disk too."""
     if _writer is None:
         return
     with _explained(path):
@@ -48,7 +48,7 @@ def publish(path: Path) -> None:
 
 
 def write_here(path: str, content: bytes | None, replace: bool) -> None:
-    """As this process sees the disk: to a new file beside the old one, which then takes its name."""
+    """Write as this process sees the disk: to a new file beside the old one, which then takes its name."""
     if content is None:
         os.mkdir(path)
         return
@@ -80,7 +80,7 @@ def write_here(path: str, content: bytes | None, replace: bool) -> None:
 
 
 def _take_name(beside: str, target: str) -> None:
-    """Unless another process has taken it meanwhile."""
+    """Take the name, unless another process has taken it meanwhile."""
     try:
         os.link(beside, target)
     except FileExistsError:

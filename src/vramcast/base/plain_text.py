@@ -10,7 +10,7 @@ _NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u
 
 
 def printable(text: str) -> str:
-    """With escapes (\\x1b) in place of what a terminal would act on."""
+    """The text with escapes (\\x1b) in place of what a terminal would act on."""
     return _NOT_SHOWN.sub(_escaped, text)
 
 

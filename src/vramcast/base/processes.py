@@ -30,7 +30,8 @@ def end_with_parent(parent: int, *, by_looking: bool = sys.platform != "linux") 
 
 
 def ending_with_this() -> Callable[[], None] | None:
-    """A `preexec_fn` for subprocess: the program that is started ends with this process. None where there is no way."""
+    """A `preexec_fn` for subprocess: the started program ends with this process. None where the system has no way to do
+    that."""
     if sys.platform != "linux":
         return None
     _libc()
@@ -47,7 +48,7 @@ def is_worker(parent: int) -> None:
 
 
 def take_standard_output() -> BinaryIO:
-    """For a process that answers on its standard output: that, while whatever prints there prints to standard error."""
+    """Reserve standard output for a process that answers there; everything else that prints goes to standard error."""
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return answer
@@ -80,7 +81,7 @@ _LOOKS, _LOOK_SECONDS = 5, 0.05
 
 
 def seconds_of_work(pid: int) -> float:
-    """What a process has computed so far."""
+    """Processor time that a process has used so far."""
     fields = _status(pid)
     return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
 

@@ -48,7 +48,7 @@ _WATCHED = frozenset((*_WHAT, "open", "exec", "import", "ctypes.dlopen"))
 _WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _IMPORTING = "<frozen importlib._bootstrap>"
 _LIBRARIES = ("/usr/", "/lib/", "/lib32/", "/lib64/", "/opt/")
-"""Of the system: compiled libraries."""
+"""Where the system keeps compiled libraries."""
 _FACTS = ("/proc/", "/sys/", "/usr/", "/dev/urandom", "/dev/random", "/etc/os-release", "/etc/mime.types")
 """What libraries look up about the machine."""
 
@@ -70,7 +70,7 @@ def _own_folders() -> tuple[str, ...]:
 
 
 _FOLDERS = _own_folders()
-"""Of Python, its libraries and what the user put on the search path, before a job could add to it."""
+"""Folders of Python, of its libraries, and of the user's search path, as they were before a job could add to it."""
 
 
 class _Seal:
@@ -135,7 +135,7 @@ def _listed(paths: Any) -> list[Any]:
 
 
 def _with(what: str, arguments: tuple[Any, ...]) -> str:
-    name = next((str(one) for one in arguments if isinstance(one, (str, bytes, os.PathLike))), "")
+    name = next((str(argument) for argument in arguments if isinstance(argument, (str, bytes, os.PathLike))), "")
     return f"{what} ({name[:200]})" if name else what
 
 

@@ -11,7 +11,7 @@ class Shown:
     __slots__ = ()
 
     def to_document(self) -> dict[str, Any]:
-        """As the verb's --json prints it."""
+        """The document that the verb's --json prints."""
         document: dict[str, Any] = _looks().document(self)
         return document
 

@@ -11,7 +11,7 @@ MIB = 1024**2
 GIB = 1024**3
 TIB = 1024**4
 LARGEST_BYTES = 1024 * TIB
-"""Above this a size is a slip of the pen."""
+"""Above this a size is a typo."""
 
 _UNITS = {
     "b": 1,
@@ -51,7 +51,7 @@ def format_gib(size_bytes: int, digits: int = 2) -> str:
 
 
 def format_size(size_bytes: int) -> str:
-    """In the unit that keeps the number readable: 31.24 GiB, 512.0 MiB, 4.0 KiB, 12 B."""
+    """Format in the unit that keeps the number readable: 31.24 GiB, 512.0 MiB, 4.0 KiB, 12 B."""
     magnitude = abs(size_bytes)
     if magnitude >= GIB:
         return f"{size_bytes / GIB:.2f} GiB"

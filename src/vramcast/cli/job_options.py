@@ -91,7 +91,7 @@ def load_alone(args: argparse.Namespace) -> LoadedJob | None:
 
 
 def gate_of(args: argparse.Namespace) -> CodeGate:
-    """One for the whole command, so that nothing is asked twice."""
+    """The gate of the whole command, so that nothing is asked twice."""
     if not hasattr(args, "gate"):
         args.gate = CodeGate(allowed=args.allow_code, ask=ask_in_terminal)
     gate: CodeGate = args.gate
@@ -99,12 +99,12 @@ def gate_of(args: argparse.Namespace) -> CodeGate:
 
 
 def ask_in_terminal(places: tuple[CodePlace, ...]) -> bool:
-    """Whether the code that files name may run; no, where nobody is there to ask."""
+    """Whether the code that files name may run; no, where there is no terminal to ask in."""
     if sys.stdin is None or not sys.stdin.isatty() or not sys.stderr.isatty():
         return False
     print(*places, sep="\n", file=sys.stderr)
-    one = "which runs" if len(places) == 1 else "each of which runs"
-    print(f"{one} Python code that you may not have written; run it? [y/N] ", end="", file=sys.stderr, flush=True)
+    subject = "which runs" if len(places) == 1 else "each of which runs"
+    print(f"{subject} Python code that you may not have written; run it? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

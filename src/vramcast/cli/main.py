@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _SECONDS_AT_EXIT = 5.0
-"""What was registered to run at the end may take that long."""
+"""How long the functions registered for the exit may take."""
 
 _DESCRIPTION = "Know before you train whether a PyTorch run fits the GPU, where every byte goes, and why."
 _EPILOG = """\

@@ -38,7 +38,7 @@ def add_card_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_calibration_option(parser: argparse.ArgumentParser) -> None:
-    """How fast the card and the host are that a time is predicted for."""
+    """Options that say for how fast a card and host a time is predicted."""
     parser.add_argument(
         "--calibration", type=Path, metavar="FILE", help="times of operators from `vramcast calibrate --out FILE`"
     )
@@ -46,7 +46,7 @@ def add_calibration_option(parser: argparse.ArgumentParser) -> None:
 
 
 def use_calibration(args: argparse.Namespace) -> None:
-    """For everything that is predicted in this process."""
+    """Use a calibration for everything that is predicted in this process."""
     if args.calibration is None:
         return
     from vramcast.gpus import find_gpu
@@ -91,7 +91,7 @@ def chosen_host(args: argparse.Namespace) -> Iterator[None]:
 
 
 def add_room_options(parser: argparse._ActionsContainer) -> None:
-    """What a job is held against: a named card, or what is free here."""
+    """Options that say what a job must fit: a named card, or what is free here."""
     parser.add_argument("--gpu", metavar="NAME", help='a card instead of the one here: "rtx-4090", or a size, "24GiB"')
     parser.add_argument("--memory", metavar="SIZE", help="what is there for the job (24GiB), CUDA context included")
     parser.add_argument("--device", type=device_number, metavar="N", help="the card here, as CUDA counts them (0)")
@@ -121,7 +121,7 @@ def positive(text: str) -> int:
 
 
 def step_count(text: str) -> int:
-    """Steps that are run one by one."""
+    """Parse a number of steps that are run one by one."""
     value = positive(text)
     if value > MOST_STEPS:
         raise argparse.ArgumentTypeError(
@@ -223,7 +223,7 @@ def add_chrome_option(parser: argparse.ArgumentParser) -> None:
 
 
 def write_chrome(path: Path, trace: StepTrace | None, gpu: GpuSpec) -> None:
-    """The last step of the trace, op by op, on host and card."""
+    """Write the last step of the trace, op by op, on host and card, for Chrome's viewer."""
     from vramcast.base.errors import UsageError
     from vramcast.base.outputs import write_file
     from vramcast.report.chrome_trace import chrome_trace

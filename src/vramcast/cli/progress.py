@@ -1,4 +1,4 @@
-"""What long work is at, on standard error: one line that is rewritten in a terminal, plain lines anywhere else."""
+"""Progress of long work, on standard error: one line that is rewritten in a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from vramcast.base.plain_text import printable
 from vramcast.cli.streams import lent_to_script
 
 _QUIET_SECONDS = 3.0
-"""Work that is done sooner says nothing outside a terminal."""
+"""Work that takes less time than this says nothing outside a terminal."""
 
 _FIRST_WORD_SECONDS = 30.0
-"""After which a script that makes no step is spoken of; then after twice as long, and so on."""
+"""Time after which a script that makes no step is mentioned; then after twice as long, and so on."""
 
 Progress = Callable[[str], None]
 
@@ -58,8 +58,8 @@ class Reporter:
 
 @contextlib.contextmanager
 def reporting() -> Iterator[Reporter]:
-    """Around a job's work: what it is at, and whatever its code prints, goes to standard error; only the result is
-    standard output."""
+    """Report progress around a job's work: progress, and whatever its code prints, goes to standard error; only the
+    result goes to standard output."""
     progress = Reporter()
     try:
         with lent_to_script(output_to_errors=True):
@@ -70,8 +70,8 @@ def reporting() -> Iterator[Reporter]:
 
 @contextlib.contextmanager
 def announced(script: Path) -> Iterator[Progress]:
-    """Around a script that is run. On a terminal, how far it is; anywhere, now and then, that no step has come yet and
-    which line it is at."""
+    """Report progress around a script that is run. In a terminal, how far it is; anywhere, now and then, that no step
+    has come yet and which line it is at."""
     reporter = Reporter()
     last = [time.monotonic()]
     done = threading.Event()
@@ -101,7 +101,7 @@ def announced(script: Path) -> Iterator[Progress]:
 
 
 def _line_of(frame: FrameType | None, script: Path) -> str:
-    """Of the innermost call in the script itself."""
+    """The line of the innermost call in the script itself."""
     while frame is not None and Path(frame.f_code.co_filename).name != script.name:
         frame = frame.f_back
     return f"{script.name}:{frame.f_lineno}" if frame is not None else script.name

@@ -78,22 +78,22 @@ def predict_ranks(
     while waiting:  # before this process runs a rank itself, so that all start from the same
         others.append(running.pop(0).finish())
         running.append(_Child(waiting.pop(0), run))
-    found = {ranks[0]: run(ranks[0])}
+    predictions = {ranks[0]: run(ranks[0])}
     for child in (*others, *(child.finish() for child in running)):
-        found[child.rank] = predict(child.trace())
-    largest = max(found, key=lambda rank: (found[rank].peak_reserved_bytes, -rank))
-    prediction = found[largest]
-    if len(found) > 1:
-        note = Note("ranks", _in_words(found, largest, world_size))
+        predictions[child.rank] = predict(child.trace())
+    largest = max(predictions, key=lambda rank: (predictions[rank].peak_reserved_bytes, -rank))
+    prediction = predictions[largest]
+    if len(predictions) > 1:
+        note = Note("ranks", _in_words(predictions, largest, world_size))
         prediction = dataclasses.replace(prediction, notes=(*prediction.notes, note))
     return prediction, [
         {
             "rank": rank,
-            "fits": one.fits,
-            "peak_allocated_bytes": one.peak_allocated_bytes,
-            "peak_reserved_bytes": one.peak_reserved_bytes,
+            "fits": of_rank.fits,
+            "peak_allocated_bytes": of_rank.peak_allocated_bytes,
+            "peak_reserved_bytes": of_rank.peak_reserved_bytes,
         }
-        for rank, one in sorted(found.items())
+        for rank, of_rank in sorted(predictions.items())
     ]
 
 
@@ -147,8 +147,10 @@ class _Child:
         return answer  # type: ignore[no-any-return]
 
 
-def _in_words(found: dict[int, Prediction], largest: int, world_size: int) -> str:
-    rows = ", ".join(f"rank {rank} {format_gib(one.peak_reserved_bytes)}" for rank, one in sorted(found.items()))
-    left = world_size - len(found)
+def _in_words(predictions: dict[int, Prediction], largest: int, world_size: int) -> str:
+    rows = ", ".join(
+        f"rank {rank} {format_gib(prediction.peak_reserved_bytes)}" for rank, prediction in sorted(predictions.items())
+    )
+    left = world_size - len(predictions)
     others = f"; the {left} between were not run (--rank all runs them)" if left else ""
     return f"reserved at the peak: {rows}; shown is rank {largest}{others}"

@@ -118,7 +118,7 @@ def lent_to_script(*, output_to_errors: bool) -> Iterator[None]:
 
 
 def _copies() -> dict[int, int]:
-    """Of the descriptors 0, 1 and 2, where they are open."""
+    """Copies of the descriptors 0, 1 and 2, where they are open."""
     import fcntl
 
     copies: dict[int, int] = {}

@@ -122,7 +122,7 @@ class _Lines:
 
 
 class _Drawing:
-    """In a terminal: panels that are drawn again, with the command's output going past above them."""
+    """Draws in a terminal: panels that are redrawn, with the command's output scrolling above them."""
 
     def __init__(self, stack: ExitStack, history: History, command: Command | None) -> None:
         self._history = history

@@ -71,7 +71,7 @@ class NvmlSession:
 
     def _instances(self, index: int, handle: Any) -> list[LocalGpu]:
         nvml = self._nvml
-        found = []
+        instances = []
         for slot in range(self._maybe(nvml.nvmlDeviceGetMaxMigDeviceCount, int, handle) or 0):
             instance = self._maybe(nvml.nvmlDeviceGetMigDeviceHandleByIndex, None, handle, slot)
             if instance is None:
@@ -81,8 +81,8 @@ class NvmlSession:
                 gpu_instance=self._maybe(nvml.nvmlDeviceGetGpuInstanceId, int, instance),
                 compute_instance=self._maybe(nvml.nvmlDeviceGetComputeInstanceId, int, instance),
             )
-            found.append(self._card(index, instance, place))
-        return found
+            instances.append(self._card(index, instance, place))
+        return instances
 
     def _card(self, index: int, handle: Any, mig: MigPlace | None = None) -> LocalGpu:
         nvml = self._nvml
@@ -132,12 +132,12 @@ class NvmlSession:
                 size = process.usedGpuMemory
                 # One that computes and draws is listed twice, with the same figure.
                 used[pid] = used.get(pid) if size is None else max(int(size), used.get(pid) or 0)
-        found = []
+        processes = []
         for pid, kind in kinds.items():
             described = describe(pid)
             name = described.name or self._maybe(nvml.nvmlSystemGetProcessName, _text, pid) or ""
-            found.append(GpuProcess(pid, name.rpartition("/")[2], used[pid], user=described.user, kind=kind))
-        return tuple(sorted(found, key=lambda one: (-(one.used_bytes or 0), one.pid))), known
+            processes.append(GpuProcess(pid, name.rpartition("/")[2], used[pid], user=described.user, kind=kind))
+        return tuple(sorted(processes, key=lambda process: (-(process.used_bytes or 0), process.pid))), known
 
     def _running(self, kind: str, handle: Any) -> Any:
         """Drivers before 510 have only the second version of the call."""
@@ -152,12 +152,12 @@ class NvmlSession:
         """The answer, or None where this card does not give it; a lost card raises."""
         nvml = self._nvml
         try:
-            found = call(*args)
+            answer = call(*args)
         except nvml.NVMLError as error:
             if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
                 raise
             return None
-        return found if convert is None else convert(found)
+        return answer if convert is None else convert(answer)
 
 
 def _why_no_nvml(nvml: Any, error: Any) -> str:

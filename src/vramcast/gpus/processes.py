@@ -47,20 +47,21 @@ def user_name(uid: int) -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """In clock ticks since boot; tells a process from a later one with the same number. None: it does not run."""
+    """When a process started, in clock ticks since boot; tells it from a later one with the same number. None: it does
+    not run."""
     fields = _stat(pid)
     return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
 
 
 def parents() -> dict[int, int]:
     """Every process that can be seen → its parent."""
-    found = {}
+    parent_of = {}
     for entry in os.scandir(PROC) if PROC.is_dir() else ():
         if entry.name.isdecimal():
             fields = _stat(int(entry.name))
             if fields is not None:
-                found[int(entry.name)] = int(fields[1])
-    return found
+                parent_of[int(entry.name)] = int(fields[1])
+    return parent_of
 
 
 def _stat(pid: int) -> list[str] | None:

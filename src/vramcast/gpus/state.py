@@ -43,13 +43,13 @@ def _by_nvml() -> Survey:
 
 
 def local_gpu(device: int) -> LocalGpu:
-    found = survey()
-    for card in found.cards:
+    cards_here = survey()
+    for card in cards_here.cards:
         if card.index == device:
             return card
-    if not found.cards:
+    if not cards_here.cards:
         raise UsageError(f"--device {device}: there is no NVIDIA GPU here; name one with --gpu")
-    here = ", ".join(str(card.index) for card in found.cards)
+    here = ", ".join(str(card.index) for card in cards_here.cards)
     raise UsageError(f"--device {device}: there is no such card here; the visible ones are {here}")
 
 
@@ -83,26 +83,26 @@ def parse_smi_state(text: str) -> list[LocalGpu]:
     return cards
 
 
-def visible(found: Survey) -> Survey:
+def visible(cards_here: Survey) -> Survey:
     """What CUDA_VISIBLE_DEVICES leaves, renumbered as CUDA does; it ends at the first name that is not there."""
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-    cards = list(found.cards)
+    cards = list(cards_here.cards)
     if wanted is not None:
         cards = []
         for name in (part.strip() for part in wanted.split(",")):
-            card = next((one for one in found.cards if _is_called(one, name)), None)
+            card = next((candidate for candidate in cards_here.cards if _is_called(candidate, name)), None)
             if card is None:
                 break
             cards.append(card)
-    why = found.why_none
+    why = cards_here.why_none
     if not cards and not why:
         why = "NVML lists no card"
-        if found.cards:
+        if cards_here.cards:
             why = f"CUDA_VISIBLE_DEVICES={wanted} hides every card"
-        elif found.problems:
+        elif cards_here.problems:
             why = "no card answers"
     return dataclasses.replace(
-        found, cards=tuple(dataclasses.replace(card, index=i) for i, card in enumerate(cards)), why_none=why
+        cards_here, cards=tuple(dataclasses.replace(card, index=i) for i, card in enumerate(cards)), why_none=why
     )
 
 

@@ -46,7 +46,7 @@ class LocalGpu:
     reserved_bytes: int | None = None
     """What the driver keeps for itself."""
     busy_percent: int | None = None
-    """Of the last moments, the share in which a kernel ran."""
+    """Share of the last moments in which a kernel ran."""
     temperature_celsius: int | None = None
     processes: tuple[GpuProcess, ...] = ()
     """Largest first."""

@@ -47,8 +47,8 @@ def _places(job: Job) -> Iterator[tuple[str, str]]:
     for name, component in job.components.items():
         yield from _of_component(f"components.{name}", component)
     for section, factories in (
-        ("loss", [one.factory for one in job.loss]),
-        ("optimizer", [one.factory for one in job.optimizer]),
+        ("loss", [loss.factory for loss in job.loss]),
+        ("optimizer", [optimizer.factory for optimizer in job.optimizer]),
     ):
         for i, factory in enumerate(factories):
             if factory is not None:
@@ -76,7 +76,9 @@ def is_plain(value: Any) -> bool:
         case str():
             return _WORD.fullmatch(value) is not None
         case list() | tuple():
-            return all(is_plain(one) for one in value)
+            return all(is_plain(item) for item in value)
         case dict():
-            return all(isinstance(name, (str, int)) and is_plain(name) and is_plain(one) for name, one in value.items())
+            return all(
+                isinstance(name, (str, int)) and is_plain(name) and is_plain(item) for name, item in value.items()
+            )
     return False

@@ -10,13 +10,13 @@ from vramcast.jobs.schema import Job, Lora, Precision
 _OF_DDP = ("bucket_cap_mb", "gradient_as_bucket_view", "find_unused_parameters", "static_graph")
 
 
-def same_run(one: Job, other: Job) -> bool:
-    """Nothing that is traced differs; names and short forms may."""
-    return _meaning(one) == _meaning(other)
+def same_run(first: Job, second: Job) -> bool:
+    """Whether nothing that is traced differs; names and short forms may."""
+    return _meaning(first) == _meaning(second)
 
 
-def same_precision(one: Precision, other: Precision) -> bool:
-    return _arithmetic(one) == _arithmetic(other)
+def same_precision(first: Precision, second: Precision) -> bool:
+    return _arithmetic(first) == _arithmetic(second)
 
 
 def _meaning(job: Job) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def _meaning(job: Job) -> dict[str, Any]:
         for name in _OF_DDP:
             gpus.pop(name, None)
     data["precision"] = _arithmetic(job.precision)
-    data["optimizer"] = [meaning_of_optimizer(one) for one in job.optimizer]
+    data["optimizer"] = [meaning_of_optimizer(optimizer) for optimizer in job.optimizer]
     if job.checkpointing.scope == "none":
         data["checkpointing"]["reentrant"] = None
     for name, part in job.components.items():

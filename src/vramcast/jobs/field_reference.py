@@ -90,8 +90,8 @@ def _default(field: FieldInfo) -> str:
     if value is PydanticUndefined:
         return "needed"
     if isinstance(value, BaseModel):
-        said = value.model_dump(exclude_unset=True)
-        return f"`{next(iter(said.values()))}`" if said else "its defaults"
+        fields = value.model_dump(exclude_unset=True)
+        return f"`{next(iter(fields.values()))}`" if fields else "its defaults"
     if isinstance(value, list) and value and isinstance(value[0], BaseModel):
         return f"`{next(iter(value[0].model_dump().values()))}`"
     if value in (None, [], {}):

@@ -11,7 +11,7 @@ from vramcast.base.errors import VramcastError
 from vramcast.jobs.references import CONVERSIONS
 
 LARGEST_SIZE = 10_000_000
-"""Of one dimension: a batch, length or width above this is a slip of the pen, not a training run."""
+"""The largest size of one dimension: a batch, length or width above this is a typo, not a training run."""
 
 COMMON_SIZES = ("batch", "frames", "height", "width", "sequence")
 """Sizes that the tool has options for; a job may have others of its own."""
@@ -44,10 +44,12 @@ class Section(BaseModel):
 
     @property
     def changed_fields(self) -> list[str]:
-        """Those that say something else than their default."""
+        """The fields that differ from their default."""
         fields = type(self).model_fields
         return [
-            name for name, one in fields.items() if getattr(self, name) != one.get_default(call_default_factory=True)
+            name
+            for name, field in fields.items()
+            if getattr(self, name) != field.get_default(call_default_factory=True)
         ]
 
 

@@ -36,7 +36,7 @@ _MAY_BE_ZERO = frozenset((
 _COUNTS = re.compile(
     r"(?:hidden|vocab|intermediate|embedding)_size$|^(?:n|num)_\w*(?:layers?|heads?|channels|experts)$"
 )
-"""Others of which only what is below zero is surely wrong."""
+"""Other keys, of which only negative values are surely wrong."""
 _HEADS = {"hidden_size": "num_attention_heads", "n_embd": "n_head"}
 _SIZES_OF_HEADS = (
     "head_dim", "kv_channels", "attention_head_size", "attention_head_dim", "d_kv", "d_head", "v_head_dim",
@@ -92,7 +92,7 @@ def why_no_model(folder: Path) -> str:
 
 
 def check_sizes(config: Any, where: str, key: str = "") -> None:
-    """Refuse numbers that no model has: a slip of the pen would build layers for hours, or none."""
+    """Refuse numbers that no model has: a typo would build layers for hours, or none."""
     if isinstance(config, dict):
         if key.count(".") > _DEEPEST:
             raise UsageError(f"{where}: {key[:60]}...: nested too deeply")
@@ -113,17 +113,17 @@ def check_sizes(config: Any, where: str, key: str = "") -> None:
 
 
 def _check_size(name: str, value: Any, where: str, key: str) -> None:
-    """What has to be a whole number above zero, or a list of them."""
+    """Check what has to be a whole number above zero, or a list of them."""
     if name not in _SIZES and not _COUNTS.search(name):
         return
-    for one in value if isinstance(value, list) else (value,):
-        if type(one) in (int, float) and one < 0:
-            raise UsageError(f"{where}: {key}: {_short(one)} is below zero, which no model can have")
-        if name not in _SIZES or one is None or isinstance(one, (list, dict)):
+    for number in value if isinstance(value, list) else (value,):
+        if type(number) in (int, float) and number < 0:
+            raise UsageError(f"{where}: {key}: {_short(number)} is below zero, which no model can have")
+        if name not in _SIZES or number is None or isinstance(number, (list, dict)):
             continue
-        if type(one) is not int:
-            raise UsageError(f"{where}: {key}: a whole number is needed, not {_short(one)}")
-        if one == 0 and name not in _MAY_BE_ZERO:
+        if type(number) is not int:
+            raise UsageError(f"{where}: {key}: a whole number is needed, not {_short(number)}")
+        if number == 0 and name not in _MAY_BE_ZERO:
             raise UsageError(f"{where}: {key}: it is 0, and no model can have none")
 
 

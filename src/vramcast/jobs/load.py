@@ -59,13 +59,15 @@ def load_job(argument: str | None, overrides: Overrides | None = None, request: 
     else:
         reading = read(Path(argument), request)
     for key, text in reading.unsupported.items():
-        if not any(said.startswith(key) for said in overrides):
+        if not any(overridden.startswith(key) for overridden in overrides):
             raise CannotPredict(f"{argument}: {text}")
     job = with_overrides(reading.job, overrides)
     _pass_gate(job, reading.job, argument, request)
     if any(place.key.endswith("factory") and not request.gate.was_typed(place) for place in code_in(job)):
         search_in(*reading.folders)
-    kept = [text for key, text in reading.assumed.items() if not any(said.startswith(key) for said in overrides)]
+    kept = [
+        text for key, text in reading.assumed.items() if not any(overridden.startswith(key) for overridden in overrides)
+    ]
     assumed = (Note("assumed", "; ".join(kept)),) if kept else ()
     return LoadedJob(
         job=job,
@@ -89,9 +91,9 @@ def _pass_gate(job: Job, in_file: Job, where: str, request: Request) -> None:
 def load_scenario(loaded: LoadedJob, name: str) -> LoadedJob:
     """A variant of the job: one of its own, or `inference`, `training`, `offload`."""
     changes = changes_of(loaded.job, name, loaded.where or loaded.job.name)
-    found = variant(loaded, name, changes)
-    loaded.request.gate.check(*code_in(found.job, f"{loaded.where}: scenarios.{name}"))
-    return found
+    scenario = variant(loaded, name, changes)
+    loaded.request.gate.check(*code_in(scenario.job, f"{loaded.where}: scenarios.{name}"))
+    return scenario
 
 
 def variant(loaded: LoadedJob, name: str, changes: Overrides) -> LoadedJob:

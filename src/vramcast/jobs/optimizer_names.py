@@ -24,7 +24,7 @@ _CLASSES = {
 
 
 def plain(name: str) -> str:
-    """AdamW8bit, adamw-8bit and adamw8bit are one optimizer."""
+    """One spelling for AdamW8bit, adamw-8bit and adamw8bit."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
@@ -43,5 +43,5 @@ def optimizer_named(table: Mapping[str, Mapping[str, Any]], wish: Optimizer) -> 
 
 
 def meaning_of_optimizer(optimizer: Optimizer) -> dict[str, Any]:
-    """The same for two that are one, however they are spelt."""
+    """The same value for two spellings of one optimizer."""
     return {**optimizer.model_dump(), "name": plain(optimizer.name)}

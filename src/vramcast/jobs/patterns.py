@@ -32,7 +32,8 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def matching_names(expression: str, names: Iterable[str], key: str) -> list[str]:
-    """Those that the whole regular expression stands for; `key` is named where it is none, or cannot be followed."""
+    """The names that the whole regular expression matches; `key` is named in the error where it is invalid or not
+    supported."""
     if len(expression) > _LONGEST_PATTERN:
         raise UsageError(f"{key}: a pattern of more than {_LONGEST_PATTERN:,} characters")
     try:
@@ -51,7 +52,7 @@ def matching_names(expression: str, names: Iterable[str], key: str) -> list[str]
 
 
 class _Follower:
-    """Where a part of a pattern can end that begins at a place of the name."""
+    """Finds where a part of a pattern that begins at a given place of the name can end."""
 
     def __init__(self, key: str, expression: str, *, ignore_case: bool) -> None:
         self._key, self._expression, self._ignore_case = key, expression, ignore_case
@@ -75,7 +76,7 @@ class _Follower:
     def _ends(self, sign: Any, value: Any, starts: set[int]) -> set[int]:
         name = self._name
         if sign in (signs.LITERAL, signs.NOT_LITERAL, signs.ANY, signs.IN):
-            return {at + 1 for at in starts if at < len(name) and self._is_one(sign, value, name[at])}
+            return {at + 1 for at in starts if at < len(name) and self._matches_letter(sign, value, name[at])}
         if sign is signs.BRANCH:
             return set().union(*(self._sequence(branch, starts) for branch in value[1]))
         if sign is signs.SUBPATTERN and not value[1] and not value[2]:
@@ -95,20 +96,22 @@ class _Follower:
             return set()
         for _ in range(least):
             starts = self._sequence(pattern, starts)
-        found, new = set(starts), starts
+        ends, new = set(starts), starts
         for _ in range(min(int(most) - least, len(self._name) + 1)):
-            new = self._sequence(pattern, new) - found
+            new = self._sequence(pattern, new) - ends
             if not new:
                 break
-            found |= new
-        return found
+            ends |= new
+        return ends
 
-    def _is_one(self, sign: Any, value: Any, letter: str) -> bool:
+    def _matches_letter(self, sign: Any, value: Any, letter: str) -> bool:
         if sign is signs.ANY:
             return letter != "\n"
         if sign is signs.IN:
             negated = value[0][0] is signs.NEGATE
-            return negated != any(self._is_one(kind, of_kind, letter) for kind, of_kind in value[int(negated) :])
+            return negated != any(
+                self._matches_letter(kind, of_kind, letter) for kind, of_kind in value[int(negated) :]
+            )
         if sign is signs.RANGE:
             return value[0] <= ord(letter) <= value[1] or (
                 self._ignore_case and value[0] <= ord(letter.upper()[:1]) <= value[1]

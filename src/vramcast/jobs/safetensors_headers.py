@@ -16,7 +16,7 @@ from vramcast.base.input_files import open_input, parse_json
 
 _LENGTH_BYTES = 8
 _LARGEST_HEADER_BYTES = 25_000_000
-"""Of all files of a folder together; 200,000 tensors take about so much."""
+"""The most that all files of a folder may have together; 200,000 tensors take about this much."""
 _MOST_DIMENSIONS = 16
 _LARGEST_DIMENSION = 2**48
 
@@ -29,7 +29,7 @@ class StoredWeights:
 
 
 def stored_weights(folder: Path) -> StoredWeights | None:
-    """Over all safetensors files of a folder; None where there is none."""
+    """The weights in all safetensors files of a folder; None where there are none."""
     check_file(folder)
     files = sorted(folder.glob("*.safetensors"))
     if not files:
@@ -54,8 +54,8 @@ def _tensors(header: bytes, file: Path) -> Iterator[tuple[str, list[int]]]:
         raise _damaged(file) from None
 
 
-def _shape(said: Any) -> list[int]:
-    shape = [int(dimension) for dimension in said]
+def _shape(dimensions: Any) -> list[int]:
+    shape = [int(dimension) for dimension in dimensions]
     if len(shape) > _MOST_DIMENSIONS or not all(0 <= dimension <= _LARGEST_DIMENSION for dimension in shape):
         raise ValueError("impossible shape")
     return shape

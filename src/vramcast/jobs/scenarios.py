@@ -25,11 +25,11 @@ def split_scenario(argument: str) -> tuple[str, str | None]:
 
 def changes_of(job: Job, name: str, where: str) -> dict[str, Any]:
     """Dotted key → value of scenario `name`."""
-    found = job.scenarios.get(name, USUAL.get(name))
-    if found is None:
+    changes = job.scenarios.get(name, USUAL.get(name))
+    if changes is None:
         known = [*job.scenarios, *(usual for usual in USUAL if usual not in job.scenarios)]
         raise UsageError(f"{where}: there is no scenario {name!r}{nearest(name, known)}")
-    return dict(_flat(found, ""))
+    return dict(_flat(changes, ""))
 
 
 def _flat(changes: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -58,7 +58,7 @@ class Option:
 
     @property
     def words(self) -> list[str]:
-        """As it would be written there, with its default."""
+        """The option as it would be written on the command line, with its default."""
         return [self.flag] if self.default is None or isinstance(self.default, bool) else [self.flag, str(self.default)]
 
 
@@ -70,23 +70,23 @@ class Outline:
     """(line, source text) of what looks like the making of a model."""
 
     def first(self, key: str) -> Finding | None:
-        return next((one for one in self.findings if one.key == key), None)
+        return next((finding for finding in self.findings if finding.key == key), None)
 
 
 def outline(path: Path) -> Outline:
     """UsageError where the file is no Python script."""
     tree = _parse(path)
-    found = Outline()
+    script = Outline()
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            _number(found, node.targets[0].id, node.value, node.lineno, f"{node.targets[0].id} = …")
+            _number(script, node.targets[0].id, node.value, node.lineno, f"{node.targets[0].id} = …")
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            _number(found, node.target.id, node.value, node.lineno, f"{node.target.id} = …")
+            _number(script, node.target.id, node.value, node.lineno, f"{node.target.id} = …")
         elif isinstance(node, ast.Call):
-            _call(found, node)
-    found.findings.sort(key=lambda one: one.line)
-    found.models.sort()
-    return found
+            _call(script, node)
+    script.findings.sort(key=lambda finding: finding.line)
+    script.models.sort()
+    return script
 
 
 def _parse(path: Path) -> ast.Module:
@@ -98,32 +98,32 @@ def _parse(path: Path) -> ast.Module:
         raise UsageError(f"{path}{line}: not a Python script: {reason}") from None
 
 
-def _call(found: Outline, call: ast.Call) -> None:
+def _call(script: Outline, call: ast.Call) -> None:
     name = _dotted(call.func)
     last = name.rpartition(".")[2]
     if last == "add_argument":
-        _option(found, call)
+        _option(script, call)
         return
     if _OPTIMIZERS.match(last):
-        found.findings.append(Finding("optimizer", last.lower(), call.lineno, name))
+        script.findings.append(Finding("optimizer", last.lower(), call.lineno, name))
     elif last == "clip_grad_norm_" and len(call.args) > 1:
-        _field(found, "gradient_clipping", call.args[1], call.lineno, name)
+        _field(script, "gradient_clipping", call.args[1], call.lineno, name)
     elif last in _CHECKPOINTING:
-        found.findings.append(Finding("checkpointing", "all", call.lineno, f"{last}()"))
+        script.findings.append(Finding("checkpointing", "all", call.lineno, f"{last}()"))
     elif last == "AveragedModel" or re.search(r"(?:^|_)ema", last, re.IGNORECASE):
-        found.findings.append(Finding("ema", "true", call.lineno, name))
+        script.findings.append(Finding("ema", "true", call.lineno, name))
     elif last == "autocast":
         dtype = next((d for value in _values(call) if (d := _dtype(value))), "fp16")
-        found.findings.append(Finding("precision", dtype, call.lineno, name))
+        script.findings.append(Finding("precision", dtype, call.lineno, name))
     elif _makes_a_model(name, last):
-        found.models.append((call.lineno, _short(ast.unparse(call))))
+        script.models.append((call.lineno, _short(ast.unparse(call))))
     for keyword in call.keywords:
         if keyword.arg in ("bf16", "fp16") and isinstance(keyword.value, ast.Constant) and keyword.value.value is True:
-            found.findings.append(Finding("precision", keyword.arg, call.lineno, f"{name}({keyword.arg}=True)"))
+            script.findings.append(Finding("precision", keyword.arg, call.lineno, f"{name}({keyword.arg}=True)"))
         elif keyword.arg == "mixed_precision" and (mixed := _dtype(keyword.value)):
-            found.findings.append(Finding("precision", mixed, call.lineno, f"{name}(mixed_precision=…)"))
+            script.findings.append(Finding("precision", mixed, call.lineno, f"{name}(mixed_precision=…)"))
         elif keyword.arg is not None:
-            _number(found, keyword.arg, keyword.value, call.lineno, f"{name}({keyword.arg}=…)")
+            _number(script, keyword.arg, keyword.value, call.lineno, f"{name}({keyword.arg}=…)")
 
 
 def _makes_a_model(name: str, last: str) -> bool:
@@ -135,7 +135,7 @@ def _makes_a_model(name: str, last: str) -> bool:
     )
 
 
-def _option(found: Outline, call: ast.Call) -> None:
+def _option(script: Outline, call: ast.Call) -> None:
     flags = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
     if not flags:
         return
@@ -144,25 +144,25 @@ def _option(found: Outline, call: ast.Call) -> None:
     default, needed = keywords.get("default"), keywords.get("required")
     value = _constant(default) if default is not None else None
     is_needed = not flag.startswith("-") or (isinstance(needed, ast.Constant) and bool(needed.value))
-    found.options.append(Option(flag, value, is_needed))
+    script.options.append(Option(flag, value, is_needed))
     if default is not None:
-        _number(found, flag.lstrip("-").replace("-", "_"), default, call.lineno, flag)
+        _number(script, flag.lstrip("-").replace("-", "_"), default, call.lineno, flag)
 
 
-def _number(found: Outline, name: str, value: ast.expr, line: int, what: str) -> None:
+def _number(script: Outline, name: str, value: ast.expr, line: int, what: str) -> None:
     """A finding for every field that a variable of this name may mean."""
     for key, pattern in _SIZES:
         if pattern.search(name.lower()):
-            _field(found, key, value, line, what)
+            _field(script, key, value, line, what)
 
 
-def _field(found: Outline, key: str, value: ast.expr, line: int, what: str) -> None:
+def _field(script: Outline, key: str, value: ast.expr, line: int, what: str) -> None:
     number = _constant(value)
     if isinstance(number, bool) or not isinstance(number, (int, float)) or number <= 0:
         return
     if isinstance(number, float) and key != "gradient_clipping":
         return
-    found.findings.append(Finding(key, str(number), line, what))
+    script.findings.append(Finding(key, str(number), line, what))
 
 
 def _constant(value: ast.expr) -> Any:

@@ -25,13 +25,13 @@ class Quantization:
 
 def quantization_of(key: str, component: Component, task: str) -> Quantization | None:
     """What the component asks for, or what its folder holds; `key` is named where that cannot be."""
-    said = None if component.quantization == "none" else Quantization(component.quantization)
+    asked = None if component.quantization == "none" else Quantization(component.quantization)
     stored = _stored(key, component)
     if stored is None:
-        return said
-    if said is not None and said.kind != stored.kind:
+        return asked
+    if asked is not None and asked.kind != stored.kind:
         raise UsageError(
-            f"{key}.quantization: {said.kind}, but the folder holds {stored.kind} weights (quantization_config in its "
+            f"{key}.quantization: {asked.kind}, but the folder holds {stored.kind} weights (quantization_config in its "
             f"{CONFIG}): leave it out"
         )
     if component.mode == "trained" and task == "training":
@@ -56,23 +56,23 @@ def _stored(key: str, component: Component) -> Quantization | None:
         raise CannotPredict(
             _not_modelled(f"{path}: {nested}.{_KEYS[0]}", "quantized weights of a part of the model", key)
         )
-    said = config[name]
-    if not isinstance(said, dict):
+    settings = config[name]
+    if not isinstance(settings, dict):
         raise UsageError(f"{path}: {name}: keys and values are needed")
-    method = said.get("quant_method") or ("bitsandbytes" if _bits(said) else "an unnamed method")
-    if not isinstance(method, str) or not method.startswith("bitsandbytes") or not _bits(said):
+    method = settings.get("quant_method") or ("bitsandbytes" if _bits(settings) else "an unnamed method")
+    if not isinstance(method, str) or not method.startswith("bitsandbytes") or not _bits(settings):
         raise CannotPredict(_not_modelled(f"{path}: {name}", f"weights quantized by {str(method)[:40]}", key))
-    kept = said.get("llm_int8_skip_modules") or ()
-    if not isinstance(kept, list | tuple) or not all(isinstance(one, str) for one in kept):
+    kept = settings.get("llm_int8_skip_modules") or ()
+    if not isinstance(kept, list | tuple) or not all(isinstance(name, str) for name in kept):
         raise UsageError(f"{path}: {name}.llm_int8_skip_modules: a list of names is needed")
-    is_nested = said.get("bnb_4bit_use_double_quant")
-    return Quantization(_bits(said), tuple(kept), nested=bool(is_nested))
+    is_nested = settings.get("bnb_4bit_use_double_quant")
+    return Quantization(_bits(settings), tuple(kept), nested=bool(is_nested))
 
 
-def _bits(said: dict[str, Any]) -> str:
-    if said.get("load_in_4bit") or said.get("_load_in_4bit"):
+def _bits(settings: dict[str, Any]) -> str:
+    if settings.get("load_in_4bit") or settings.get("_load_in_4bit"):
         return "nf4"  # fp4 takes the same
-    return "int8" if said.get("load_in_8bit") or said.get("_load_in_8bit") else ""
+    return "int8" if settings.get("load_in_8bit") or settings.get("_load_in_8bit") else ""
 
 
 def _is_quantized(value: Any) -> bool:

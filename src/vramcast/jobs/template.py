@@ -72,41 +72,41 @@ def job_template(source: Path, output: Path) -> str:
 
 
 def _of_script(script: Path, output: Path) -> str:
-    found = outline(script)
-    needed = [word for option in found.options if option.needed for word in option.words_to_fill_in]
+    summary = outline(script)
+    needed = [word for option in summary.options if option.needed for word in option.words_to_fill_in]
     text = _HEAD.format(file=output.name, name=json.dumps(script.stem))
     text += _SCRIPT.format(place=json.dumps(_place(script, output)), needed=json.dumps(needed)[1:-1])
-    words = [word for option in found.options if not option.needed for word in option.words]
+    words = [word for option in summary.options if not option.needed for word in option.words]
     if words:
         text += f"  # Its options and their defaults: {_one_line(' '.join(words))}\n"
     text += "\n# target: rtx-4090       # the card, or a size such as 24GiB\n"
-    return text + _FIELDS + "".join(f"# {line}\n" for line in _suggestions(found))
+    return text + _FIELDS + "".join(f"# {line}\n" for line in _suggestions(summary))
 
 
-def _suggestions(found: Outline) -> list[str]:
+def _suggestions(script: Outline) -> list[str]:
     lines = ["components:", "  model: {transformers: ./folder-with-its-config-json}  # or timm, torchvision, factory"]
-    lines += [f"  # line {line}: {text}" for line, text in found.models]
-    sizes = [_said(one, "  ") for one in _each(found, "sizes.")]
+    lines += [f"  # line {line}: {text}" for line, text in script.models]
+    sizes = [_said(finding, "  ") for finding in _each(script, "sizes.")]
     lines += ["sizes:", *(sizes or ["  batch: 1  # not found in the script"])]
     for key in _KEYS:
-        finding = found.first(key)
+        finding = script.first(key)
         if finding is not None:
             lines.append(_said(finding, ""))
-    epochs = found.first("dataset.epochs")
+    epochs = script.first("dataset.epochs")
     if epochs is not None:
         lines += ["dataset:", "  size: 1000  # samples; not found in the script", _said(epochs, "  ")]
-    missing = [key for key in ("precision", "optimizer") if found.first(key) is None]
+    missing = [key for key in ("precision", "optimizer") if script.first(key) is None]
     if missing:
         lines.append(f"# not found in the script: {', '.join(missing)}")
     return lines
 
 
-def _each(found: Outline, prefix: str) -> list[Finding]:
-    """The first finding for each key that begins so."""
+def _each(script: Outline, prefix: str) -> list[Finding]:
+    """The first finding for each key with this prefix."""
     first: dict[str, Finding] = {}
-    for one in found.findings:
-        if one.key.startswith(prefix):
-            first.setdefault(one.key, one)
+    for finding in script.findings:
+        if finding.key.startswith(prefix):
+            first.setdefault(finding.key, finding)
     return list(first.values())
 
 

@@ -26,7 +26,8 @@ def read_text(path: Path) -> str:
 
 @contextlib.contextmanager
 def reading_instead(texts: Mapping[Path, str]) -> Iterator[None]:
-    """Inside, these files (which are there) say this: what an edit would mean, before anything is written."""
+    """Inside this context, these (existing) files read as the given texts: to see what an edit would mean before
+    anything is written."""
     token = _instead.set({os.path.abspath(path): text for path, text in texts.items()})
     try:
         yield

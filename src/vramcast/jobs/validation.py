@@ -34,22 +34,22 @@ def check_part(data: Mapping[str, Any], where: str, line_of: LineOf = lambda key
     try:
         Job.model_validate(dict(data))
     except ValidationError as error:
-        found = [
+        wrong = [
             detail for detail in error.errors(include_url=False) if detail["type"] not in ("missing", "value_error")
         ]
-        if found:
-            raise UsageError("\n".join(_messages(found, where, line_of))) from None
+        if wrong:
+            raise UsageError("\n".join(_messages(wrong, where, line_of))) from None
 
 
 def _messages(errors: list[ErrorDetails], where: str, line_of: LineOf) -> Iterator[str]:
-    found = [(line_of(key), key, detail) for key, detail in _by_key(errors).items()]
-    found.sort(key=lambda one: one[0] or 0)
-    for line, key, detail in found[:_MOST_SHOWN]:
+    problems = [(line_of(key), key, detail) for key, detail in _by_key(errors).items()]
+    problems.sort(key=lambda problem: problem[0] or 0)
+    for line, key, detail in problems[:_MOST_SHOWN]:
         place = where if line is None else f"{where}:{line}"
         name = ".".join(str(part) for part in key)
         yield f"{place}: {name}: {_explain(detail, key)}" if name else f"{place}: {_explain(detail, key)}"
-    if len(found) > _MOST_SHOWN:
-        yield f"{where}: and {len(found) - _MOST_SHOWN} more"
+    if len(problems) > _MOST_SHOWN:
+        yield f"{where}: and {len(problems) - _MOST_SHOWN} more"
 
 
 def _by_key(errors: list[ErrorDetails]) -> dict[Key, ErrorDetails]:
@@ -143,7 +143,7 @@ def _section_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for inner in get_args(annotation):
-        found = _section_in(inner)
-        if found is not None:
-            return found
+        section = _section_in(inner)
+        if section is not None:
+            return section
     return None

@@ -114,13 +114,13 @@ def launch(options: Options, target: Launch, environment: Mapping[str, str]) -> 
     if args.get("multi_gpu") and "multi_gpu" in options and world < 2 and "num_processes" in options:
         raise UsageError("accelerate launch: --multi_gpu needs at least 2 processes")
     is_multi = any(args.get(name) for name in _MULTI)
-    said = _variables(args, deepspeed_fields, environment, is_multi=is_multi)
+    variables = _variables(args, deepspeed_fields, environment, is_multi=is_multi)
     started = replace(
         target,
         launcher="accelerate launch" if path is None else f"accelerate launch (with {path})",
         processes=max(world // nodes, 1),
         nodes=nodes,
-        environment={**target.environment, **said},
+        environment={**target.environment, **variables},
     )
     port = str(args.get("main_process_port") or "29500")
     address = str(args.get("main_process_ip") or "127.0.0.1")
@@ -136,63 +136,65 @@ def launch(options: Options, target: Launch, environment: Mapping[str, str]) -> 
         role=str(args.get("role") or "default"),
         restarts=str(args.get("max_restarts") or "0"),
         node_rank=whole("accelerate launch", "machine_rank", str(args.get("machine_rank") or 0)),
-        environment={**environment, **said},
+        environment={**environment, **variables},
     )
 
 
 def _variables(
     args: Mapping[str, Any], deepspeed_fields: list[str], environment: Mapping[str, str], *, is_multi: bool
 ) -> dict[str, str]:
-    said: dict[str, str] = {} if is_multi else {"ACCELERATE_USE_CPU": "False"}
+    variables: dict[str, str] = {} if is_multi else {"ACCELERATE_USE_CPU": "False"}
     if args.get("debug"):
-        said["ACCELERATE_DEBUG_MODE"] = "true"
+        variables["ACCELERATE_DEBUG_MODE"] = "true"
     if args.get("gpu_ids") not in (None, "all"):
-        said["CUDA_VISIBLE_DEVICES"] = str(args["gpu_ids"])
+        variables["CUDA_VISIBLE_DEVICES"] = str(args["gpu_ids"])
     precision = str(args.get("mixed_precision") or "no").lower()
     if precision not in _PRECISIONS:
-        raise UsageError(f"accelerate launch: mixed_precision {precision[:40]!r} is none of {', '.join(_PRECISIONS)}")
-    said["ACCELERATE_MIXED_PRECISION"] = precision
+        raise UsageError(
+            f"accelerate launch: mixed_precision {precision[:40]!r} is not one of {', '.join(_PRECISIONS)}"
+        )
+    variables["ACCELERATE_MIXED_PRECISION"] = precision
     if precision == "fp8":
         for name, default in _FP8.items():
             if args.get(name, default) is not None:
-                said[f"ACCELERATE_{name.upper()}"] = str(args.get(name, default))
+                variables[f"ACCELERATE_{name.upper()}"] = str(args.get(name, default))
     if not args.get("use_deepspeed"):
-        said["ACCELERATE_DYNAMO_BACKEND"] = str(args.get("dynamo_backend") or "no").upper()
-        said["ACCELERATE_DYNAMO_MODE"] = str(args.get("dynamo_mode") or "default")
+        variables["ACCELERATE_DYNAMO_BACKEND"] = str(args.get("dynamo_backend") or "no").upper()
+        variables["ACCELERATE_DYNAMO_MODE"] = str(args.get("dynamo_mode") or "default")
         for name in ("fullgraph", "dynamic", "regional_compilation"):
-            said[f"ACCELERATE_DYNAMO_USE_{name.upper()}"] = str(bool(args.get(f"dynamo_use_{name}")))
-        said["OMP_NUM_THREADS"] = str(
+            variables[f"ACCELERATE_DYNAMO_USE_{name.upper()}"] = str(bool(args.get(f"dynamo_use_{name}")))
+        variables["OMP_NUM_THREADS"] = str(
             args.get("num_cpu_threads_per_process") or environment.get("OMP_NUM_THREADS", "1")
         )
     else:
-        said |= _deepspeed(args, deepspeed_fields, environment)
+        variables |= _deepspeed(args, deepspeed_fields, environment)
     if args.get("use_fsdp"):
-        said["ACCELERATE_USE_FSDP"] = "true"
+        variables["ACCELERATE_USE_FSDP"] = "true"
         for variable, (name, default) in _FSDP.items():
             value = args.get(name, default)
             if value is not None:
-                said[variable] = str(value) if name in _FSDP_AS_SPELT else str(value).lower()
+                variables[variable] = str(value) if name in _FSDP_AS_SPELT else str(value).lower()
     if args.get("enable_cpu_affinity"):
-        said["ACCELERATE_CPU_AFFINITY"] = "1"
+        variables["ACCELERATE_CPU_AFFINITY"] = "1"
     if args.get("use_parallelism_config"):
-        said["ACCELERATE_USE_PARALLELISM_CONFIG"] = "true"
+        variables["ACCELERATE_USE_PARALLELISM_CONFIG"] = "true"
         for name, default in _PARALLELISM.items():
-            said[f"PARALLELISM_CONFIG_{name}"] = str(args.get(f"parallelism_config_{name.lower()}", default))
-    return said
+            variables[f"PARALLELISM_CONFIG_{name}"] = str(args.get(f"parallelism_config_{name.lower()}", default))
+    return variables
 
 
 def _deepspeed(args: Mapping[str, Any], fields: list[str], environment: Mapping[str, str]) -> dict[str, str]:
     here = os.path.abspath(".")
     before = environment.get("PYTHONPATH")
-    said = {
+    variables = {
         "PYTHONPATH": f"{before}:{here}" if before else here,
         "ACCELERATE_CONFIG_DS_FIELDS": ",".join(fields).lower(),
         "ACCELERATE_USE_DEEPSPEED": "true",
     }
     for variable, name in _DEEPSPEED.items():
         if args.get(name) is not None:
-            said[variable] = str(args[name]) if name in _DEEPSPEED_AS_SPELT else str(args[name]).lower()
-    return said
+            variables[variable] = str(args[name]) if name in _DEEPSPEED_AS_SPELT else str(args[name]).lower()
+    return variables
 
 
 def _config_path(options: Options, environment: Mapping[str, str]) -> str | None:

@@ -82,14 +82,14 @@ def take_apart(words: Sequence[str]) -> Parts | None:
     if not words:
         return None
     name = os.path.basename(words[0])
-    found = _find(_COMMANDS, [name, *words[1:]])
-    if found is not None:
-        return _launched(name, *found)
+    launcher = _find(_COMMANDS, [name, *words[1:]])
+    if launcher is not None:
+        return _launched(name, *launcher)
     if python.NAME.fullmatch(name):
         is_module, target, arguments, notes = python.split(list(words[1:]))
-        found = _find(_MODULES, [target, *arguments]) if is_module else None
-        if found is not None:
-            return _launched(target.partition(".")[0], *found)
+        launcher = _find(_MODULES, [target, *arguments]) if is_module else None
+        if launcher is not None:
+            return _launched(target.partition(".")[0], *launcher)
         return Parts(None, "python", {}, is_module, target, arguments, notes)
     if words[0].endswith(".py") or os.path.isfile(words[0]):
         return Parts(None, "python", {}, False, words[0], list(words[1:]))
@@ -97,7 +97,7 @@ def take_apart(words: Sequence[str]) -> Parts | None:
 
 
 def read_command(words: Sequence[str], environment: Mapping[str, str] | None = None) -> Launch:
-    """What a command starts. UsageError where it is none that vramcast can follow."""
+    """What a command starts. UsageError where vramcast cannot follow it."""
     around = os.environ if environment is None else environment
     stripped = prefixes.strip(words)
     around = {name: value for name, value in around.items() if name not in stripped.removed} | stripped.environment

@@ -41,7 +41,7 @@ def launch(options: Options, target: Launch, environment: Mapping[str, str]) -> 
     if any(len(other) != len(slots) for other in hosts.values()):
         raise UsageError("deepspeed: nodes with different numbers of GPUs are not followed")
     node_rank = whole("deepspeed", "node_rank", options.get("node_rank", "0"))
-    said = {
+    variables = {
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, slots)),
         "MASTER_ADDR": str(options.get("master_addr") or "127.0.0.1"),
         "MASTER_PORT": str(options.get("master_port", "29500")),
@@ -55,7 +55,7 @@ def launch(options: Options, target: Launch, environment: Mapping[str, str]) -> 
         processes=len(slots),
         nodes=len(hosts),
         node_rank=node_rank,
-        environment={**target.environment, **said},
+        environment={**target.environment, **variables},
         rank_variables=("RANK",),
         local_rank_variables=("LOCAL_RANK",),
         node_rank_variables=("CROSS_RANK",),
@@ -70,16 +70,16 @@ def _hosts(options: Options) -> Hosts:
         return {"localhost": list(range(CARDS))}
     with open(path, encoding="utf-8", errors="replace") as file:
         lines = [line.strip() for line in file.read(_MOST_BYTES).splitlines()]
-    found: Hosts = {}
+    hosts: Hosts = {}
     for line in lines:
         match = _SLOTS.match(line)
         if match is not None:
-            found[match[1]] = list(range(int(match[2])))
+            hosts[match[1]] = list(range(int(match[2])))
         elif line and not line.startswith("#"):
             raise UsageError(f"{path}: {line[:60]!r} is not of the form HOST slots=N")
-    if not any(found.values()):
+    if not any(hosts.values()):
         raise UsageError(f"{path}: names no host")
-    return found
+    return hosts
 
 
 def _chosen(options: Options, hosts: Hosts, environment: Mapping[str, str]) -> Hosts:
@@ -116,11 +116,11 @@ def _chosen(options: Options, hosts: Hosts, environment: Mapping[str, str]) -> H
 
 def _places(text: str) -> Hosts:
     """NAME[:SLOT,SLOT...][@NAME...]."""
-    found: Hosts = {}
+    hosts: Hosts = {}
     for part in text.split("@"):
         host, _, slots = part.partition(":")
         words = [word.strip() for word in slots.split(",") if word.strip()]
         if not host or not all(word.isdecimal() and len(word) < 5 for word in words):
             raise UsageError(f"deepspeed: {text[:60]!r} is not of the form HOST:0,1@HOST:0")
-        found[host] = [int(word) for word in words]
-    return found
+        hosts[host] = [int(word) for word in words]
+    return hosts

@@ -41,24 +41,24 @@ def split(words: list[str]) -> tuple[dict[str, str | bool], list[str]]:
 def launch(options: Mapping[str, str | bool], target: Launch, environment: Mapping[str, str]) -> Launch:
     devices = str(options.get("devices", "1"))
     nodes = whole("fabric run", "num-nodes", options.get("num_nodes", "1"), 1)
-    said = {"LT_CLI_USED": "1", "LT_DEVICES": devices, "LT_NUM_NODES": str(nodes)}
-    said |= {f"LT_{name.upper()}": str(options[name]) for name in _PASSED_ON if name in options}
+    variables = {"LT_CLI_USED": "1", "LT_DEVICES": devices, "LT_NUM_NODES": str(nodes)}
+    variables |= {f"LT_{name.upper()}": str(options[name]) for name in _PASSED_ON if name in options}
     if "OMP_NUM_THREADS" not in environment:
-        said["OMP_NUM_THREADS"] = str(os.cpu_count() or 1)
+        variables["OMP_NUM_THREADS"] = str(os.cpu_count() or 1)
     processes = 1 if options.get("strategy") == "dp" else _processes(devices)
     started = replace(
         target,
         launcher="fabric run",
         processes=processes,
         nodes=nodes,
-        environment={**target.environment, **said},
+        environment={**target.environment, **variables},
     )
     return with_ranks(
         started,
         address=str(options.get("main_address", "127.0.0.1")),
         port=str(options.get("main_port", "29400")),
         node_rank=whole("fabric run", "node-rank", options.get("node_rank", "0")),
-        environment={**environment, **said},
+        environment={**environment, **variables},
     )
 
 

@@ -1,4 +1,4 @@
-"""What a command starts: one Python program, in so many processes, with these variables in their environment."""
+"""What a command starts: one Python program, how many processes of it, and the variables in their environment."""
 
 from __future__ import annotations
 

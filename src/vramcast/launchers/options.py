@@ -31,7 +31,7 @@ class OptionTable:
 
     def split(self, words: Sequence[str]) -> tuple[dict[str, str | bool], list[str]]:
         """The options in front, and the rest. UsageError for an option that the command does not have."""
-        found: dict[str, str | bool] = {}
+        options: dict[str, str | bool] = {}
         at = 0
         while at < len(words):
             word = words[at]
@@ -44,17 +44,17 @@ class OptionTable:
             if name in self.flags:
                 if value:
                     raise UsageError(f"{self.command}: {word.partition('=')[0]} takes no value")
-                found[name] = True
+                options[name] = True
                 continue
             if value is None:
                 if at == len(words):
                     raise UsageError(f"{self.command}: {word} needs a value")
                 value = words[at]
                 at += 1
-            found[name] = value
+            options[name] = value
             if name in self.ends_with:
                 break
-        return found, list(words[at:])
+        return options, list(words[at:])
 
     def has(self, word: str) -> bool:
         """Whether a word is one of its options."""
@@ -81,7 +81,7 @@ class OptionTable:
         name = spelt.replace("-", "_")
         known = self.with_value | self.flags
         if name not in known and self.abbreviated:
-            meant = [one for one in known if one.startswith(name)]
+            meant = [candidate for candidate in known if candidate.startswith(name)]
             name = meant[0] if len(meant) == 1 else name
         if name not in known:
             raise self._unknown(f"--{spelt}")

@@ -90,14 +90,14 @@ class Stripped:
 
 def assignments(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """The variables that are set in front of a command (A=B command), and the command."""
-    said: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for at, word in enumerate(words):
         match = _ASSIGNMENT.fullmatch(word)
         if match is not None:
-            said[match[1]] = match[2]
+            variables[match[1]] = match[2]
         elif word != "export":
-            return said, list(words[at:])
-    return said, []
+            return variables, list(words[at:])
+    return variables, []
 
 
 def without_plain_prefixes(words: Sequence[str]) -> list[str]:

@@ -60,7 +60,7 @@ def with_ranks(
 ) -> Launch:
     """What torch's elastic agent puts into the environment of its workers (local_elastic_agent.py)."""
     world = str(target.world_size)
-    said = {
+    variables = {
         "ROLE_NAME": role,
         "LOCAL_WORLD_SIZE": str(target.processes),
         "WORLD_SIZE": world,
@@ -76,11 +76,11 @@ def with_ranks(
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": environment.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
     if target.processes > 1 and "OMP_NUM_THREADS" not in environment:
-        said["OMP_NUM_THREADS"] = "1"
+        variables["OMP_NUM_THREADS"] = "1"
     return replace(
         target,
         node_rank=node_rank,
-        environment={**target.environment, **said},
+        environment={**target.environment, **variables},
         rank_variables=("RANK", "ROLE_RANK"),
         local_rank_variables=("LOCAL_RANK",),
         node_rank_variables=("GROUP_RANK",),

@@ -56,8 +56,8 @@ def answer_check(
     from vramcast.features.check.check import check
     from vramcast.report.check import check_page
 
-    found = check(_load(root, job), gpu, memory, device, progress=progress)
-    return Answer(_text(check_page(found.verdict)), found.to_document())
+    result = check(_load(root, job), gpu, memory, device, progress=progress)
+    return Answer(_text(check_page(result.verdict)), result.to_document())
 
 
 def answer_advise(
@@ -67,8 +67,8 @@ def answer_advise(
     from vramcast.features.advise.advise import advise
     from vramcast.report.advice import advice_page
 
-    found = advise(_load(root, job), gpu, memory, device, keep=keep, objective=objective, progress=progress)
-    return Answer(_text(advice_page(found.advice)), found.to_document())
+    result = advise(_load(root, job), gpu, memory, device, keep=keep, objective=objective, progress=progress)
+    return Answer(_text(advice_page(result.advice)), result.to_document())
 
 
 def answer_whatif(
@@ -77,8 +77,8 @@ def answer_whatif(
     from vramcast.features.what_if.what_if import what_if
     from vramcast.report.outcomes import what_if_document, what_if_page
 
-    found = what_if(_load(root, job), gpu, memory, keep=keep, progress=progress)
-    return Answer(_text(what_if_page(found)), what_if_document(found))
+    result = what_if(_load(root, job), gpu, memory, keep=keep, progress=progress)
+    return Answer(_text(what_if_page(result)), what_if_document(result))
 
 
 def answer_diagnose(
@@ -88,8 +88,8 @@ def answer_diagnose(
     from vramcast.report.diagnosis import diagnosis_page
 
     loaded = None if job is None else _load(root, job)
-    found = diagnose([_log(root, name) for name in logs], loaded, gpu, **setup.model_dump(), progress=progress)
-    return Answer(_text(diagnosis_page(found.diagnosis)), found.to_document())
+    result = diagnose([_log(root, name) for name in logs], loaded, gpu, **setup.model_dump(), progress=progress)
+    return Answer(_text(diagnosis_page(result.diagnosis)), result.to_document())
 
 
 def answer_gpus(name: str | None, here: bool, progress: Progress) -> Answer:
@@ -101,8 +101,8 @@ def answer_gpus(name: str | None, here: bool, progress: Progress) -> Answer:
     if here and name is not None:
         raise UsageError("name and here: a known card, or those of this machine; leave one out")
     if here:
-        found = survey()
-        return Answer(_text(local_page(found)), local_document(found))
+        result = survey()
+        return Answer(_text(local_page(result)), local_document(result))
     specs = all_gpus() if name is None else (find_gpu(name),)
     document = {"format": "vramcast-gpus", "version": 1, "gpus": [spec.to_dict() for spec in specs]}
     if name is None:
@@ -138,7 +138,7 @@ def _log(root: Path, name: str) -> Path:
 
 
 def _shortened(document: dict[str, Any]) -> dict[str, Any]:
-    """Without what an account has for every module, stage and moment."""
+    """The document without the account of every module, stage and moment."""
     short = {**document, "prediction": {**document["prediction"]}}
     short["prediction"]["account"] = {**document["prediction"]["account"]}
     for *path, last in _LARGE:

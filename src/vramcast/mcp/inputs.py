@@ -81,7 +81,7 @@ class JobInput(BaseModel):
     def overrides(self) -> dict[str, Any]:
         """Dotted keys of the job."""
         sizes = ("batch", "sequence", "frames", "height", "width")
-        said = {f"sizes.{name}": getattr(self, name) for name in sizes}
-        said |= {name: getattr(self, name) for name in ("precision", "optimizer", "checkpointing")}
-        said |= {"task": "inference" if self.inference else None}
-        return {key: value for key, value in said.items() if value is not None} | self.changes
+        overrides = {f"sizes.{name}": getattr(self, name) for name in sizes}
+        overrides |= {name: getattr(self, name) for name in ("precision", "optimizer", "checkpointing")}
+        overrides |= {"task": "inference" if self.inference else None}
+        return {key: value for key, value in overrides.items() if value is not None} | self.changes

@@ -142,11 +142,11 @@ def _in_thread(limits: Limits, context: Context, work: Callable[[Progress], Answ
 
     try:
         with _ONE_AT_A_TIME, limited(limits), sealed(on=not limits.allow_code):
-            found = work(progress)
+            answer = work(progress)
     except VramcastError as error:
         return CallToolResult(
             content=[TextContent(type="text", text=str(error))],
             structured_content={"error": str(error), "exit_code": error.exit_code},
             is_error=True,
         )
-    return CallToolResult(content=[TextContent(type="text", text=found.text)], structured_content=found.document)
+    return CallToolResult(content=[TextContent(type="text", text=answer.text)], structured_content=answer.document)

@@ -120,12 +120,12 @@ def _first_of_steps(step: Sequence[int]) -> list[int]:
 
 def _steps(phases: Sequence[Stretch]) -> tuple[Stretch, ...]:
     """The peaks of whole steps."""
-    found = []
+    steps = []
     for number in dict.fromkeys(stretch.step for stretch in phases):
         inside = [stretch for stretch in phases if stretch.step == number]
         allocated = max(stretch.peak_allocated_bytes for stretch in inside)
-        found.append(Stretch(number, "", allocated, max(stretch.peak_reserved_bytes for stretch in inside)))
-    return tuple(found)
+        steps.append(Stretch(number, "", allocated, max(stretch.peak_reserved_bytes for stretch in inside)))
+    return tuple(steps)
 
 
 def _timeline(replay: Replay, points: int) -> Iterator[TimelinePoint]:

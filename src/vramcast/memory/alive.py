@@ -24,7 +24,7 @@ UNKNOWN = "activations and other"
 OUTSIDE = "outside PyTorch's allocator"
 OTHERS = "other processes"
 OUTSIDE_OR_OTHERS = "other processes and outside PyTorch's allocator"
-"""Where nobody says how much of it is this process's."""
+"""Where it is not known how much of it belongs to this process."""
 _NOT_RESERVED = (OUTSIDE, OTHERS, OUTSIDE_OR_OTHERS)
 _LARGEST = 20
 _MODULE_PARTS = 4
@@ -49,7 +49,7 @@ class Owner:
     address: int
     kind: str
     name: str
-    """Of the parameter or buffer, with its module's path before the last dot."""
+    """Name of the parameter or buffer, with its module's path before the last dot."""
     shape: str = ""
 
 
@@ -78,7 +78,7 @@ class NamedBlock:
     """One block, or `count` of which the same can be said."""
 
     size_bytes: int
-    """Of one."""
+    """Size of one block."""
     kind: str
     name: str
     shape: str
@@ -100,14 +100,14 @@ class Alive:
     allocated_bytes: int
     reserved_bytes: int
     limit_bytes: int | None
-    """Of set_per_process_memory_fraction."""
+    """The limit from set_per_process_memory_fraction."""
     parts: tuple[Beside, ...]
     modules: tuple[Beside, ...]
     """By module; what belongs to none is left out."""
     largest: tuple[NamedBlock, ...]
     blocks: int
     matched_bytes: int
-    """Of what nobody owns, as much was recognised by its size."""
+    """Bytes without an owner that were recognised by their size."""
     unowned_bytes: int
     steps: int
     """Optimizer steps that had been made."""
@@ -147,7 +147,7 @@ def account_of_alive(
     by_module: dict[str, int] = defaultdict(int)
     named: Counter[NamedBlock] = Counter()
     matched = unowned = 0
-    for block in sorted(blocks, key=lambda one: -one.requested_bytes):
+    for block in sorted(blocks, key=lambda block: -block.requested_bytes):
         size = block.requested_bytes
         owner = owned.get(block.address, [None])[0]
         if owner is not None:
@@ -156,16 +156,16 @@ def account_of_alive(
             expected.take(size, kind)
         else:
             unowned += size
-            found = expected.find(size)
-            kind, module, shape = (found.kind, found.module, found.shape) if found else (UNKNOWN, "", "")
-            name, known_by = module, "size" if found else ""
-            matched += size if found else 0
+            match = expected.find(size)
+            kind, module, shape = (match.kind, match.module, match.shape) if match else (UNKNOWN, "", "")
+            name, known_by = module, "size" if match else ""
+            matched += size if match else 0
         by_kind[kind] += size
         if module:
             by_module[_shortened(module)] += size
-        said = ", ".join(f"{one.name} ({one.where})" for one in held.get(block.address, [])[:3])
-        shape = shape or next((one.shape for one in held.get(block.address, [])), "")
-        named[NamedBlock(size, kind, name, shape, known_by, said, block.where)] += 1
+        holders = ", ".join(f"{holder.name} ({holder.where})" for holder in held.get(block.address, [])[:3])
+        shape = shape or next((holder.shape for holder in held.get(block.address, [])), "")
+        named[NamedBlock(size, kind, name, shape, known_by, holders, block.where)] += 1
     allocated = sum(block.size_bytes for block in blocks)
     by_kind[ROUNDING] = allocated - sum(block.requested_bytes for block in blocks)
     by_kind[FRAGMENTATION] = reserved_bytes - allocated
@@ -192,8 +192,8 @@ def account_of_alive(
 
 
 def _not_reserved(used_bytes: int, reserved_bytes: int, process_bytes: int | None) -> dict[str, int]:
-    """Of the card, what PyTorch's allocator does not hold. In a container the driver's number may be another's: one
-    that does not go with what is reserved says nothing."""
+    """Memory of the card that PyTorch's allocator does not hold. In a container the driver may report another process's
+    number, so one that does not agree with what is reserved is ignored."""
     if process_bytes is None or not reserved_bytes <= process_bytes <= used_bytes:
         return {OUTSIDE_OR_OTHERS: max(0, used_bytes - reserved_bytes)}
     return {OUTSIDE: process_bytes - reserved_bytes, OTHERS: used_bytes - process_bytes}
@@ -206,12 +206,12 @@ def _by_block(blocks: Sequence[LiveBlock], held: Iterable[_Held]) -> dict[int, l
     """Address of a block → what lies in it; several tensors may share one."""
     starts = sorted(block.address for block in blocks)
     ends = {block.address: block.address + block.size_bytes for block in blocks}
-    found: dict[int, list[_Held]] = defaultdict(list)
-    for one in held:
-        at = bisect_right(starts, one.address) - 1
-        if at >= 0 and one.address < ends[starts[at]]:
-            found[starts[at]].append(one)
-    return found
+    by_block: dict[int, list[_Held]] = defaultdict(list)
+    for tensor in held:
+        at = bisect_right(starts, tensor.address) - 1
+        if at >= 0 and tensor.address < ends[starts[at]]:
+            by_block[starts[at]].append(tensor)
+    return by_block
 
 
 def _most(named: Counter[NamedBlock]) -> list[tuple[NamedBlock, int]]:
@@ -242,14 +242,14 @@ class _Expectation:
         parts: dict[str, int] = defaultdict(int)
         modules: dict[str, int] = defaultdict(int)
         for block in replayed.live_blocks(event):
-            one = _Expected(KINDS[run.kind[block]], run.modules[run.module[block]], run.shapes[run.shape[block]])
-            self._there[run.requested_bytes[block]].append(one)
-            parts[one.kind] += run.requested_bytes[block]
-            if one.module:
-                modules[_shortened(one.module)] += run.requested_bytes[block]
+            expected = _Expected(KINDS[run.kind[block]], run.modules[run.module[block]], run.shapes[run.shape[block]])
+            self._there[run.requested_bytes[block]].append(expected)
+            parts[expected.kind] += run.requested_bytes[block]
+            if expected.module:
+                modules[_shortened(expected.module)] += run.requested_bytes[block]
         for block in range(run.n_blocks):
-            one = _Expected(KINDS[run.kind[block]], run.modules[run.module[block]], run.shapes[run.shape[block]])
-            self._ever[run.requested_bytes[block]][one] += 1
+            expected = _Expected(KINDS[run.kind[block]], run.modules[run.module[block]], run.shapes[run.shape[block]])
+            self._ever[run.requested_bytes[block]][expected] += 1
         moment = replayed.moment(event)
         parts[ROUNDING] = moment.allocated_bytes - moment.requested_bytes
         parts[FRAGMENTATION] = moment.reserved_bytes - moment.allocated_bytes
@@ -257,19 +257,23 @@ class _Expectation:
         self.parts, self.modules = parts, modules
 
     def take(self, size: int, kind: str) -> None:
-        """A block of which the kind is known: it must not stand for another one."""
+        """Remove a block whose kind is known, so that it does not stand for another one."""
         there = self._there.get(size, [])
-        at = next((i for i, one in enumerate(there) if one.kind == kind), None)
+        at = next((i for i, expected in enumerate(there) if expected.kind == kind), None)
         if at is not None:
             there.pop(at)
 
     def find(self, size: int) -> _Expected | None:
         owned = ("weights", "gradients", "optimizer state", "buffers")
         there = self._there.get(size, [])
-        at = next((i for i, one in enumerate(there) if one.kind not in owned), None)
+        at = next((i for i, expected in enumerate(there) if expected.kind not in owned), None)
         if at is not None:
             return there.pop(at)
-        ever = [(count, one) for one, count in self._ever.get(size, Counter()).items() if one.kind not in owned]
+        ever = [
+            (count, expected)
+            for expected, count in self._ever.get(size, Counter()).items()
+            if expected.kind not in owned
+        ]
         return max(ever, key=lambda pair: pair[0])[1] if ever else None
 
 

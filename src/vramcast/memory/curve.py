@@ -23,7 +23,7 @@ class StepLevels:
 
 
 def curve(run: Replay, steps: int) -> tuple[StepLevels, ...]:
-    """Of the first `steps` steps, or of those before memory was refused."""
+    """Memory over the first `steps` steps, or over those before memory was refused."""
     kinds = run.trace.event_kind[: run.n_events]
     levels: list[StepLevels] = []
     first = 0
@@ -38,8 +38,8 @@ def curve(run: Replay, steps: int) -> tuple[StepLevels, ...]:
 
 def last_rise(levels: Sequence[int]) -> int:
     """The place of the last level that is above all before it."""
-    highest, found = -1, 0
+    highest, last = -1, 0
     for place, level in enumerate(levels):
         if level > highest:
-            highest, found = level, place
-    return found
+            highest, last = level, place
+    return last

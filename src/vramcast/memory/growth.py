@@ -11,9 +11,9 @@ from vramcast.trace import Growth, Note, StepTrace
 from vramcast.trace.schema import ALLOC, FREE, STEP
 
 MANY_STEPS = 100_000
-"""A run that memory lasts for so many steps counts as one that fits; the note is there all the same."""
+"""A run whose memory lasts for this many steps counts as one that fits; the note is there all the same."""
 _MOST_EVENTS = 400_000
-"""So many are replayed to find the very step; beyond, it is worked out by division."""
+"""This many steps are replayed to find the exact one; beyond, it is worked out by division."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from vramcast.trace.schema import ALLOC, BLOCK_EVENTS, EMPTY_CACHE, FREE, OOM, REUSABLE, STEP, StepTrace
 
 SETTLED_STEPS = 6
-"""As many as a measurement takes."""
+"""As many steps as a measurement makes."""
 _LONGEST_PERIOD = 4
 """Optimizer steps in one round of a training loop, e.g. two in a GAN's."""
 

@@ -13,9 +13,9 @@ def find_modules(wanted: str, names: Iterable[str]) -> tuple[str, ...]:
     """The modules that `wanted` names. * stands for anything between two dots: "model.layers.*", "*.attn"."""
     known = _with_parents(names)
     for pattern in (wanted, f"*.{wanted}"):
-        found = [name for name in known if _matches(name, pattern)]
-        if found:
-            return tuple(found)
+        matching = [name for name in known if _matches(name, pattern)]
+        if matching:
+            return tuple(matching)
     last = [name for name in known if name.endswith(f".{wanted}")]
     if len(last) == 1:
         return tuple(last)
@@ -23,7 +23,7 @@ def find_modules(wanted: str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _with_parents(names: Iterable[str]) -> list[str]:
-    """In order, with every name that others lie below."""
+    """The names in order, with every name that others lie below."""
     known: dict[str, None] = {}
     for name in names:
         parts = name.split(".") if name else []

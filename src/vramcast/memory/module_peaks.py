@@ -9,7 +9,7 @@ FORWARD = "forward"
 
 
 def forward_peaks(replay: Replay, *, depth: int = 3) -> dict[str, int]:
-    """By dotted module name, at most `depth` parts long, over the last step that has a forward pass."""
+    """Peaks by dotted module name, at most `depth` parts long, over the last step that has a forward pass."""
     trace = replay.trace
     if FORWARD not in trace.phases:
         return {}

@@ -17,7 +17,7 @@ class ModuleNode:
     self_bytes: int
     total_bytes: int
     by_kind_bytes: Mapping[str, int]
-    """Of the whole subtree, kinds without bytes left out."""
+    """Bytes of the whole subtree by kind, without kinds that have none."""
     children: tuple[ModuleNode, ...]
     """Largest first."""
 

@@ -37,7 +37,7 @@ class _Step:
     first_block: int
     end_block: int
     survivors: tuple[int, ...]
-    """Of its blocks, counted from its first: those that are alive when it ends."""
+    """Blocks that are alive when it ends, counted from its first."""
 
 
 def worst_order(trace: StepTrace, first: int, end: int) -> WorstOrder | None:

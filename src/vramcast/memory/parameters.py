@@ -12,7 +12,7 @@ class ParameterTensor:
 
     name: str
     count: int
-    """Of numbers; quantized ones are counted as they were."""
+    """How many numbers; quantized ones are counted as they were."""
     shape: tuple[int, ...]
     dtype: str
     """As torch writes it: float32"""
@@ -37,7 +37,7 @@ class ModuleParameters:
     trained_count: int
     weights_bytes: int
     gradients_bytes: int
-    """Of those that are trained, while their gradients exist."""
+    """Gradients of the trained ones, while they exist."""
     optimizer_bytes: int
     """State of the optimizer on the card, as it was after the last traced step."""
     tensors: tuple[ParameterTensor, ...] = ()

@@ -64,7 +64,7 @@ def _with_second_pass(calls: OpCalls, first_event: int, end_event: int, at_event
 
 
 def _moved(calls: OpCalls, by: int) -> OpCalls:
-    """The step happens so many events later."""
+    """The step, moved later by this many events."""
     start = _iteration(calls)
     return dataclasses.replace(
         calls, event=calls.event[:start] + array("q", [event + by for event in calls.event[start:]])
@@ -72,7 +72,7 @@ def _moved(calls: OpCalls, by: int) -> OpCalls:
 
 
 def _last_step(calls: OpCalls) -> OpCalls:
-    """Its rows alone; calls are numbered in the order in which they are met."""
+    """The rows of the last step alone; calls are numbered in the order in which they appear."""
     start = _iteration(calls)
     columns = {name: getattr(calls, name)[start:] for name in _CALL_COLUMNS}
     number = {old: new for new, old in enumerate(dict.fromkeys(columns["call"]))}
@@ -111,13 +111,13 @@ def inserted(trace: StepTrace, first_event: int, end_event: int, at_event: int, 
     ]
     makes = {_make(trace, block) for block in freed}
     successor = _successors(trace, freed, left)
-    found = _successors(trace, freed, [block for block in there if _make(trace, block) in makes])
-    if successor is None or found is None:
+    predecessor = _successors(trace, freed, [block for block in there if _make(trace, block) in makes])
+    if successor is None or predecessor is None:
         return None
-    replaced = {found[block]: successor[block] - first + base for block in freed}
+    replaced = {predecessor[block]: successor[block] - first + base for block in freed}
     shift = base - first
     again = [
-        arg if code not in BLOCK_EVENTS else found.get(arg, arg) if arg < first else arg + shift
+        arg if code not in BLOCK_EVENTS else predecessor.get(arg, arg) if arg < first else arg + shift
         for code, arg in zip(*inside, strict=True)
     ]
     after = [
@@ -172,7 +172,7 @@ def _marks(trace: StepTrace, *labels: str) -> list[int]:
 
 
 def _without_marks(trace: StepTrace, calls: OpCalls | None) -> StepTrace:
-    """As if the run had left none."""
+    """The trace without the marks that the run left."""
     marks = _marks(trace, END_OF_PASS, END_OF_STEP)
     labels = [label for label in trace.labels if label not in (END_OF_PASS, END_OF_STEP)]
     number = {old: labels.index(label) for old, label in enumerate(trace.labels) if label in labels}

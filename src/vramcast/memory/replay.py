@@ -180,13 +180,13 @@ def replay(
 
 
 class _Level:
-    """What changes now and then, after every event."""
+    """A level that changes now and then, kept as stretches of events."""
 
     def __init__(self) -> None:
         self._events, self._values = [0], [0]
 
     def set(self, event: int, value: int) -> None:
-        """So much from this event on; of several at one event the last counts."""
+        """Set the level from this event on; the last of several at one event counts."""
         self._events.append(event)
         self._values.append(value)
 
@@ -198,7 +198,7 @@ class _Level:
 
 
 def convolves(trace: StepTrace) -> bool:
-    """It has kernels that do with smaller workspaces when they must."""
+    """Whether it has kernels that can use smaller workspaces when they must."""
     return any("convolution" in op for op in trace.ops)
 
 
@@ -230,11 +230,11 @@ def _first_highest(column: array[int]) -> int:
 def _highest_reserved(allocated: array[int], held: Sequence[tuple[int, int, int]]) -> int:
     """`held`: reserved memory by stretches of one level."""
     highest = max((level for level, _, _ in held), default=0)
-    found, most = -1, -1
+    event, most = -1, -1
     for level, first, end in held:
         if level == highest and (top := max(allocated[first:end])) > most:
-            found, most = allocated.index(top, first), top
-    return found
+            event, most = allocated.index(top, first), top
+    return event
 
 
 def _moment(trace: StepTrace, event: int, requested: array[int], allocated: array[int], reserved: array[int]) -> Moment:

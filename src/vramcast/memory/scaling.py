@@ -58,21 +58,21 @@ class Skeleton:
         return [self.trace.ops[self.trace.op[block]] for block in self.blocks]
 
 
-def difference(one: Skeleton, other: Skeleton) -> str | None:
+def difference(first: Skeleton, second: Skeleton) -> str | None:
     """The first thing that the two runs do differently, in words; None when they make the same events."""
-    if one.events != other.events:
-        event = _first_difference(one.events, other.events)
-        return f"event {event:,} of {len(one.events):,} and {len(other.events):,} differs{_place(one, event)}"
-    for mine, theirs in ((one.ops(), other.ops()), (one.kinds(), other.kinds())):
+    if first.events != second.events:
+        event = _first_difference(first.events, second.events)
+        return f"event {event:,} of {len(first.events):,} and {len(second.events):,} differs{_place(first, event)}"
+    for mine, theirs in ((first.ops(), second.ops()), (first.kinds(), second.kinds())):
         if mine != theirs:
             block = _first_difference(mine, theirs)
             return f"allocation {block:,} is {mine[block]} in one and {theirs[block]} in the other"
     return None
 
 
-def same_sizes(one: StepTrace, other: StepTrace) -> bool:
-    """The two runs are equal to the byte, workspaces left out."""
-    a, b = Skeleton.of(one), Skeleton.of(other)
+def same_sizes(first: StepTrace, second: StepTrace) -> bool:
+    """Whether the two runs are equal to the byte, workspaces left out."""
+    a, b = Skeleton.of(first), Skeleton.of(second)
     return a.sizes() == b.sizes() and difference(a, b) is None
 
 
@@ -83,7 +83,7 @@ class ScaledTrace:
     traces: Mapping[int, StepTrace]
     """By that size, two or three of them."""
     exact: bool = field(init=False)
-    """Workspaces come and go at the same places too."""
+    """Whether workspaces come and go at the same places too."""
     _skeletons: Mapping[int, Skeleton] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -92,12 +92,12 @@ class ScaledTrace:
         skeletons = {size: Skeleton.of(self.traces[size]) for size in sorted(self.traces)}
         first, *others = skeletons
         for size in others:
-            found = difference(skeletons[first], skeletons[size])
-            if found is not None:
-                raise DifferentRuns(f"sizes {first} and {size} run differently: {found}")
+            differs = difference(skeletons[first], skeletons[size])
+            if differs is not None:
+                raise DifferentRuns(f"sizes {first} and {size} run differently: {differs}")
         object.__setattr__(self, "_skeletons", skeletons)
         args = [self.traces[size].event_arg for size in skeletons]
-        object.__setattr__(self, "exact", all(one == args[0] for one in args))
+        object.__setattr__(self, "exact", all(arg == args[0] for arg in args))
 
     @property
     def lowest(self) -> int:
@@ -155,9 +155,9 @@ class DifferentRuns(UsageError):
 def _weights(known: tuple[int, ...], size: int) -> tuple[list[int], int]:
     """Lagrange's: what each known value counts at `size`, and what the sum is to be divided by."""
     parts = []
-    for one in known:
-        others = [other for other in known if other != one]
-        parts.append((prod(size - other for other in others), prod(one - other for other in others)))
+    for value in known:
+        others = [other for other in known if other != value]
+        parts.append((prod(size - other for other in others), prod(value - other for other in others)))
     whole = lcm(*(abs(below) for _, below in parts))
     return [above * (whole // below) for above, below in parts], whole
 
@@ -187,9 +187,9 @@ def last_true(holds: Callable[[int], bool], guess: int, below: int) -> int:
     return low
 
 
-def _first_difference(one: array[int] | list[int] | list[str], other: array[int] | list[int] | list[str]) -> int:
-    pairs = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)) - 1)
+def _first_difference(first: array[int] | list[int] | list[str], second: array[int] | list[int] | list[str]) -> int:
+    pairs = zip(first, second, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)) - 1)
 
 
 def _place(skeleton: Skeleton, event: int) -> str:

@@ -45,7 +45,7 @@ class _Draft:
 
 
 def stages(trace: StepTrace) -> Stage:
-    """Over the last step that has finished (or the only one)."""
+    """Activations by module over the last finished step (or the only one)."""
     step = max(0, trace.steps - 1)
     backward = list(trace.phases).index("backward") if "backward" in trace.phases else -1
     root = _Draft()

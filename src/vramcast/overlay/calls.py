@@ -91,7 +91,7 @@ class Calls:
             setattr(owner, name, value)
 
     def _put_os(self, name: str, function: Callable[..., Any]) -> None:
-        """In `os` and in the module that it and importlib have them from."""
+        """Replace the functions in `os` and in the module that it and importlib have them from."""
         original = getattr(os, name, None)
         if original is None:
             return
@@ -459,7 +459,7 @@ class _Entries:
 
 
 class _Entry:
-    """As an os.DirEntry."""
+    """Stands for an os.DirEntry."""
 
     __slots__ = ("name", "path")
 

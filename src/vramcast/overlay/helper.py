@@ -37,7 +37,7 @@ class Helper:
         theirs.close()
 
     def write(self, path: str, content: bytes | None, replace: bool) -> None:
-        """As `outputs.write_here` does it, on the real disk."""
+        """Write as `outputs.write_here` does, on the real disk."""
         head = json.dumps([path, replace]).encode()
         self._socket.sendall(_HEAD.pack(len(head), _NOTHING if content is None else len(content)) + head)
         if content:

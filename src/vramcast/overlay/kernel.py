@@ -42,7 +42,7 @@ _SHARED_MEMORY = "/dev/shm"
 _LONGEST_PATH = 4096
 _MOST_ENTRIES = 1000
 _MOST_COPIED_BYTES = 64 << 20
-"""Of the files that lie beside mount points, in folders that are built anew."""
+"""The most that may be copied of files beside mount points, in folders that are built anew."""
 
 
 class Refused(Exception):
@@ -341,7 +341,7 @@ def _place(mounts: list[_Mount]) -> str:
 
 
 def _mounts() -> list[_Mount]:
-    """Those that can be seen, each after the one it lies in."""
+    """The visible mounts, each after the one it lies in."""
     lying_in: dict[str, list[tuple[str, _Mount]]] = {}
     numbers: set[str] = set()
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
@@ -392,7 +392,7 @@ def _own_user_namespace() -> None:
 
 
 def _drop_capabilities() -> None:
-    """In the namespace the process may do more than its user may; the program must not."""
+    """Drop what the process may do in the namespace beyond what its user may."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _libc().syscall(_CAPSET[os.uname().machine], header, (ctypes.c_uint32 * 6)())
 

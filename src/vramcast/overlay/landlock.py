@@ -23,7 +23,7 @@ class _PathBeneath(ctypes.Structure):
 
 
 def restrict_writes(folders: Sequence[str]) -> bool:
-    """Only below `folders` from now on; false where the kernel cannot."""
+    """Allow writes only below `folders` from now on; false where the kernel cannot."""
     if sys.platform != "linux":
         return False
     libc = ctypes.CDLL(None, use_errno=True)

@@ -84,7 +84,7 @@ class PythonOverlay:
 
 
 def join(folder: str) -> None:
-    """In a child process: see the files that the parent sees."""
+    """Called in a child process: see the files that the parent sees."""
     overlay = PythonOverlay.__new__(PythonOverlay)
     overlay._environment, overlay._folder, overlay.helper = {}, folder, None
     overlay._tree = Tree(folder)

@@ -60,7 +60,7 @@ class Tree:
         self._cwd = None if where == place else place
 
     def passes(self, place: str) -> bool:
-        """Not ours to redirect: devices, the kernel's files, and the throw-away folder itself."""
+        """Whether a path is not redirected: devices, the kernel's files, and the throw-away folder itself."""
         if place.startswith(_NOT_FILES):
             return not place.startswith(_SHARED_MEMORY)
         return place == self.folder or place.startswith(self.folder + "/")

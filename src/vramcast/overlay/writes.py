@@ -37,7 +37,7 @@ class Writes:
         files = sorted(self.files, key=lambda write: (-write.size_bytes, write.path))[:_MOST_IN_DOCUMENT]
         return {
             "n_written": len(self.files),
-            "written": [{"path": one.path, "bytes": one.size_bytes, "replaces": one.existed} for one in files],
+            "written": [{"path": write.path, "bytes": write.size_bytes, "replaces": write.existed} for write in files],
             "n_deleted": len(self.deleted),
             "deleted": sorted(self.deleted)[:_MOST_IN_DOCUMENT],
         }
@@ -48,19 +48,19 @@ def describe(writes: Writes, base: str) -> list[str]:
     lines = [f"refused: {text}" for text in writes.refused[:_MOST_NAMED]]
     if writes.files:
         files = sorted(writes.files, key=lambda write: (-write.size_bytes, write.path))
-        said = [
+        texts = [
             f"{_short(write.path, base)} {format_size(write.size_bytes)}{' (replaced)' if write.existed else ''}"
             for write in files
         ]
-        lines.append("would have written: " + _listed(said, sum(write.size_bytes for write in files[_MOST_NAMED:])))
+        lines.append("would have written: " + _listed(texts, sum(write.size_bytes for write in files[_MOST_NAMED:])))
     if writes.deleted:
         lines.append("would have deleted: " + _listed([_short(path, base) for path in sorted(writes.deleted)], None))
     return lines
 
 
-def _listed(said: Sequence[str], rest_bytes: int | None) -> str:
-    text = ", ".join(said[:_MOST_NAMED])
-    more = len(said) - _MOST_NAMED
+def _listed(texts: Sequence[str], rest_bytes: int | None) -> str:
+    text = ", ".join(texts[:_MOST_NAMED])
+    more = len(texts) - _MOST_NAMED
     if more <= 0:
         return text
     return f"{text} and {more} more" + ("" if rest_bytes is None else f" ({format_size(rest_bytes)})")

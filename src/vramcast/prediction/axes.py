@@ -53,13 +53,13 @@ def batch_axis(job: Job) -> Axis:
 
 
 def axes(job: Job) -> dict[str, Axis]:
-    """Those that the job says a size of."""
-    found = [batch_axis(job), _sequence(job), _resolution(job), _frames(job)]
-    return {one.name: one for one in found if one is not None}
+    """The axes along which the job gives a size."""
+    possible = [batch_axis(job), _sequence(job), _resolution(job), _frames(job)]
+    return {axis.name: axis for axis in possible if axis is not None}
 
 
 def _sequence(job: Job) -> Axis | None:
-    """In the steps in which lengths are chosen, up to what the model takes."""
+    """Sequence lengths, in the usual steps, up to what the model takes."""
     length = job.sizes.get("sequence")
     if length is None:
         return None
@@ -122,6 +122,6 @@ def _longest(part: Any) -> int | None:
     config: Any = {}
     with contextlib.suppress(VramcastError):  # the model's own reader says what is wrong with it
         config = read_json(Path(part.transformers) / CONFIG)
-    said = {**config, **part.config}
-    limits = [said[name] for name in _LENGTH_LIMITS if isinstance(said.get(name), int)]
+    settings = {**config, **part.config}
+    limits = [settings[name] for name in _LENGTH_LIMITS if isinstance(settings.get(name), int)]
     return min(limits, default=None)

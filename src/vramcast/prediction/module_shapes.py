@@ -13,9 +13,9 @@ class OutputShapes:
     """Hooks that keep shapes and no tensor: what they saw must be freed when the run frees it."""
 
     def __init__(self) -> None:
-        self.found: dict[str, tuple[int, ...]] = {}
+        self.outputs: dict[str, tuple[int, ...]] = {}
         self.inputs: dict[str, tuple[tuple[int, ...], ...]] = {}
-        """Of the tensors that a module was called with."""
+        """Shapes of the tensors that a module was called with."""
         self._handles: list[Any] = []
 
     def watch(self, modules: Mapping[str, nn.Module]) -> None:
@@ -33,11 +33,11 @@ class OutputShapes:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             if name not in self.inputs:
                 given = (*args, *kwargs.values())
-                self.inputs[name] = tuple(tuple(one.shape) for one in given if isinstance(one, torch.Tensor))
+                self.inputs[name] = tuple(tuple(value.shape) for value in given if isinstance(value, torch.Tensor))
             tensor = output
             while isinstance(tensor, (list, tuple)) and tensor:
                 tensor = tensor[0]
-            if name not in self.found and isinstance(tensor, torch.Tensor):
-                self.found[name] = tuple(tensor.shape)
+            if name not in self.outputs and isinstance(tensor, torch.Tensor):
+                self.outputs[name] = tuple(tensor.shape)
 
         return hook

@@ -33,13 +33,13 @@ def count_parameters(
 class _State(NamedTuple):
     size_bytes: int = 0
     names: tuple[str, ...] = ()
-    """Of the entries that lie on the card."""
+    """Names of the entries that lie on the card."""
 
 
 def _row(
     name: str, parameters: Mapping[str, nn.Parameter], updated: set[int], state: Mapping[int, _State]
 ) -> ModuleParameters:
-    tensors = tuple(_tensor(own_name, one, updated, state) for own_name, one in parameters.items())
+    tensors = tuple(_tensor(own_name, parameter, updated, state) for own_name, parameter in parameters.items())
     return ModuleParameters(
         module=name,
         count=sum(tensor.count for tensor in tensors),
@@ -68,10 +68,11 @@ def _tensor(name: str, parameter: nn.Parameter, updated: set[int], states: Mappi
 
 
 def _state_bytes(optimizers: list[torch.optim.Optimizer]) -> dict[int, _State]:
-    """By parameter; a table that several share (bitsandbytes' quantization map) goes to the first."""
+    """Optimizer state by parameter; a table that several share (bitsandbytes' quantization map) counts for the
+    first."""
     seen: set[int] = set()
-    found: dict[int, _State] = {}
-    for optimizer in (part for one in optimizers for part in parts_of(one)):
+    states: dict[int, _State] = {}
+    for optimizer in (part for wrapper in optimizers for part in parts_of(wrapper)):
         for parameter, state in optimizer.state.items():
             size, names = 0, []
             for name, value in state.items():
@@ -80,8 +81,8 @@ def _state_bytes(optimizers: list[torch.optim.Optimizer]) -> dict[int, _State]:
                 size += sum(_bytes(tensor) for tensor in new)
                 if new:
                     names.append(str(name))
-            found[id(parameter)] = _State(size, tuple(names))
-    return found
+            states[id(parameter)] = _State(size, tuple(names))
+    return states
 
 
 def _bytes(tensor: torch.Tensor) -> int:

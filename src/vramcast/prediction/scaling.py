@@ -30,13 +30,13 @@ _NEAREST = 5
 _BEYOND = 8
 """Percent: how far above a batch that fits one is looked for that fits though the next does not."""
 _PROBES = 8
-"""At most so many are tried there."""
+"""At most this many are tried there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
     number: int
-    """Of the axis; 0: not even the first fits."""
+    """Size along the axis; 0 where not even the smallest fits."""
     device_bytes: int
     """What it takes on the card, context included; for 0, what the first would need."""
     limit_bytes: int
@@ -121,16 +121,16 @@ class Sizes(TracedSizes):
         scaled = self._fit(gpu, fitting) if reach > 1 else None
         number = fitting + stride
         while scaled is not None and number <= min(fitting + reach, most):
-            if self._fits_again(scaled.at(self.axis.measure(number)), number, gpu, limit_bytes):
+            if self._fits_if_traced(scaled.at(self.axis.measure(number)), number, gpu, limit_bytes):
                 fitting = number
             number += stride
         return fitting
 
-    def _fits_again(self, trace: StepTrace, number: int, gpu: GpuSpec, limit_bytes: int | None) -> bool:
+    def _fits_if_traced(self, trace: StepTrace, number: int, gpu: GpuSpec, limit_bytes: int | None) -> bool:
         """`trace`: what is worked out for it."""
         if not convolves(trace):
             return self._fits(trace, gpu, limit_bytes) and self.needs(number, gpu, limit_bytes)[0]
-        return self.fits_squeezed(number, gpu, limit_bytes, trace)
+        return self.fits_with_less_workspace(number, gpu, limit_bytes, trace)
 
     def _close_to(self, near: int) -> tuple[int, ...]:
         """Two numbers to begin with: neighbours, or as far apart as a good guess is off."""

@@ -47,7 +47,7 @@ class TracedSizes:
         self._settled_steps = settled_steps
         self._traces: dict[tuple[object, ...], dict[int, StepTrace]] = {}
         self._known: dict[tuple[int, str, int, int | None], tuple[bool, int]] = {}
-        self._squeezed: set[tuple[int, str, int, int | None]] = set()
+        self._less_workspace: set[tuple[int, str, int, int | None]] = set()
         """Those that fit only with smaller workspaces."""
         self.n_traced = 0
 
@@ -55,7 +55,7 @@ class TracedSizes:
         return with_overrides(self.job, self.axis.changes(self.job, number), self._where)
 
     def trace(self, number: int, gpu: GpuSpec) -> StepTrace:
-        """Of this number, without a limit, and as long as the verdict needs it."""
+        """The trace at this size, without a limit, and as long as the verdict needs it."""
         known = self._traces.setdefault(kernels_of(gpu), {})
         if number not in known:
             known[number] = self._run(number, gpu)
@@ -85,8 +85,8 @@ class TracedSizes:
             )
         except StepRefused:
             return None
-        found = None if trace is None else replay(trace, self._conf, capacity_bytes)
-        return found if found is not None and found.completed else None
+        run = None if trace is None else replay(trace, self._conf, capacity_bytes)
+        return run if run is not None and run.completed else None
 
     def _count(self, number: int, gpu: GpuSpec) -> None:
         sizes = ", ".join(f"{name} {size:,}" for name, size in self.axis.sizes(number).items())
@@ -112,12 +112,12 @@ class TracedSizes:
         trace = self.trace(batch, gpu)
         capacity_bytes = capacity_of(trace, gpu, limit_bytes)
         run = replay(trace, self._conf, capacity_bytes)
-        if not run.completed and convolves(trace) and self.fits_squeezed(batch, gpu, limit_bytes, trace):
+        if not run.completed and convolves(trace) and self.fits_with_less_workspace(batch, gpu, limit_bytes, trace):
             return self._known[_key(batch, gpu, limit_bytes)]
         shown = run if run.completed else replay(trace, self._conf, None)
         return run.completed, shown.peak_reserved.reserved_bytes + context_on(trace, gpu)
 
-    def fits_squeezed(self, number: int, gpu: GpuSpec, limit_bytes: int | None, trace: StepTrace) -> bool:
+    def fits_with_less_workspace(self, number: int, gpu: GpuSpec, limit_bytes: int | None, trace: StepTrace) -> bool:
         """Whether it runs where workspaces may be smaller than it would like. `trace`: of it, or what is worked out."""
         key = _key(number, gpu, limit_bytes)
         if key in self._known:
@@ -128,13 +128,13 @@ class TracedSizes:
         run = self._limited(number, gpu, capacity_bytes)
         if run is None:
             return False
-        self._squeezed.add(key)
+        self._less_workspace.add(key)
         self._known[key] = True, run.peak_reserved.reserved_bytes + context_on(run.trace, gpu)
         return True
 
-    def is_squeezed(self, number: int, gpu: GpuSpec, limit_bytes: int | None = None) -> bool:
+    def needs_less_workspace(self, number: int, gpu: GpuSpec, limit_bytes: int | None = None) -> bool:
         """It fits, but only with smaller workspaces than it would like."""
-        return self.needs(number, gpu, limit_bytes)[0] and _key(number, gpu, limit_bytes) in self._squeezed
+        return self.needs(number, gpu, limit_bytes)[0] and _key(number, gpu, limit_bytes) in self._less_workspace
 
     def capacity(self, number: int, gpu: GpuSpec) -> int:
         """What PyTorch may reserve on the card."""

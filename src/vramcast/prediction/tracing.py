@@ -54,7 +54,7 @@ class TracedJob:
     trace: StepTrace
     parameters: tuple[ModuleParameters, ...]
     output_shapes: Mapping[str, tuple[int, ...]]
-    """Of the modules that returned one tensor, in the first step."""
+    """Output shapes of the modules that returned one tensor, in the first step."""
     input_shapes: Mapping[str, tuple[tuple[int, ...], ...]]
     sizes: Mapping[str, int]
     """All sizes, those that were assumed too."""
@@ -114,7 +114,7 @@ def trace_job(
     return TracedJob(
         trace=trace,
         parameters=session.parameters,
-        output_shapes=session.shapes.found,
+        output_shapes=session.shapes.outputs,
         input_shapes=session.shapes.inputs,
         sizes=session.sizes,
         notes=tuple(session.notes),
@@ -124,8 +124,8 @@ def trace_job(
 def trace_under_limit(
     job: Job, gpu: GpuSpec, *, steps: int, allocator_conf: str | None, limit_bytes: int
 ) -> StepTrace | None:
-    """The trace of a run that may reserve so much, in which convolutions do with smaller workspaces; None where it runs
-    out of memory all the same."""
+    """The trace of a run with limited memory, in which convolutions use smaller workspaces; None where it runs out of
+    memory all the same."""
     run, _ = _run(job, gpu, steps, allocator_conf, limit_bytes, lambda text: None)
     return None if run.refused else run.trace()
 
@@ -188,7 +188,7 @@ def _script(script: Script, card: VirtualGpu, steps: int, progress: Progress) ->
 
 def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) -> None:
     main_component(job)  # before anything is built, for its message
-    own = {name: one for name, one in job.components.items() if one.same_as is None}
+    own = {name: component for name, component in job.components.items() if component.same_as is None}
     for name in own:
         progress(f"building {name}")
         built = build_component(name, job)
@@ -201,7 +201,7 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
         if frozen_steps:
             text = f"{name}: predicted for after its first {frozen_steps:,} steps, when all is trained"
             session.notes.append(Note("frozen at first", text))
-    trained = {name: session.modules[name] for name, one in own.items() if one.is_trained}
+    trained = {name: session.modules[name] for name, component in own.items() if component.is_trained}
     if job.task == "training":
         if job.ema is not None and job.ema.enabled:
             for name in job.ema.components or trained:
@@ -209,14 +209,16 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
                 card.name_module(average.module, f"{name} (EMA)")
                 session.averages.append(average)
         session.optimizers = make_optimizers(job.optimizer, trained, job.offload)
-    shared = {name: one.same_as for name, one in job.components.items() if one.same_as is not None}
+    shared = {name: component.same_as for name, component in job.components.items() if component.same_as is not None}
     for name, other in shared.items():
         session.built[name] = session.built[other]
     plan = make_plan(job, session.built)
     session.sizes = dict(plan.sizes)
     if plan.assumed_sizes:
-        said = ", ".join(f"{name} {size}" for name, size in plan.assumed_sizes.items())
-        session.notes.append(Note("assumed sizes", f"{said}: what the model's config suggests; say others under sizes"))
+        sizes = ", ".join(f"{name} {size}" for name, size in plan.assumed_sizes.items())
+        session.notes.append(
+            Note("assumed sizes", f"{sizes}: what the model's config suggests; say others under sizes")
+        )
     callable_modules = dict(session.modules)
     if job.task == "training":
         callable_modules = data_parallel(job, callable_modules, session.notes)
@@ -282,7 +284,7 @@ def _steps(
 def _own_step(job: Job, card: VirtualGpu, session: _Session, steps: int, progress: Progress) -> None:
     assert job.step is not None
     factory = load_factory(job.step.factory)
-    arguments = {**_sizes_it_takes(factory, job), **job.step.arguments}
+    arguments = {**_sizes_taken_by(factory, job), **job.step.arguments}
     check_arguments(factory, arguments)
     session.sizes = dict(job.sizes)
     progress("building")
@@ -306,7 +308,7 @@ def _timed(card: VirtualGpu, step: int, steps: int) -> AbstractContextManager[No
     return card.iteration() if step == steps - 1 else contextlib.nullcontext()
 
 
-def _sizes_it_takes(factory: Callable[..., Any], job: Job) -> dict[str, int]:
+def _sizes_taken_by(factory: Callable[..., Any], job: Job) -> dict[str, int]:
     taken = inspect.signature(factory).parameters
     return {name: size for name, size in job.effective_sizes.items() if name in taken and name in job.sizes}
 

@@ -20,7 +20,7 @@ DTYPE_BYTES = {
 }  # fmt: skip
 
 _LARGEST = 10_000_000
-"""Of one size: above it is a slip of the pen."""
+"""The largest value of one size; above it is a typo."""
 _SIZES = ("batch", "sequence", "height", "width", "hidden_dim", "layers")
 
 
@@ -59,7 +59,7 @@ class QuickAnswer:
     largest_batch: int
     """That the formula calls safe; 0 when not even one is."""
     largest_side: int
-    """Of a square image with the same batch; 0 when none is, or when there is no image."""
+    """Side of the largest square image with the same batch; 0 when none fits, or when there is no image."""
 
     @property
     def safe(self) -> bool:

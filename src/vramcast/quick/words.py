@@ -19,7 +19,7 @@ def lines(answer: QuickAnswer, card: str = "") -> list[str]:
         rest = f"{format_gib(answer.headroom_bytes)} to spare"
     else:
         rest = f"{format_size(max(1, -answer.headroom_bytes))} too much"
-    found = [
+    rows = [
         f"{verdict} by the quick formula: {format_gib(answer.total_bytes)} of activations, "
         f"{format_gib(answer.allowed_bytes)} allowed, {rest}",
         f"one layer   {_product(q)} = {format_size(answer.layer_bytes)}",
@@ -29,12 +29,12 @@ def lines(answer: QuickAnswer, card: str = "") -> list[str]:
         f"{format_gib(answer.allowed_bytes)}; the rest is for weights, gradients and optimizer state",
     ]
     if not answer.safe:
-        found.append("what would be".ljust(12) + f" {_cures(answer)}")
-    found.append(
+        rows.append("what would be".ljust(12) + f" {_cures(answer)}")
+    rows.append(
         "This is the formula and not a prediction: one tensor a layer and nothing else. "
         "`vramcast check JOB` runs the model."
     )
-    return found
+    return rows
 
 
 def _product(q: QuickQuestion) -> str:

@@ -25,7 +25,7 @@ _BESIDE = {
 def advice_page(advice: Advice) -> Page:
     page: list[Line | Grid] = [Line(verdict(advice.asked), "good" if advice.asked.fits else "bad")]
     if advice.best:
-        page += _found(advice)
+        page += _fitting(advice)
     else:
         page += _nothing(advice)
     page += [Line(line) for line in _largest(advice)]
@@ -46,22 +46,22 @@ def _source(advice: Advice) -> str:
     if advice.time is None:
         return "time beside the job as it is, by rule of thumb"
     shown = (*advice.best, *advice.front)
-    rules = list(dict.fromkeys(text for one in shown for text in one.by_rule))
+    rules = list(dict.fromkeys(text for suggestion in shown for text in suggestion.by_rule))
     return source(advice.time) + (f"; by rule of thumb: {', '.join(rules)}" if rules else "")
 
 
-def _found(advice: Advice) -> list[Line | Grid]:
+def _fitting(advice: Advice) -> list[Line | Grid]:
     page: list[Line | Grid] = [_grid("best", advice.best)]
-    for i, one in enumerate(advice.best, 1):
+    for i, suggestion in enumerate(advice.best, 1):
         page += [Line("")] if i > 1 else []
-        page.append(Line(f"{i}. {one.text}", "heading"))
-        page += [Line(f"   {change.text}: {change.risk}; {change.cost}") for change in one.changes]
-        if not one.comfortable:
+        page.append(Line(f"{i}. {suggestion.text}", "heading"))
+        page += [Line(f"   {change.text}: {change.risk}; {change.cost}") for change in suggestion.changes]
+        if not suggestion.comfortable:
             page.append(Line(f"   close: keeps less than the margin of {MARGIN:.0%} free"))
-        page += [Line(f"   {text}") for text in host_lines(one.prediction.host)]
-        if one.prediction.retries:
+        page += [Line(f"   {text}") for text in host_lines(suggestion.prediction.host)]
+        if suggestion.prediction.retries:
             page.append(Line("   the allocator has to give memory back and try again, which takes time"))
-        page += paste(one.config) if one.overrides else [Line("   nothing to change")]
+        page += paste(suggestion.config) if suggestion.overrides else [Line("   nothing to change")]
     if len(advice.front) > 1:
         page.append(Line(""))
         page.append(Line("memory against time: none of these is beaten in both", "heading"))
@@ -91,25 +91,25 @@ def _size(size: LargestSize) -> str:
     return text
 
 
-def _grid(name: str, ones: tuple[Suggestion, ...]) -> Grid:
+def _grid(name: str, suggestions: tuple[Suggestion, ...]) -> Grid:
     rows = tuple(
         (
-            one.text,
-            f"{one.prediction.device_bytes / GIB:.2f}",
-            f"{one.prediction.headroom_bytes / GIB:.2f}",
-            f"{one.batch:,} × {one.accumulation:,}",
-            *_pace(one),
+            suggestion.text,
+            f"{suggestion.prediction.device_bytes / GIB:.2f}",
+            f"{suggestion.prediction.headroom_bytes / GIB:.2f}",
+            f"{suggestion.batch:,} × {suggestion.accumulation:,}",
+            *_pace(suggestion),
         )
-        for one in ones
+        for suggestion in suggestions
     )
-    is_timed = all(one.step_seconds is not None for one in ones)
+    is_timed = all(suggestion.step_seconds is not None for suggestion in suggestions)
     return Grid((name, "GiB", "left", "batch", *(("step", "samples/s") if is_timed else ("time",))), rows)
 
 
-def _pace(one: Suggestion) -> tuple[str, ...]:
-    if one.step_seconds is None or one.samples_per_second is None:
-        return (f"{one.time_factor:.2f}",)
-    return seconds(one.step_seconds), rate(one.samples_per_second)
+def _pace(suggestion: Suggestion) -> tuple[str, ...]:
+    if suggestion.step_seconds is None or suggestion.samples_per_second is None:
+        return (f"{suggestion.time_factor:.2f}",)
+    return seconds(suggestion.step_seconds), rate(suggestion.samples_per_second)
 
 
 def _nothing(advice: Advice) -> list[Line | Grid]:
@@ -118,13 +118,13 @@ def _nothing(advice: Advice) -> list[Line | Grid]:
     if advice.combinations == 1:
         text = "There is nothing to change" + (": all that could be is kept" if advice.keep else " in this job")
     page: list[Line | Grid] = [Line(text, "bad")]
-    one = advice.smallest
-    if one is None:
+    suggestion = advice.smallest
+    if suggestion is None:
         return page
-    need = one.prediction.device_bytes
+    need = suggestion.prediction.device_bytes
     page.append(
         Line(
-            f"The least that was found is {format_gib(need)} ({one.text}); with a margin of {MARGIN:.0%} "
+            f"The least that was found is {format_gib(need)} ({suggestion.text}); with a margin of {MARGIN:.0%} "
             f"{format_gib(with_margin(need))}"
         )
     )
@@ -136,13 +136,14 @@ def _nothing(advice: Advice) -> list[Line | Grid]:
         page.append(
             Line(f"The smallest known card that holds it is {with_article(card.gpu.short_name)}: --gpu {card.gpu.id}")
         )
-    if one.overrides:
-        page += paste(one.config)
+    if suggestion.overrides:
+        page += paste(suggestion.config)
     return page
 
 
 def paste(config: ConfigText) -> list[Line]:
-    """To be copied as it stands: the change in the user's own words, what these cannot say, and how to try both."""
+    """Text to be copied as it stands: the change in the user's own format, what that cannot express, and how to try
+    both."""
     lines = [Line(line, "code") for line in config.text.splitlines()]
     if config.beside:
         lines.append(Line(f"   {_BESIDE[config.kind]}"))
@@ -171,8 +172,8 @@ def advice_document(advice: Advice) -> dict[str, Any]:
             "device_bytes": advice.asked.device_bytes,
             "step_seconds": None if advice.time is None else advice.time.seconds,
         },
-        "best": [suggestion_document(one) for one in advice.best],
-        "front": [suggestion_document(one) for one in advice.front],
+        "best": [suggestion_document(suggestion) for suggestion in advice.best],
+        "front": [suggestion_document(suggestion) for suggestion in advice.front],
         "smallest": None if advice.smallest is None else suggestion_document(advice.smallest),
         "smallest_card": None if card is None else card.gpu.id,
         "largest": [_largest_document(size) for size in advice.largest],
@@ -189,14 +190,14 @@ def _largest_document(size: LargestSize) -> dict[str, Any]:
     return asdict(dataclasses.replace(size, sizes=dict(size.sizes)))
 
 
-def suggestion_document(one: Suggestion) -> dict[str, Any]:
-    prediction = one.prediction
+def suggestion_document(suggestion: Suggestion) -> dict[str, Any]:
+    prediction = suggestion.prediction
     return {
-        "text": one.text,
-        "changes": [asdict(change) for change in one.changes],
-        "overrides": dict(one.overrides),
+        "text": suggestion.text,
+        "changes": [asdict(change) for change in suggestion.changes],
+        "overrides": dict(suggestion.overrides),
         "fits": prediction.fits,
-        "comfortable": one.comfortable,
+        "comfortable": suggestion.comfortable,
         "device_bytes": prediction.device_bytes,
         "with_margin_bytes": with_margin(prediction.device_bytes),
         "peak_reserved_bytes": prediction.peak_reserved_bytes,
@@ -204,12 +205,12 @@ def suggestion_document(one: Suggestion) -> dict[str, Any]:
         "headroom_bytes": prediction.headroom_bytes,
         "host_bytes": prediction.host_bytes,
         "retries": prediction.retries,
-        "batch": one.batch,
-        "accumulation": one.accumulation,
-        "samples_per_step": one.samples_per_step,
-        "time_factor": round(one.time_factor, 4),
-        "step_seconds": one.step_seconds,
-        "samples_per_second": one.samples_per_second,
-        "by_rule": list(one.by_rule),
-        "config": asdict(one.config),
+        "batch": suggestion.batch,
+        "accumulation": suggestion.accumulation,
+        "samples_per_step": suggestion.samples_per_step,
+        "time_factor": round(suggestion.time_factor, 4),
+        "step_seconds": suggestion.step_seconds,
+        "samples_per_second": suggestion.samples_per_second,
+        "by_rule": list(suggestion.by_rule),
+        "config": asdict(suggestion.config),
     }

@@ -40,13 +40,13 @@ def alive_page(alive: Alive) -> Page:
             ("the largest blocks", "what", "shape", "held by", "size"),
             tuple(
                 (
-                    one.kind + (" (by its size)" if one.known_by == "size" else ""),
-                    one.name or one.where or "–",
-                    one.shape or "–",
-                    one.variable or "–",
-                    format_size(one.size_bytes) + (f" × {one.count}" if one.count > 1 else ""),
+                    block.kind + (" (by its size)" if block.known_by == "size" else ""),
+                    block.name or block.where or "–",
+                    block.shape or "–",
+                    block.variable or "–",
+                    format_size(block.size_bytes) + (f" × {block.count}" if block.count > 1 else ""),
                 )
-                for one in alive.largest
+                for block in alive.largest
             ),
             text_columns=4,
         )
@@ -69,7 +69,7 @@ def alive_document(alive: Alive) -> dict[str, Any]:
         "steps": alive.steps,
         "parts": {row.name: asdict(row) for row in alive.parts},
         "modules": {row.name: asdict(row) for row in alive.modules},
-        "largest": [asdict(one) for one in alive.largest],
+        "largest": [asdict(block) for block in alive.largest],
         "blocks": alive.blocks,
         "unowned_bytes": alive.unowned_bytes,
         "matched_bytes": alive.matched_bytes,

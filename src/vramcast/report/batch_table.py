@@ -12,60 +12,64 @@ TABLE_FORMAT = "vramcast-table"
 TABLE_VERSION = 1
 
 
-def table_page(found: BatchTable) -> Page:
-    page: list[Line | Grid] = [_largest(found)] if not found.batches else [_given(found)]
-    if found.batches:
+def table_page(batch_table: BatchTable) -> Page:
+    page: list[Line | Grid] = [_largest(batch_table)] if not batch_table.batches else [_given(batch_table)]
+    if batch_table.batches:
         page.append(Line("GiB on the device; – does not fit"))
     else:
         page.append(Line("largest batch, and what it takes in GiB on the device; 0: one sample needs more"))
-    page += [Line(f"no figure: {problem}", "bad") for problem in found.problems]
-    if found.size_does_not_matter:
-        page.append(Line(f"every {found.size_name} gives the same: no input of the job uses it", "bad"))
-    page.append(Line(f"{found.job}; {found.traces} runs traced", "aside"))
+    page += [Line(f"no figure: {problem}", "bad") for problem in batch_table.problems]
+    if batch_table.size_does_not_matter:
+        page.append(Line(f"every {batch_table.size_name} gives the same: no input of the job uses it", "bad"))
+    page.append(Line(f"{batch_table.job}; {batch_table.traces} runs traced", "aside"))
     return page
 
 
-def _largest(found: BatchTable) -> Grid:
+def _largest(batch_table: BatchTable) -> Grid:
     """One line a card, one column a size."""
-    headings = [found.size_name or "card", "GiB"]
-    for size in found.sizes:
+    headings = [batch_table.size_name or "card", "GiB"]
+    for size in batch_table.sizes:
         headings += [size or "largest batch", "takes"]
     rows = []
-    for gpu in found.gpus:
+    for gpu in batch_table.gpus:
         row = [gpu.id, f"{gpu.total_memory_bytes / GIB:.1f}"]
-        for size in found.sizes:
-            cell = found.cell(gpu, size)
+        for size in batch_table.sizes:
+            cell = batch_table.cell(gpu, size)
             row += ["–", ""] if cell.problem else [f"{cell.batch:,}", _gib(cell)]
         rows.append(tuple(row))
     return Grid(tuple(headings), tuple(rows))
 
 
-def _given(found: BatchTable) -> Grid:
+def _given(batch_table: BatchTable) -> Grid:
     """One line a size and batch, one column a card."""
-    headings = (*((found.size_name,) if found.size_name else ()), "batch", *(gpu.id for gpu in found.gpus))
+    headings = (
+        *((batch_table.size_name,) if batch_table.size_name else ()),
+        "batch",
+        *(gpu.id for gpu in batch_table.gpus),
+    )
     rows = []
-    for size in found.sizes:
-        for batch in found.batches:
-            cells = [found.cell(gpu, size, batch) for gpu in found.gpus]
+    for size in batch_table.sizes:
+        for batch in batch_table.batches:
+            cells = [batch_table.cell(gpu, size, batch) for gpu in batch_table.gpus]
             texts = [_gib(cell) if cell.fits else "–" for cell in cells]
-            rows.append((*((size,) if found.size_name else ()), f"{batch:,}", *texts))
-    return Grid(headings, tuple(rows), text_columns=1 if found.size_name else 0)
+            rows.append((*((size,) if batch_table.size_name else ()), f"{batch:,}", *texts))
+    return Grid(headings, tuple(rows), text_columns=1 if batch_table.size_name else 0)
 
 
 def _gib(cell: Cell) -> str:
     return f"{cell.device_bytes / GIB:.1f}"
 
 
-def table_document(found: BatchTable) -> dict[str, Any]:
+def table_document(batch_table: BatchTable) -> dict[str, Any]:
     return {
         "format": TABLE_FORMAT,
         "version": TABLE_VERSION,
-        "job": found.job,
-        "size_name": found.size_name or None,
-        "sizes": list(found.sizes),
-        "batches": list(found.batches) or None,
-        "traces": found.traces,
-        "gpus": [{"id": gpu.id, "name": gpu.name, "limit_bytes": gpu.total_memory_bytes} for gpu in found.gpus],
+        "job": batch_table.job,
+        "size_name": batch_table.size_name or None,
+        "sizes": list(batch_table.sizes),
+        "batches": list(batch_table.batches) or None,
+        "traces": batch_table.traces,
+        "gpus": [{"id": gpu.id, "name": gpu.name, "limit_bytes": gpu.total_memory_bytes} for gpu in batch_table.gpus],
         "cells": [
             {
                 "gpu": cell.gpu.id,
@@ -76,6 +80,6 @@ def table_document(found: BatchTable) -> dict[str, Any]:
                 "limit_bytes": cell.limit_bytes,
                 "problem": cell.problem or None,
             }
-            for cell in found.cells
+            for cell in batch_table.cells
         ],
     }

@@ -55,7 +55,7 @@ def print_card(spec: GpuSpec, console: Console) -> None:
 
 
 def _unknown(spec: GpuSpec) -> Iterable[str]:
-    """What a card of its kind has and nobody was found to say. Formats that came later are not missing."""
+    """Figures that a card of its kind has, but that no source states. Formats that came later are not missing."""
     came_with = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}
     for field, label in (("sm_count", "multiprocessors"), ("l2_bytes", "L2 cache"),
                          ("bandwidth_bytes_per_second", "bandwidth"), ("link_bytes_per_second", "link")):  # fmt: skip

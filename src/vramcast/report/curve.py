@@ -9,7 +9,7 @@ from vramcast.memory import Prediction
 from vramcast.memory.curve import last_rise
 
 FEWEST_STEPS = 8
-"""A run of fewer steps has no course worth a line; its first and last step are in the table."""
+"""A run with fewer steps has no curve worth a line; its first and last step are in the table."""
 _WIDTH = 20
 _BLOCKS = "▁▂▃▄▅▆▇█"
 

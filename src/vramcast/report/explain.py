@@ -18,22 +18,22 @@ _MOST_LINES = 24
 _MOST_NAMES = 3
 
 
-def explanation_page(found: Explanation, job: str) -> Page:
-    page: list[Line | Grid] = [Line(f"{_names(found.modules)} in {job}", "heading")]
-    if found.inputs or found.output is not None:
-        page.append(Line(_shapes(found)))
-    if found.parameters:
-        page += [_parameters(found.parameters), *_state_line(found.parameters)]
+def explanation_page(explanation: Explanation, job: str) -> Page:
+    page: list[Line | Grid] = [Line(f"{_names(explanation.modules)} in {job}", "heading")]
+    if explanation.inputs or explanation.output is not None:
+        page.append(Line(_shapes(explanation)))
+    if explanation.parameters:
+        page += [_parameters(explanation.parameters), *_state_line(explanation.parameters)]
     for title, what in (
-        ("kept until the backward pass", found.stays),
-        ("made again in the backward pass, inside one checkpointed block", found.inside),
-        ("for a moment, the most at once", found.momentary),
-        ("workspaces of libraries, the most at once", found.workspaces),
+        ("kept until the backward pass", explanation.stays),
+        ("made again in the backward pass, inside one checkpointed block", explanation.inside),
+        ("for a moment, the most at once", explanation.momentary),
+        ("workspaces of libraries, the most at once", explanation.workspaces),
     ):
         if what.items:
             page.append(_tensors(title, what))
-    page.append(_at_peak(found))
-    page.append(Line(f"the peak of the run is at {place(found.peak)}", "aside"))
+    page.append(_at_peak(explanation))
+    page.append(Line(f"the peak of the run is at {place(explanation.peak)}", "aside"))
     return page
 
 
@@ -42,10 +42,10 @@ def _names(modules: Sequence[str]) -> str:
     return shown if len(modules) <= _MOST_NAMES else f"{shown} and {len(modules) - _MOST_NAMES} more, together"
 
 
-def _shapes(found: Explanation) -> str:
-    given = " and ".join(_dimensions(shape) for shape in found.inputs) or "nothing"
-    output = "" if found.output is None else f", returns {_dimensions(found.output)}"
-    alike = " (the first of them)" if len(found.modules) > 1 else ""
+def _shapes(explanation: Explanation) -> str:
+    given = " and ".join(_dimensions(shape) for shape in explanation.inputs) or "nothing"
+    output = "" if explanation.output is None else f", returns {_dimensions(explanation.output)}"
+    alike = " (the first of them)" if len(explanation.modules) > 1 else ""
     return f"takes {given}{output}{alike}"
 
 
@@ -56,22 +56,22 @@ def _dimensions(shape: Sequence[int]) -> str:
 def _parameters(parameters: Sequence[ParameterTensor]) -> Grid:
     rows = []
     folded: dict[tuple[str, tuple[int, ...], str, bool, int], list[ParameterTensor]] = {}
-    for one in parameters:
-        name = ".".join("*" if part.isdigit() else part for part in one.name.split("."))
-        folded.setdefault((name, one.shape, one.dtype, one.trained, one.optimizer_bytes), []).append(one)
+    for tensor in parameters:
+        name = ".".join("*" if part.isdigit() else part for part in tensor.name.split("."))
+        folded.setdefault((name, tensor.shape, tensor.dtype, tensor.trained, tensor.optimizer_bytes), []).append(tensor)
     for (name, *_), group in folded.items():
-        for tensors in [group] if len(group) > 2 else [[one] for one in group]:
+        for tensors in [group] if len(group) > 2 else [[tensor] for tensor in group]:
             first = tensors[0]
             count = len(tensors)
             shape = Shape.parse(f"{first.dtype}{list(first.shape)}")
-            sizes = [sum(getattr(one, field) for one in tensors) for field in _FIELDS]
+            sizes = [sum(getattr(tensor, field) for tensor in tensors) for field in _FIELDS]
             label = name if count > 1 else first.name
             rows.append((label, _product(shape, first.weights_bytes, count), *(_size(size) for size in sizes)))
     shown, rest = rows[:_MOST_LINES], rows[_MOST_LINES:]
     if rest:
         shown.append((f"and {len(rest)} more lines (--json lists all)", "", "", "", ""))
-    totals = [sum(getattr(one, field) for one in parameters) for field in _FIELDS]
-    count = sum(one.count for one in parameters)
+    totals = [sum(getattr(tensor, field) for tensor in parameters) for field in _FIELDS]
+    count = sum(tensor.count for tensor in parameters)
     total = ("total", f"{count:,} numbers", *(_size(size) for size in totals))
     return Grid(("parameters", "", "weights", "gradients", "optimizer"), tuple(shown), 2, total)
 
@@ -80,12 +80,12 @@ _FIELDS = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
 
 
 def _state_line(parameters: Sequence[ParameterTensor]) -> list[Line]:
-    names = list(dict.fromkeys(name for one in parameters for name in one.state))
-    frozen = sum(not one.trained for one in parameters)
-    said = [f"the optimizer keeps {', '.join(names)} for each weight"] if names else []
+    names = list(dict.fromkeys(name for tensor in parameters for name in tensor.state))
+    frozen = sum(not tensor.trained for tensor in parameters)
+    remarks = [f"the optimizer keeps {', '.join(names)} for each weight"] if names else []
     if frozen:
-        said.append(f"{frozen} of {len(parameters)} are frozen: no gradient and no optimizer state")
-    return [Line("; ".join(said), "aside")] if said else []
+        remarks.append(f"{frozen} of {len(parameters)} are frozen: no gradient and no optimizer state")
+    return [Line("; ".join(remarks), "aside")] if remarks else []
 
 
 def _tensors(title: str, what: Sum) -> Grid:
@@ -118,11 +118,11 @@ def _product(shape: Shape | None, each_bytes: int, count: int) -> str:
     return f"{text}, {count} times" if count > 1 else text
 
 
-def _at_peak(found: Explanation) -> Grid:
-    rows = [(kind, _size(size)) for kind, size in found.at_peak.by_kind().items()]
-    if found.rounding_bytes:
-        rows.append(("rounding to whole blocks", _size(found.rounding_bytes)))
-    total = found.at_peak.total_bytes + found.rounding_bytes
+def _at_peak(explanation: Explanation) -> Grid:
+    rows = [(kind, _size(size)) for kind, size in explanation.at_peak.by_kind().items()]
+    if explanation.rounding_bytes:
+        rows.append(("rounding to whole blocks", _size(explanation.rounding_bytes)))
+    total = explanation.at_peak.total_bytes + explanation.rounding_bytes
     return Grid(("in it at the peak of the run", "bytes"), tuple(rows), 1, ("total", _size(total)))
 
 
@@ -130,31 +130,32 @@ def _size(size_bytes: int) -> str:
     return format_size(size_bytes) if size_bytes else "–"
 
 
-def explanation_document(found: Explanation, job: str, gpu: str) -> dict[str, Any]:
+def explanation_document(explanation: Explanation, job: str, gpu: str) -> dict[str, Any]:
     return {
         "format": EXPLANATION_FORMAT,
         "version": EXPLANATION_VERSION,
         "job": job,
         "gpu": gpu,
-        "modules": list(found.modules),
-        "input_shapes": [list(shape) for shape in found.inputs],
-        "output_shape": None if found.output is None else list(found.output),
+        "modules": list(explanation.modules),
+        "input_shapes": [list(shape) for shape in explanation.inputs],
+        "output_shape": None if explanation.output is None else list(explanation.output),
         "parameters": [
             {
-                "name": one.name, "count": one.count, "shape": list(one.shape), "dtype": one.dtype,
-                "trained": one.trained, "weights_bytes": one.weights_bytes, "gradients_bytes": one.gradients_bytes,
-                "optimizer_bytes": one.optimizer_bytes, "optimizer_state": list(one.state),
+                "name": tensor.name, "count": tensor.count, "shape": list(tensor.shape), "dtype": tensor.dtype,
+                "trained": tensor.trained, "weights_bytes": tensor.weights_bytes,
+                "gradients_bytes": tensor.gradients_bytes, "optimizer_bytes": tensor.optimizer_bytes,
+                "optimizer_state": list(tensor.state),
             }
-            for one in found.parameters
+            for tensor in explanation.parameters
         ],
-        "stays": _sum_document(found.stays),
-        "inside": _sum_document(found.inside),
-        "momentary": _sum_document(found.momentary),
-        "workspaces": _sum_document(found.workspaces),
-        "at_peak": _sum_document(found.at_peak) | {
-            "by_kind_bytes": found.at_peak.by_kind(),
-            "rounding_bytes": found.rounding_bytes,
-            "place": place(found.peak),
+        "stays": _sum_document(explanation.stays),
+        "inside": _sum_document(explanation.inside),
+        "momentary": _sum_document(explanation.momentary),
+        "workspaces": _sum_document(explanation.workspaces),
+        "at_peak": _sum_document(explanation.at_peak) | {
+            "by_kind_bytes": explanation.at_peak.by_kind(),
+            "rounding_bytes": explanation.rounding_bytes,
+            "place": place(explanation.peak),
         },
     }  # fmt: skip
 

@@ -35,18 +35,18 @@ def rows(
 ) -> list[Row]:
     """Lines below `root`, parents first. `combine` folds figures of equal modules, `weight` says what matters."""
     threshold = weight(root.values) * least
-    found = list(_walk(_folded(root.children, combine), combine, weight, threshold, 0, depth))
-    while len(found) > most and max(row.depth for row in found) > 0:
-        deepest = max(row.depth for row in found)
-        shallower = [row for row in found if row.depth < deepest]
+    shown = list(_walk(_folded(root.children, combine), combine, weight, threshold, 0, depth))
+    while len(shown) > most and max(row.depth for row in shown) > 0:
+        deepest = max(row.depth for row in shown)
+        shallower = [row for row in shown if row.depth < deepest]
         if len(shallower) < most // 2:  # rather the largest of this level than a table that says nothing
             spare = most - len(shallower)
-            at_deepest = sorted((row for row in found if row.depth == deepest), key=lambda row: -weight(row.values))
+            at_deepest = sorted((row for row in shown if row.depth == deepest), key=lambda row: -weight(row.values))
             kept = at_deepest[:spare]
-            found = [row for row in found if row.depth < deepest or row in kept]
+            shown = [row for row in shown if row.depth < deepest or row in kept]
             break
-        found = shallower
-    return found[:most] if len(found) > most else found
+        shown = shallower
+    return shown[:most] if len(shown) > most else shown
 
 
 def _walk(
@@ -55,13 +55,13 @@ def _walk(
     for branch in branches:
         if weight(branch.values) < least or not weight(branch.values):
             continue
-        label, one = branch.label, branch
-        while len(one.children) == 1 and one.children[0].values == one.values:  # wrappers that add nothing
-            one = one.children[0]
-            label = f"{label}.{one.label}"
-        yield Row(level, label, one.path, branch.values)
+        label, inner = branch.label, branch
+        while len(inner.children) == 1 and inner.children[0].values == inner.values:  # wrappers that add nothing
+            inner = inner.children[0]
+            label = f"{label}.{inner.label}"
+        yield Row(level, label, inner.path, branch.values)
         if level + 1 < depth:
-            yield from _walk(_folded(one.children, combine), combine, weight, least, level + 1, depth)
+            yield from _walk(_folded(inner.children, combine), combine, weight, least, level + 1, depth)
 
 
 def _folded(children: Sequence[Branch], combine: Combine) -> list[Branch]:

@@ -26,10 +26,10 @@ def guard_document(result: GuardResult) -> dict[str, Any]:
         "margin": result.margin,
         "gpu": None if result.room is None else result.room.gpu.id,
         "fallback": None if result.fallback is None else _tried(result.fallback),
-        "tried": [_tried(one) for one in result.tried],
+        "tried": [_tried(attempt) for attempt in result.tried],
         "prediction": None if result.prediction is None else prediction_document(result.prediction),
     }
 
 
-def _tried(one: Tried) -> dict[str, Any]:
-    return {**asdict(one), "changes": dict(one.changes)}
+def _tried(attempt: Tried) -> dict[str, Any]:
+    return {**asdict(attempt), "changes": dict(attempt.changes)}

@@ -83,8 +83,8 @@ def print_parameters(account: JobAccount, console: Console) -> None:
 
 
 def print_stages(account: JobAccount, console: Console) -> None:
-    found = stage_rows(account.stages)
-    if not found:
+    rows = stage_rows(account.stages)
+    if not rows:
         return
     has_blocks = account.stages.inside_bytes > 0
     unit = Unit.for_size(max(account.stages.stays_bytes, account.stages.momentary_bytes))
@@ -96,7 +96,7 @@ def print_stages(account: JobAccount, console: Console) -> None:
         "for a moment",
     ]
     grid = table(*headings, text_columns=2)
-    for row in found:
+    for row in rows:
         stays, inside, momentary = row.values
         sizes = (stays, inside, momentary) if has_blocks else (stays, momentary)
         shape = shape_text(row.path, account.output_shapes)

@@ -55,7 +55,7 @@ def _sums(figures: Sequence[Values]) -> Values:
 
 
 def _sum_then_largest(figures: Sequence[Values]) -> Values:
-    """Each layer keeps what stays; what is there for a moment is there one layer after the other."""
+    """What stays adds up over the layers; what is there for a moment is there for one layer after the other."""
     first, *rest = zip(*figures, strict=True)
     return (sum(first), *(max(column) for column in rest))
 
@@ -67,7 +67,7 @@ class CardRows:
     n_fitting: int
     n_known: int
     largest: CardFit
-    """Of all known."""
+    """The largest of all known cards."""
 
 
 def card_rows(cards: Sequence[CardFit]) -> CardRows:

@@ -12,23 +12,24 @@ from vramcast.report.page import Grid, Line, Page
 _HIDDEN = "hidden: another container's or user's process, or one that has just ended"
 
 
-def local_page(found: Survey) -> Page:
+def local_page(survey: Survey) -> Page:
     page: list[Line | Grid] = []
-    if found.cards:
-        page.append(_cards(found))
+    if survey.cards:
+        page.append(_cards(survey))
     else:
-        page.append(Line(f"no NVIDIA GPU here: {found.why_none}"))
+        page.append(Line(f"no NVIDIA GPU here: {survey.why_none}"))
     page += [
-        Line(f"card {one.index} (as nvidia-smi counts) does not answer: {one.text}", "bad") for one in found.problems
+        Line(f"card {problem.index} (as nvidia-smi counts) does not answer: {problem.text}", "bad")
+        for problem in survey.problems
     ]
     users = [
         (f"{card.index}", *process_cells(process)[:3], process.kind, process_cells(process)[3])
-        for card in found.cards
+        for card in survey.cards
         for process in card.processes
     ]
     if users:
         page.append(Grid(("device", "process", "user", "name", "for", "uses"), tuple(users), text_columns=5))
-    return page + _remarks(found)
+    return page + _remarks(survey)
 
 
 def process_cells(process: GpuProcess) -> tuple[str, str, str, str]:
@@ -37,20 +38,20 @@ def process_cells(process: GpuProcess) -> tuple[str, str, str, str]:
     return f"{process.pid}", process.user or "hidden", process.name or "hidden", used
 
 
-def local_document(found: Survey) -> dict[str, Any]:
+def local_document(survey: Survey) -> dict[str, Any]:
     return {
         "format": "vramcast-local-gpus",
         "version": 1,
-        "driver": found.driver,
-        "gpus": [asdict(card) for card in found.cards],
-        "problems": [asdict(problem) for problem in found.problems],
-        "why_none": found.why_none or None,
+        "driver": survey.driver,
+        "gpus": [asdict(card) for card in survey.cards],
+        "problems": [asdict(problem) for problem in survey.problems],
+        "why_none": survey.why_none or None,
     }
 
 
-def _cards(found: Survey) -> Grid:
+def _cards(survey: Survey) -> Grid:
     rows = []
-    for card in found.cards:
+    for card in survey.cards:
         sizes = (card.total_bytes, card.used_bytes, card.free_bytes)
         rows.append((
             f"{card.index}",
@@ -68,15 +69,15 @@ def _name(card: LocalGpu) -> str:
     return f"{card.name} (instance {card.mig.gpu_instance}/{card.mig.compute_instance} of card {card.mig.card})"
 
 
-def _remarks(found: Survey) -> list[Line | Grid]:
+def _remarks(survey: Survey) -> list[Line | Grid]:
     """What is not there, and why."""
-    cards = found.cards
+    cards = survey.cards
     processes = [process for card in cards for process in card.processes]
     remarks = []
     silent = [card for card in cards if not card.processes_known]
     if silent:
-        which = ", ".join(f"{card.index}" for card in silent)
-        remarks.append(f"processes of device {which}: the driver does not list them")
+        devices = ", ".join(f"{card.index}" for card in silent)
+        remarks.append(f"processes of device {devices}: the driver does not list them")
     if any(process.user is None for process in processes):
         remarks.append(_HIDDEN)
     if any(process.used_bytes is None for process in processes):

@@ -15,67 +15,69 @@ WHAT_IF_FORMAT = "vramcast-what-if"
 WHAT_IF_VERSION = 1
 
 
-def what_if_page(found: WhatIfs) -> Page:
-    asked = found.asked
+def what_if_page(what_ifs: WhatIfs) -> Page:
+    asked = what_ifs.asked
     page: list[Line | Grid] = [Line(verdict(asked.prediction), "good" if asked.prediction.fits else "bad")]
     if asked.time is not None:
         page.append(Line(headline(asked.time, asked.throughput)))
-    page.append(_grid(found))
-    costs = {text: cost for one in found.outcomes for text, cost in zip(one.changes, one.costs, strict=True)}
+    page.append(_grid(what_ifs))
+    costs = {
+        text: cost for outcome in what_ifs.outcomes for text, cost in zip(outcome.changes, outcome.costs, strict=True)
+    }
     page += [Line(f"{text}: {cost}") for text, cost in costs.items()]
-    page += [Line(f"cannot be done: {problem}", "aside") for problem in found.refused]
-    page.append(Line(f"{found.job}; every line was traced as it is", "aside"))
+    page += [Line(f"cannot be done: {problem}", "aside") for problem in what_ifs.refused]
+    page.append(Line(f"{what_ifs.job}; every line was traced as it is", "aside"))
     return page
 
 
-def _grid(found: WhatIfs) -> Grid:
-    outcomes = (found.asked, *found.outcomes)
-    has_epochs = found.asked.throughput is not None and found.asked.throughput.epoch_seconds is not None
+def _grid(what_ifs: WhatIfs) -> Grid:
+    outcomes = (what_ifs.asked, *what_ifs.outcomes)
+    has_epochs = what_ifs.asked.throughput is not None and what_ifs.asked.throughput.epoch_seconds is not None
     epochs = ("epoch", "in all") if has_epochs else ()
-    rows = tuple(_row(one, found.asked, has_epochs) for one in outcomes)
+    rows = tuple(_row(outcome, what_ifs.asked, has_epochs) for outcome in outcomes)
     return Grid(("what if", "GiB", "step", "samples/s", "gain", *epochs), rows)
 
 
-def _row(one: Outcome, asked: Outcome, has_epochs: bool) -> tuple[str, ...]:
-    rate, before = one.samples_per_second, asked.samples_per_second
-    gain = "–" if one is asked or not rate or not before else f"{rate / before - 1:+.0%}"
+def _row(outcome: Outcome, asked: Outcome, has_epochs: bool) -> tuple[str, ...]:
+    rate, before = outcome.samples_per_second, asked.samples_per_second
+    gain = "–" if outcome is asked or not rate or not before else f"{rate / before - 1:+.0%}"
     cells = [
-        one.text,
-        f"{one.prediction.device_bytes / GIB:.2f}" + ("" if one.prediction.fits else " (does not fit)"),
-        "–" if one.time is None else seconds(one.time.seconds),
+        outcome.text,
+        f"{outcome.prediction.device_bytes / GIB:.2f}" + ("" if outcome.prediction.fits else " (does not fit)"),
+        "–" if outcome.time is None else seconds(outcome.time.seconds),
         "–" if not rate else f"{rate:,.1f}",
         gain,
     ]
     if has_epochs:
-        durations = one.throughput and (one.throughput.epoch_seconds, one.throughput.total_seconds)
+        durations = outcome.throughput and (outcome.throughput.epoch_seconds, outcome.throughput.total_seconds)
         cells += ["–" if value is None else duration(value) for value in durations or (None, None)]
     return tuple(cells)
 
 
-def what_if_document(found: WhatIfs) -> dict[str, Any]:
+def what_if_document(what_ifs: WhatIfs) -> dict[str, Any]:
     return {
         "format": WHAT_IF_FORMAT,
         "version": WHAT_IF_VERSION,
-        "job": found.job,
-        "recognised_as": found.recognised_as,
-        "gpu": found.asked.prediction.gpu.id,
-        "limit_bytes": found.asked.prediction.limit_bytes,
-        "asked": _outcome(found.asked),
-        "outcomes": [_outcome(one) for one in found.outcomes],
-        "refused": list(found.refused),
+        "job": what_ifs.job,
+        "recognised_as": what_ifs.recognised_as,
+        "gpu": what_ifs.asked.prediction.gpu.id,
+        "limit_bytes": what_ifs.asked.prediction.limit_bytes,
+        "asked": _outcome(what_ifs.asked),
+        "outcomes": [_outcome(outcome) for outcome in what_ifs.outcomes],
+        "refused": list(what_ifs.refused),
     }
 
 
-def _outcome(one: Outcome) -> dict[str, Any]:
-    time = None if one.time is None else time_document(one.time, one.throughput)
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    time = None if outcome.time is None else time_document(outcome.time, outcome.throughput)
     if time is not None:
         del time["modules"]
     return {
-        "changes": list(one.changes),
-        "costs": list(one.costs),
-        "overrides": dict(one.overrides),
-        "fits": one.prediction.fits,
-        "device_bytes": one.prediction.device_bytes,
-        "headroom_bytes": one.prediction.headroom_bytes,
+        "changes": list(outcome.changes),
+        "costs": list(outcome.costs),
+        "overrides": dict(outcome.overrides),
+        "fits": outcome.prediction.fits,
+        "device_bytes": outcome.prediction.device_bytes,
+        "headroom_bytes": outcome.prediction.headroom_bytes,
         "time": time,
     }

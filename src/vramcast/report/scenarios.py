@@ -13,13 +13,19 @@ from vramcast.report.page import Grid, Line, Page
 _HEADINGS = ("at the peak, GiB", "trained", *COLUMNS, "other", "needs", "left")
 
 
-def scenarios_page(found: Scenarios) -> Page:
-    what = "free on" if found.is_free else "on"
-    page: list[Line | Grid] = [Line(f"{format_gib(found.available_bytes)} {what} {found.card}", "heading")]
-    rows = [_row(scenario) for scenario in found.rows if scenario.prediction is not None]
+def scenarios_page(scenarios: Scenarios) -> Page:
+    what = "free on" if scenarios.is_free else "on"
+    page: list[Line | Grid] = [Line(f"{format_gib(scenarios.available_bytes)} {what} {scenarios.card}", "heading")]
+    rows = [_row(scenario) for scenario in scenarios.rows if scenario.prediction is not None]
     page.append(Grid(_HEADINGS, tuple(rows)))
-    page += [Line(f"{one.name} could not be predicted: {one.problem}", "bad") for one in found.rows if one.problem]
-    fitting = [one.name for one in found.rows if one.prediction is not None and one.prediction.fits]
+    page += [
+        Line(f"{scenario.name} could not be predicted: {scenario.problem}", "bad")
+        for scenario in scenarios.rows
+        if scenario.problem
+    ]
+    fitting = [
+        scenario.name for scenario in scenarios.rows if scenario.prediction is not None and scenario.prediction.fits
+    ]
     if not fitting:
         page.append(Line("none of them fits", "bad"))
     else:
@@ -47,14 +53,14 @@ def _millions(count: int) -> str:
     return f"{count / 10**6:.1f} M" if count >= 10**5 else f"{count:,}"
 
 
-def scenarios_document(found: Scenarios, lines: Comparison | None) -> dict[str, Any]:
+def scenarios_document(scenarios: Scenarios, lines: Comparison | None) -> dict[str, Any]:
     """The comparison line by line, and what only jobs have."""
     base = {"format": COMPARISON_FORMAT, "version": COMPARISON_VERSION, "columns": [], "reference": None, "rows": []}
     return (base if lines is None else comparison_document(lines)) | {
-        "card": found.card,
-        "available_bytes": found.available_bytes,
-        "is_free": found.is_free,
-        "scenarios": [_document(scenario) for scenario in found.rows],
+        "card": scenarios.card,
+        "available_bytes": scenarios.available_bytes,
+        "is_free": scenarios.is_free,
+        "scenarios": [_document(scenario) for scenario in scenarios.rows],
     }
 
 

@@ -69,13 +69,13 @@ def source(time: StepTime) -> str:
 
 
 def _phases(time: StepTime) -> Grid:
-    found = []
+    lines = []
     for name, seconds in time.phases.items():
-        found.append((name, _milliseconds(seconds), percent(seconds, time.seconds)))
+        lines.append((name, _milliseconds(seconds), percent(seconds, time.seconds)))
         if name == "backward" and time.recompute_seconds:
             share = percent(time.recompute_seconds, time.seconds)
-            found.append(("  recomputation", _milliseconds(time.recompute_seconds), share))
-    return Grid(("phase", "ms", "share"), tuple(found), total=("step", _milliseconds(time.seconds), ""))
+            lines.append(("  recomputation", _milliseconds(time.recompute_seconds), share))
+    return Grid(("phase", "ms", "share"), tuple(lines), total=("step", _milliseconds(time.seconds), ""))
 
 
 def _modules(time: StepTime) -> Grid:

@@ -137,10 +137,10 @@ def _processes(last: CardSample) -> Iterator[RenderableType]:
 
 def plain_lines(sample: Sample, history: History) -> Iterator[str]:
     """For a file or a pipe: one line a card."""
-    for one in sample.cards:
-        watched = "" if one.basis == "card" else f", watched {format_gib(one.watched_bytes)}"
+    for card in sample.cards:
+        watched = "" if card.basis == "card" else f", watched {format_gib(card.watched_bytes)}"
         predicted = "" if history.predicted_bytes is None else f", predicted {format_gib(history.predicted_bytes)}"
-        yield f"{clock(sample.seconds)}  {one.index}: {_state(one).removeprefix('card: ')}{watched}{predicted}"
+        yield f"{clock(sample.seconds)}  {card.index}: {_state(card).removeprefix('card: ')}{watched}{predicted}"
     for problem in sample.problems:
         yield f"{clock(sample.seconds)}  {problem}"
 

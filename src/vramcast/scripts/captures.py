@@ -27,7 +27,7 @@ class Captures:
         self._mentioned: bool | None = None
 
     def is_ahead(self) -> bool:
-        """The script, or a module of its own, speaks of capturing a graph, and none was captured so far."""
+        """Whether the script, or a module of its own, mentions capturing a graph, and none was captured so far."""
         if self._ended:
             return False
         if self._mentioned is None:

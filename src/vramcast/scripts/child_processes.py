@@ -73,7 +73,8 @@ class _Answer:
 
 
 class Children:
-    """Those of one run. In a process that was forked `in_child` is true, and only `end_child` is of use."""
+    """The child processes of one run. In a process that was forked `in_child` is true, and only `end_child` is of
+    use."""
 
     def __init__(self, card: VirtualGpu, stop: Callable[[], None], before_answer: Callable[[bool], None]) -> None:
         self._card = card
@@ -91,7 +92,7 @@ class Children:
         self._began = 0.0
         self._programs: list[tuple[str, list[str]]] = []
         self.used_the_card = False
-        """Whether one of them has."""
+        """Whether any of them has used it."""
 
     def install(self, put: Patches) -> None:
         put.set(sys.modules[__name__], "_current", self)
@@ -123,14 +124,15 @@ class Children:
             self._spawning.on = False
 
     def have_ended_the_script(self) -> bool:
-        """Those that used the card have shown what they take, or one has shown that it cannot be said."""
+        """Whether the processes that used the card have shown what they take, or one has shown that it cannot be
+        predicted."""
         answers = self._last_answers()
         if any(answer.outcome in (MEMORY, CANNOT) for answer in answers):
             return True
         return bool(answers) and self._card.n_blocks == 0 and all(answer.ended is not None for answer in answers)
 
     def going_on(self) -> str:
-        """One that Python would wait for."""
+        """A process that Python would wait for."""
         for process in multiprocessing.active_children():
             if not process.daemon and process.pid not in self._before:
                 return f"process {process.name!r}"
@@ -143,7 +145,7 @@ class Children:
         return [pid for pid in children_of(self._process) if pid not in self._before]
 
     def end(self) -> None:
-        """Whatever still runs ends; those that use the card say first what they have taken."""
+        """End whatever still runs; processes that use the card first report what they have taken."""
         waiting = {answer.pid for answer in self._last_answers() if answer.ended is None}
         for pid in waiting:
             _signal(pid, signal.SIGTERM)
@@ -187,7 +189,7 @@ class Children:
         _signal(os.getpid(), number)
 
     def _guarding(self, original: Callable[..., int]) -> Callable[..., int]:
-        """Process._bootstrap, which tells nobody why `run` failed."""
+        """Wraps Process._bootstrap, which does not say why `run` failed."""
 
         def _bootstrap(process: Any, *args: Any, **kwargs: Any) -> int:
             run = process.run
@@ -261,8 +263,8 @@ class Children:
                 fcntl.lockf(self._answers, fcntl.LOCK_UN)
 
     def _last_answers(self) -> list[_Answer]:
-        """By process; in the order in which they first used the card."""
-        found: dict[int, _Answer] = {}
+        """The last answer of each process, in the order in which they first used the card."""
+        answers: dict[int, _Answer] = {}
         at = 0
         while header := os.pread(self._answers, 8, at):
             size = int.from_bytes(header, "big")
@@ -272,13 +274,13 @@ class Children:
             if len(data) < size:
                 break  # it is still being written
             answer: _Answer = pickle.loads(data)
-            found[answer.pid] = answer
+            answers[answer.pid] = answer
             at += 8 + size
-        return list(found.values())
+        return list(answers.values())
 
     def account_for(self, failure: BaseException | None) -> bool:
-        """After the run: the card's trace becomes that of the process that takes most, with the others beside it.
-        Whether one of them died of memory that it was refused."""
+        """Called after the run: the card's trace becomes that of the process that takes most, with the others beside
+        it. Returns whether one of them died because memory was refused."""
         answers = self._last_answers()
         os.close(self._answers)
         self.used_the_card = bool(answers)
@@ -401,7 +403,7 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 
 
 def _anonymous_file() -> int:
-    """Without a name, so that nothing is left of it."""
+    """A file without a name, so that nothing is left of it."""
     if sys.platform == "linux":
         return os.memfd_create("vramcast answers")
     with tempfile.TemporaryFile() as file:
@@ -409,12 +411,12 @@ def _anonymous_file() -> int:
 
 
 def _at_once(answers: Sequence[_Answer]) -> Iterator[_Answer]:
-    """Those of the moment at which processes that overlap take most together."""
+    """The answers at the moment when overlapping processes take the most together."""
 
-    def beside(one: _Answer) -> list[_Answer]:
-        return [other for other in answers if other.began <= one.began < (other.ended or float("inf"))]
+    def beside(answer: _Answer) -> list[_Answer]:
+        return [other for other in answers if other.began <= answer.began < (other.ended or float("inf"))]
 
-    moments = [beside(one) for one in answers]
+    moments = [beside(answer) for answer in answers]
     return iter(max(moments, key=lambda together: sum(map(_device_bytes, together))))
 
 
@@ -433,12 +435,12 @@ _KILL = os.kill
 
 
 def _tree(pids: Sequence[int]) -> list[int]:
-    """With all that they have started."""
+    """The processes with all that they have started."""
     return [*pids, *(below for pid in pids for below in _tree(children_of(pid)))]
 
 
 def _system(command: str) -> int:
-    """os.system, so that what it starts is seen: its answer is that of wait."""
+    """Replaces os.system, so that what it starts is seen; it returns what wait does."""
     code = subprocess.call(command, shell=True)
     return code << 8 if code >= 0 else -code
 

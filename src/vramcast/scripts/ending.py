@@ -35,13 +35,14 @@ _PATIENCE_SECONDS = 5.0
 _AGAIN_SECONDS = 0.2
 
 _IDLE_SECONDS = 3.0
-"""Threads and processes that outlive the script's main thread are waited for until they do nothing for so long."""
+"""How long threads and processes that outlive the script's main thread may do nothing before they are no longer waited
+for."""
 
 _BUSY = 0.05
 """A process that takes less than this share of a core does nothing."""
 
 _WAKE = signal.SIGURG
-"""Ignored unless somebody listens, so that one too many does no harm."""
+"""Ignored unless a handler is set, so that one too many does no harm."""
 
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What ends vramcast also ends it while a script runs that would handle these."""
@@ -52,7 +53,7 @@ class Enough(BaseException):
 
     on_raise: Callable[[], None] | None = None
     on_loss: Callable[[], None] | None = None
-    """Nobody holds it any more: it has arrived, or was caught on the way."""
+    """Called when the exception is gone: it has arrived, or was caught on the way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -201,7 +202,7 @@ class ScriptEnding:
             time.sleep(_AGAIN_SECONDS)
 
     def _woken(self, *_: object) -> None:
-        """In the script's thread."""
+        """Called in the script's thread."""
         if self._over:
             return
         if self.children.have_ended_the_script():
@@ -264,7 +265,7 @@ class ScriptEnding:
 
     def _unregister(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
         def unregister(function: Any) -> None:
-            self._at_exit = [one for one in self._at_exit if one.function != function]
+            self._at_exit = [registered for registered in self._at_exit if registered.function != function]
             original(function)
 
         return unregister
@@ -309,7 +310,7 @@ class ScriptEnding:
             self._card.note("threads", text, failure.where)
 
     def _wait_for_the_rest(self) -> None:
-        """As Python does when a script's main thread has ended; but not for what only waits."""
+        """Wait as Python does when a script's main thread has ended, but not for threads that only wait."""
         progress, since = self._progress(), time.monotonic()
         while going_on := self._going_on():
             time.sleep(0.1)
@@ -342,7 +343,7 @@ class _Handler:
 
 
 def _is_idle_worker(thread: threading.Thread) -> bool:
-    """Of a ThreadPoolExecutor that has nothing to do; Python would tell it to end."""
+    """Whether the thread is an idle worker of a ThreadPoolExecutor, which Python would tell to end."""
     pool = sys.modules.get("concurrent.futures.thread")
     queues = getattr(pool, "_threads_queues", {})
     if thread not in queues:

@@ -34,12 +34,12 @@ _LINES_FROM_BYTES = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Of a step: what there was of each so far."""
+    """What there was of each kind at the end of a step."""
 
     events: int
     blocks: int
     nodes: int
-    """Of autograd's graphs."""
+    """Nodes of autograd's graphs."""
     live_bytes: int
 
 
@@ -51,7 +51,7 @@ class Growing:
         self._live_bytes = live_bytes
         self._ends: list[_End] = []
         self._lines: dict[int, str] = {}
-        """By block, from when growth is suspected: to find a line takes time."""
+        """Line by block, from when growth is suspected: finding a line takes time."""
         self._alloc = builder.alloc
 
     @property
@@ -66,7 +66,7 @@ class Growing:
             self._builder.alloc = alloc  # type: ignore[method-assign]
 
     def is_to_be_watched(self) -> bool:
-        """Each step has left something behind so far, so that a few more are worth a look."""
+        """Whether each step has left something behind so far, so that a few more are worth a look."""
         if not _FIRST_DOUBT <= self.steps < LOOKED_AT or not self._grows():
             return False
         self._builder.alloc = self._alloc_with_line  # type: ignore[method-assign]

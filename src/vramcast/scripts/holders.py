@@ -48,13 +48,13 @@ def holder(blocks: set[int], first_node: int, frame: FrameType | None) -> str:
 
 
 def _tensors(blocks: set[int]) -> list[torch.Tensor]:
-    """Those in Python's hands: the program's own, and what autograd saves."""
-    found: list[torch.Tensor] = []
+    """Tensors that Python holds: the program's own, and what autograd saves."""
+    tensors: list[torch.Tensor] = []
     for thing in gc.get_objects():
         # type(), because asking a proxy object for its class may run code of its own.
         if issubclass(type(thing), torch.Tensor) and _is_in(thing, blocks):
-            found.append(thing)
-    return found
+            tensors.append(thing)
+    return tensors
 
 
 def _is_in(tensor: torch.Tensor, blocks: set[int]) -> bool:
@@ -77,7 +77,7 @@ def _names(frame: FrameType | None) -> Iterator[tuple[int, str]]:
 
 
 def _variables(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
-    """Of the user's own code, from the innermost call outwards."""
+    """Variables of the user's own code, from the innermost call outwards."""
     seen: set[int] = set()
     while frame is not None:
         if is_own(frame.f_code.co_filename):

@@ -7,16 +7,16 @@ from typing import Any
 
 
 def stages_ahead(frame: FrameType | None) -> list[str]:
-    """Of the trainers that are at work, from their settings."""
-    found: dict[str, None] = {}
+    """Stages that the running trainers still have ahead, from their settings."""
+    stages: dict[str, None] = {}
     while frame is not None:
         trainer = frame.f_locals.get("self") if frame.f_code.co_name != "<module>" else None
         for kind in type(trainer).__mro__ if trainer is not None else ():
             describe = _DESCRIBED.get((kind.__module__.partition(".")[0], kind.__name__))
             if describe is not None:
-                found.update(dict.fromkeys(describe(trainer)))
+                stages.update(dict.fromkeys(describe(trainer)))
         frame = frame.f_back
-    return list(found)
+    return list(stages)
 
 
 def _transformers(trainer: Any) -> list[str]:

@@ -20,11 +20,11 @@ from vramcast.card.dispatch.storages import is_virtual_gpu
 from vramcast.scripts.training_loader import Pass, RandomState
 
 MOST_BATCHES = 100_000
-"""A loader without an end is looked at so far."""
+"""How many batches of an endless loader are looked at."""
 _PER_DOUBLING = 4
 """Sizes of which one batch each is run, between a size and its double."""
 _ONCE_MORE = 2
-"""The largest is given so many times again at the end: loaders fetch ahead, and a step must still be made."""
+"""How many times the largest is given again at the end: loaders fetch ahead, and a step must still be made."""
 _DEPTH = 4
 _NAMES_SHOWN = 3
 
@@ -32,7 +32,7 @@ _NAMES_SHOWN = 3
 @dataclass(frozen=True, slots=True)
 class Batch:
     number: int
-    """Of those that the loader gives in an epoch, from 1."""
+    """Its place among the batches that the loader gives in an epoch, from 1."""
     size: int
     words: str
     content: Any
@@ -124,7 +124,7 @@ class LongestBatches:
 
 
 def _batches(training: Pass) -> Iterator[Any]:
-    """All that the loader gives in the epoch that the pass began, in this process."""
+    """All batches of the epoch that the pass began, in this process."""
     loader, began = training.loader, training.random_state
     if loader is None or began is None:
         raise CannotPredict("--longest: the loader of the training loop cannot be gone through")

@@ -76,7 +76,7 @@ class Program:
 
 @contextmanager
 def changed_environment(environment: Mapping[str, str], removed: Sequence[str] = ()) -> Iterator[None]:
-    """What a launcher sets and takes away, as long as its program runs."""
+    """The environment with what a launcher sets and removes, while its program runs."""
     before = dict(os.environ)
     for name in removed:
         os.environ.pop(name, None)
@@ -89,7 +89,7 @@ def changed_environment(environment: Mapping[str, str], removed: Sequence[str] =
 
 
 def _find_module(name: str) -> ModuleSpec:
-    """Without importing anything, for that is part of the program: as `python -m NAME` would find it from here."""
+    """Find a module as `python -m NAME` would from here, without importing anything: that is part of the program."""
     before = list(sys.path)
     sys.path[:1] = [os.getcwd()]
     importlib.invalidate_caches()

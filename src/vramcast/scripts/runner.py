@@ -95,7 +95,7 @@ def run_script_on(
     until: Until | None = None,
     progress: Progress = _silent,
 ) -> Recording:
-    """The same on a card that was not used yet."""
+    """The same on a card that has not been used yet."""
     return run_program_on(card, Program(path, argv), steps=steps, until=until, progress=progress)
 
 

@@ -18,25 +18,25 @@ from vramcast.scripts.longest_batches import LongestBatches
 from vramcast.scripts.training_loader import Pass, TrainingLoader
 
 _PATIENCE = 50
-"""With several optimizers each should make its steps; one that lags by this factor is waited for no longer."""
+"""With several optimizers each should make its steps; one that lags by this factor is no longer waited for."""
 
 _PATIENCE_UNSEEN = 10
 """The same for one that has made no step at all: it may never come to it."""
 
 BACKWARD_PASSES = 20
-"""A script without an optimizer of PyTorch's is stopped after so many: each may be a step of its own making."""
+"""A script without an optimizer of PyTorch's is stopped after this many: each may be a step of its own."""
 
 ACCUMULATED_PASSES = 2_000
-"""Where there is an optimizer, so many backward passes may come before its first step: gradients are accumulated."""
+"""Where there is an optimizer, this many backward passes may come before its first step: gradients are accumulated."""
 
 FORWARD_PASSES = 5_000
-"""So many calls of modules in a row without a backward pass: a rollout of 2,048 moves is shorter."""
+"""This many calls of modules in a row without a backward pass: a rollout of 2,048 moves is shorter."""
 
 INFERENCE_PASSES = 1_000
 """The same where there is no optimizer."""
 
 BATCHES = 50_000
-"""So many batches of a DataLoader in a row without a call of a module."""
+"""This many batches of a DataLoader in a row without a call of a module."""
 
 CAPTURE_PATIENCE = 20
 """Steps that are made before a CUDA graph is captured: a few of warm-up."""
@@ -45,14 +45,14 @@ USUAL_STEPS = 3
 """Optimizer state exists from the second step on, and the third shows that the allocator has settled."""
 
 MOST_EVENTS = 10_000_000
-"""Of a whole run: about 2 GB of this computer's memory."""
+"""Events of a whole run: about 2 GB of this computer's memory."""
 
 
 OWN_STEPS = 2
 """Steps that a script makes with its own batches before it is given the longest: its optimizer has state by then."""
 
 LONGEST_AT_END = 3
-"""Steps at the end of such a run that were made with the longest batch, at least."""
+"""The least number of steps at the end of such a run that use the longest batch."""
 
 
 class Until(Enum):
@@ -101,7 +101,7 @@ class Stopping:
         """In a row: since the last step, backward pass or forward pass."""
         self.stopped = False
         self.reason = ""
-        """Why it was stopped, where not because it had made its steps."""
+        """Why it was stopped, if not because it had made its steps."""
         card.on_step(self._count_step)
         card.on_pass(self._count_forward, self._count_backward)
 
@@ -168,7 +168,7 @@ class Stopping:
             self._stop("steps", f"stopped after {BATCHES:,} batches of a DataLoader without a forward pass")
 
     def _follow_loader(self) -> None:
-        """After each step of a run that goes by the loader."""
+        """Called after each step of a run that follows the loader."""
         self._loader.step_made()
         training = self._loader.training
         if training is None:
@@ -203,17 +203,17 @@ class Stopping:
         self._stop()
 
     def watched(self) -> AbstractContextManager[None]:
-        """While the script runs."""
+        """Active while the script runs."""
         return self._loader.followed()
 
     @property
     def has_evaluated(self) -> bool:
-        """In a run that goes by the loader: evaluation was among what was run."""
+        """Whether a run that follows the loader also evaluated."""
         return self._until is not None and self._loader.has_evaluated
 
     @property
     def refused_with(self) -> str:
-        """Which batch it was that memory ran out with, where that is known."""
+        """The batch that memory ran out with, where that is known."""
         return "" if self._longest is None else self._longest.at_work
 
     def _end_of_round(self) -> None:
@@ -245,22 +245,22 @@ class Stopping:
         raise Enough
 
     def interrupted(self) -> None:
-        """By the user, in a run to the script's end."""
+        """Called when the user interrupts a run to the script's end."""
         self.stopped = True
         self._card.note("steps", f"interrupted after {counted(self.fewest)}: this is what was seen so far")
 
     @property
     def saw_a_step(self) -> bool:
-        """Or it was stopped for another reason, which was told."""
+        """Whether a step was seen, or the run was stopped for another reason, which was told."""
         return bool(self.stopped or self.fewest or self._growing.steps)
 
     @property
     def saw_a_pass(self) -> bool:
-        """A model was called, or a backward pass was made."""
+        """Whether a model was called, or a backward pass was made."""
         return bool(self.saw_a_step or self._forward_passes or self._backward_passes)
 
     def note_what_is_missing(self) -> None:
-        """After a script that ended by itself."""
+        """Called after a script that ended by itself."""
         if self.stopped:
             return
         if not self.fewest and not self._growing.steps:

@@ -20,9 +20,9 @@ _EXPECTED = (ImportError, StopIteration, torch.OutOfMemoryError, CannotPredict)
 class _Caught:
     failure: Failure
     through_torch: bool
-    """Raised by torch or the card, or by what these called."""
+    """Raised by torch or the card, or by code that these called."""
     after_optimizer: bool
-    """There was an optimizer by then, so that a step was to come."""
+    """Whether there was an optimizer by then, so that a step was to come."""
     n_blocks: int
     """Allocations until then."""
 

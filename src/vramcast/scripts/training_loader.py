@@ -48,9 +48,9 @@ class TrainingLoader:
         self.choose: Callable[[], Any] | None = None
         """What to give the training loop instead of the loader's own batches."""
         self.has_evaluated = False
-        """Another loader has given batches since training began."""
+        """Whether another loader has given batches since training began."""
         self._passes_at_end = 0
-        """How many had begun when the training loader first came to its end."""
+        """How many passes had begun when the training loader first came to its end."""
         self._next_epoch = False
         self._steps_after = 0
 
@@ -62,12 +62,12 @@ class TrainingLoader:
         elif self._is_after_epoch(self._last):
             self._steps_after += 1
 
-    def _is_after_epoch(self, one: Pass | None) -> bool:
-        return one is not None and 0 < self._passes_at_end < one.number
+    def _is_after_epoch(self, current: Pass | None) -> bool:
+        return current is not None and 0 < self._passes_at_end < current.number
 
     @property
     def epoch_has_ended(self) -> bool:
-        """Its batches are used up, and training goes on with others: what follows the epoch was run."""
+        """Whether its batches are used up and training goes on with others, so that what follows the epoch was run."""
         return self._next_epoch or self._steps_after >= _PREFETCHED
 
     @contextmanager
@@ -118,9 +118,9 @@ class TrainingLoader:
         elif self._is_after_epoch(made_by):
             self._next_epoch = True
 
-    def _end(self, one: Pass) -> None:
-        one.ended = True
-        if one is self.training and not self._passes_at_end:
+    def _end(self, current: Pass) -> None:
+        current.ended = True
+        if current is self.training and not self._passes_at_end:
             self._passes_at_end = self._passes
 
     def _begin(self, loader: Any) -> Pass:
@@ -139,7 +139,7 @@ def _length(loader: Any) -> int | None:
 
 
 class RandomState:
-    """Of all generators that decide which batches a loader gives."""
+    """State of all generators that decide which batches a loader gives."""
 
     def __init__(self, loader: Any) -> None:
         owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))

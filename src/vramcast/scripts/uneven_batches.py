@@ -7,11 +7,11 @@ from vramcast.trace import KINDS, StepTrace
 
 _INPUTS = KINDS.index("inputs")
 _LIKE = 0.02
-"""Batches that differ by less take as good as the same memory."""
+"""Batches that differ by less take practically the same memory."""
 
 
 def summary(trace: StepTrace) -> str:
-    """What to say of them; empty where the steps are given as much."""
+    """A note about them; empty where all steps get batches of the same size."""
     largest: dict[int, int] = {}
     for block in range(trace.n_blocks):
         if trace.kind[block] == _INPUTS and trace.step[block] < trace.steps:

@@ -26,7 +26,7 @@ _HARMLESS = frozenset((
     "format", "info", "item", "join", "log", "makedirs", "perf_counter", "pprint", "save", "savefig", "state_dict",
     "time", "update", "warning", "warn", "write", "writelines", *dir(builtins),
 ))  # fmt: skip
-"""Calls that take nothing on the card, or nothing worth a word."""
+"""Calls that take nothing on the card, or nothing worth mentioning."""
 _TELLING = (
     "eval",
     "valid",
@@ -38,7 +38,7 @@ _TELLING = (
     "generate",
     "sample",
 )
-"""What a branch that may come is about, where it is worth a word."""
+"""What a branch that may come is about, where it is worth mentioning."""
 _MOST_NAMED = 4
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -124,8 +124,8 @@ class Unreached:
         ahead: list[tuple[str, _Part]] = []
         while frame is not None:
             if frame.f_code.co_filename == self._path:
-                found, ends = self._ahead(frame.f_code, frame.f_lineno)
-                ahead += found
+                parts, ends = self._ahead(frame.f_code, frame.f_lineno)
+                ahead += parts
                 if not ends:
                     break
             frame = frame.f_back
@@ -208,7 +208,7 @@ def _call(name: str, arguments: list[ast.expr], place: ast.stmt) -> ast.stmt:
 
 
 def _is_endless(statement: ast.stmt) -> bool:
-    """`while True:` that nothing leaves."""
+    """Whether it is a `while True:` that nothing leaves."""
     if not isinstance(statement, ast.While) or not isinstance(statement.test, ast.Constant) or not statement.test.value:
         return False
     return not any(isinstance(node, (ast.Break, ast.Return)) for node in _nodes(statement.body))

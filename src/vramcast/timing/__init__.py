@@ -1,4 +1,4 @@
-"""How long a step takes: the time of each operator on a card, and what comes of them together."""
+"""How long a step takes: the time of each operator on a card, and of all of them together."""
 
 from vramcast.timing.parallel import Sync
 from vramcast.timing.results import ModuleTime, StepTime

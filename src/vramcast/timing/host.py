@@ -75,20 +75,20 @@ def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool 
         where = "backward"
     else:
         where = "forward" if flags & GRAD else "unrecorded"
-    found = [(f"{where} {'op' if kernels else 'view'}", 1.0)]
+    work = [(f"{where} {'op' if kernels else 'view'}", 1.0)]
     if kernels > 1:
-        found.append(("further kernel", float(min(kernels, _FEW_KERNELS) - 1)))
+        work.append(("further kernel", float(min(kernels, _FEW_KERNELS) - 1)))
     if kernels > _FEW_KERNELS:
-        found.append(("kernel of many", float(kernels - _FEW_KERNELS)))
+        work.append(("kernel of many", float(kernels - _FEW_KERNELS)))
     if "convolution" in name or "cudnn" in name:
-        found.append(("library call", 1.0))
+        work.append(("library call", 1.0))
     if name.startswith("_cudnn_rnn"):
         # Each call describes all weights to cuDNN. A backward call is two: for the data and for the weights.
         weights = arguments.partition("]")[0].partition("[")[2].count("(")
-        found.append(("recurrent weight", float(weights * (2 if "backward" in name else 1))))
+        work.append(("recurrent weight", float(weights * (2 if "backward" in name else 1))))
     if flags & AUTOCAST and kernels and where != "backward":
-        found.append(("autocast", 1.0))
-    return tuple(found)
+        work.append(("autocast", 1.0))
+    return tuple(work)
 
 
 def next_optimizers(calls: OpCalls, rows: range) -> list[bool]:
@@ -97,19 +97,19 @@ def next_optimizers(calls: OpCalls, rows: range) -> list[bool]:
     Where each parameter has an optimizer of its own that runs inside the backward pass, all but the first find their
     code and data in the processor's caches, and take a third of the time of one that runs once in a step.
     """
-    found, is_next, ended = [], False, -_FEW_ROWS - 1
+    flags, is_next, ended = [], False, -_FEW_ROWS - 1
     for row in rows:
         op = calls.ops[calls.call[row]]
         if op == OPTIMIZER:
             is_next = row - ended <= _FEW_ROWS
-        found.append(is_next)
+        flags.append(is_next)
         if op == OPTIMIZER_END:
             is_next, ended = False, row
-    return found
+    return flags
 
 
 def is_on_host(arguments: str) -> bool:
-    """Nothing lies on the card or is moved there."""
+    """Whether nothing lies on the card or is moved there."""
     if arguments.count("(") != arguments.count("cpu:"):
         return False
     return "device=cuda" not in arguments and ("cpu:" in arguments or "device=cpu" in arguments)
@@ -123,13 +123,13 @@ class HostModel:
     latencies: Latencies
     source: str
     factor: float = 1.0
-    """Of this host's times over those of the undisturbed one."""
+    """This host's times relative to those of the undisturbed one."""
     label: str = UNDISTURBED
     """Which host it is, in words."""
 
     def issue_seconds(self, op: str, arguments: str, flags: int, kernels: float, is_next: bool = False) -> float:
-        found = features(op, arguments, flags, kernels, is_next)
-        return self.factor * sum(self.seconds.get(name, 0.0) * n for name, n in found)
+        work = features(op, arguments, flags, kernels, is_next)
+        return self.factor * sum(self.seconds.get(name, 0.0) * n for name, n in work)
 
     def scaled(self, factor: float, label: str = "") -> HostModel:
         """The same program on a host that takes `factor` times as long."""

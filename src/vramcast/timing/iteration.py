@@ -60,13 +60,13 @@ def _between_optimizers(calls: OpCalls) -> range:
 
 def stretches(calls: OpCalls, rows: range) -> list[Stretch]:
     """The iteration cut into phases."""
-    found: list[Stretch] = []
+    parts: list[Stretch] = []
     start, gradients, in_backward = rows.start, False, False
 
     def close(end: int, phase: str) -> None:
         nonlocal start
         if end > start:
-            found.append(Stretch(phase, start, end))
+            parts.append(Stretch(phase, start, end))
         start = end
 
     for row in rows:
@@ -83,8 +83,8 @@ def stretches(calls: OpCalls, rows: range) -> list[Stretch]:
         elif op == OPTIMIZER_END:
             close(row + 1, "optimizer")
             gradients = False
-    close(rows.stop, "optimizer" if found else "forward")
-    return found
+    close(rows.stop, "optimizer" if parts else "forward")
+    return parts
 
 
 def _rows(calls: OpCalls, name: str) -> list[int]:

@@ -14,7 +14,7 @@ from vramcast.gpus import GpuSpec
 FIRST_BUCKET_BYTES = 1 << 20
 """dist._DEFAULT_FIRST_BUCKET_BYTES: a small one, so that the first sum starts early."""
 _LINK_SHARE = 0.75
-"""Of a link's rate that large all-reduces reach: an assumption, measured on no pair of cards here."""
+"""Share of a link's rate that large all-reduces reach: an assumption, measured on no pair of cards here."""
 _HOP_SECONDS = 2.5e-6
 """Latency of one hop of the ring: an assumption too. It counts only where buckets are small."""
 _DEFAULT_LINK = 32e9

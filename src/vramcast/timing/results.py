@@ -62,7 +62,7 @@ class StepTime:
     """data, forward, backward (recomputation included), gradient sync (what backward does not hide), optimizer; they
     add up to the step."""
     recompute_seconds: float
-    """Of the backward phase: checkpointed blocks run again."""
+    """Part of the backward phase in which checkpointed blocks run again."""
     device_seconds: float
     """The card is busy."""
     host_seconds: float
@@ -78,7 +78,7 @@ class StepTime:
     data. They add up to one."""
     flops: float
     peak_share: float | None
-    """Of the arithmetic that the card's tensor cores or FP32 units could do in that time."""
+    """Share of the arithmetic that the card's tensor cores or FP32 units could do in that time."""
     waits: int
     """How often the host waits for the card."""
     ops: int

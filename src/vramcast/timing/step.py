@@ -132,7 +132,7 @@ class _Elapsed:
 
     seconds: array[float]
     busy: array[float]
-    """Of it, the card works."""
+    """The part of it in which the card works."""
 
 
 def _elapsed(timeline: Timeline, begin: float, works: Sequence[Work]) -> _Elapsed:
@@ -248,9 +248,9 @@ def _weights(rows: range, parts: Sequence[Stretch], further_passes: int) -> list
     ends = [i for i, part in enumerate(parts) if part.phase == BACKWARD]
     if not ends:
         return weights
-    which = min(1, len(ends) - 1)
-    first = ends[which - 1] + 1 if which else 0
-    for part in parts[first : ends[which] + 1]:
+    last = min(1, len(ends) - 1)
+    first = ends[last - 1] + 1 if last else 0
+    for part in parts[first : ends[last] + 1]:
         for row in range(part.first, part.end):
             weights[row - rows.start] += further_passes
     return weights
@@ -309,7 +309,7 @@ def _rows(trace: StepTrace, step: Step, timeline: Timeline, elapsed: _Elapsed) -
 
 
 def _held(trace: StepTrace, events: Sequence[int]) -> array[int]:
-    """Bytes requested and not yet freed when so many events had happened."""
+    """Bytes requested and not yet freed after this many events."""
     levels, held = array("q", [0]), 0
     for code, arg in zip(trace.event_kind, trace.event_arg, strict=True):
         if code == ALLOC:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """Of all cards together."""
+    """Throughput of all cards together."""
 
     samples_per_second: float
     tokens_per_second: float | None

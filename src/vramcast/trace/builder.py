@@ -74,11 +74,11 @@ class TraceBuilder:
         self._events.append(block << _CODE_BITS | FREE)
 
     def reusable(self, block: int) -> None:
-        """Other streams used the block, which was freed before; now they are done with it."""
+        """Other streams that used the block, which was freed before, are done with it."""
         self._events.append(block << _CODE_BITS | REUSABLE)
 
     def set_kind(self, block: int, kind_id: int) -> None:
-        """What the block turned out to be; the last word counts."""
+        """Say what the block turned out to be; the last call counts."""
         self._kinds[block] = kind_id
 
     def set_module(self, block: int, module_id: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 MODULE = "module"
 """The program calls a module."""
 ITERATION, ITERATION_END = "iteration", "iteration end"
-"""Of the training loop; only where the loop is ours."""
+"""Iterations of the training loop; only where the loop is ours."""
 BACKWARD, BACKWARD_END = "backward", "backward end"
 OPTIMIZER, OPTIMIZER_END = "optimizer", "optimizer end"
 """Their arguments: how many parameters it has, and which optimizer it is."""

@@ -12,7 +12,8 @@ class Growth:
     bytes_per_step: int
     """On average over the steps that were looked at."""
     steps: int
-    """How many were looked at; what each of them made, but the first and the last, was still alive at the end."""
+    """How many steps were looked at; what each of them made, except the first and the last, was still alive at the
+    end."""
     where: str | None = None
     """file:line that made most of it."""
     op: str = ""

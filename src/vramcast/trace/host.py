@@ -24,7 +24,7 @@ class HostUse:
     peak_bytes: int
     """Pageable memory, and what the allocator of pinned memory holds."""
     pinned_bytes: int
-    """Of that, pinned: blocks are powers of two and are kept when they are free."""
+    """The pinned part of it: blocks are powers of two and are kept when they are free."""
     paged_bytes: int
     """Managed memory: on the card as far as there is room, else on the host; in neither figure."""
     parts: Mapping[str, int] = field(default_factory=dict)
@@ -68,19 +68,21 @@ class HostLog:
         self._events.append(~block)
 
     def set_kind(self, block: int, kind: str) -> None:
-        """The first word counts: a copy of a weight that was saved for the backward pass is an activation."""
+        """Say what the tensor is; the first call counts: a copy of a weight that was saved for the backward pass is an
+        activation."""
         self._kinds.setdefault(block, kind)
 
     def is_pinned(self, block: int) -> bool:
         return self._where[block] == PINNED
 
     def begin(self) -> None:
-        """Set-up is over: how weights come into memory differs from run to run, what the steps hold does not."""
+        """Called when set-up is over: how weights come into memory differs from run to run, what the steps hold does
+        not."""
         if self._start is None:
             self._start = len(self._events)
 
     def use(self) -> HostUse | None:
-        """None: nothing of the run lies on the host."""
+        """The memory that the run holds on the host; None where it holds none."""
         start = len(self._events) if self._start is None else self._start
         peak, peak_at = self._highest(start)
         paged = sum(size for size, where in zip(self._sizes, self._where, strict=True) if where == PAGED)

@@ -55,7 +55,7 @@ EVENT_KINDS: tuple[str, ...] = (
 )
 ALLOC, FREE, STEP, PHASE, EMPTY_CACHE, RESET_PEAK, SYNCHRONIZE, OOM, MARK, REUSABLE = range(len(EVENT_KINDS))
 BLOCK_EVENTS = (ALLOC, FREE, REUSABLE)
-"""Those whose argument is a block."""
+"""Event kinds whose argument is a block."""
 
 
 class TraceError(UsageError):
@@ -106,7 +106,7 @@ class StepTrace:
 
     shapes: Sequence[str] = ("",)
     shape: array[int] = field(default_factory=lambda: array("i"))
-    """Left out: of no block is it known."""
+    """Empty where it is not known for any block."""
 
     calls: OpCalls | None = None
     """The ops in the order they were issued; None in files of earlier releases, and where sizes were worked out."""
@@ -142,8 +142,8 @@ class StepTrace:
         object.__setattr__(self, "steps", steps)
 
     def changed(self, **columns: Any) -> StepTrace:
-        """With other values of some fields, which are taken to go together with the rest: nothing is checked again, and
-        lifetimes are worked out only where the events are others."""
+        """The trace with other values of some fields, which must be consistent with the rest: nothing is checked again,
+        and lifetimes are worked out only where the events change."""
         new = object.__new__(StepTrace)
         for name in _FIELDS:
             object.__setattr__(new, name, columns[name] if name in columns else getattr(self, name))
@@ -190,7 +190,7 @@ class StepTrace:
 
     @property
     def ends_refused(self) -> bool:
-        """The last allocation was refused, so the run as traced ends there and its need is not known in full."""
+        """Whether the last allocation was refused, so that the run ends there and its full need is not known."""
         kinds = self.event_kind
         last = next((event for event in range(self.n_events - 1, -1, -1) if kinds[event] == ALLOC), -1)
         return 0 <= last < self.n_events - 1 and kinds[last + 1] == OOM

@@ -46,7 +46,7 @@ _SCALARS: tuple[tuple[str, type], ...] = (
     ("source", str),
 )
 _LARGEST_SIZE = 2**50
-"""Of a block and of a card, in bytes: a thousand times what there is."""
+"""The largest block and the largest card, in bytes: a thousand times what there is."""
 _LARGEST_TOTAL = 2**62
 _PRIVATE_POOLS = -(1 << 20)  # from here down: streams in private pools, numbered by allocator/private_pools.py
 _MOST_COUNTED = 10**9
@@ -109,7 +109,7 @@ def load(path: Path) -> StepTrace:
         trace = StepTrace(
             gpu=dict(document["gpu"]),
             versions={str(name): str(version) for name, version in document["versions"].items()},
-            notes=tuple(_note(one) for one in document["notes"]),
+            notes=tuple(_note(note) for note in document["notes"]),
             **fields,
         )
         _check_ranges(trace)
@@ -129,9 +129,9 @@ def _calls(document: dict[str, Any]) -> OpCalls:
     arguments = tuple(str(item) for item in document["arguments"])
     if any(_IMPOSSIBLE_NUMBER.search(text) for text in arguments):
         raise ValueError("an argument of an op is a number that no op takes")
-    for op, said in zip(document["ops"], arguments, strict=True):
+    for op, text in zip(document["ops"], arguments, strict=True):
         if op == OPTIMIZER:
-            parameter_count(said)
+            parameter_count(text)
     return OpCalls(
         ops=_names(document["ops"]),
         arguments=arguments,
@@ -150,17 +150,17 @@ def _read_document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _names(said: Any) -> tuple[str, ...]:
-    if not isinstance(said, list) or not all(isinstance(name, str) and len(name) <= _LONGEST_NAME for name in said):
+def _names(names: Any) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) and len(name) <= _LONGEST_NAME for name in names):
         raise ValueError(f"a table of names holds something else, or names of more than {_LONGEST_NAME:,} characters")
-    return tuple(said)
+    return tuple(names)
 
 
-def _note(said: Mapping[str, Any]) -> Note:
-    where, count = said.get("where"), said.get("count", 1)
+def _note(fields: Mapping[str, Any]) -> Note:
+    where, count = fields.get("where"), fields.get("count", 1)
     if not (where is None or isinstance(where, str)) or type(count) is not int or not 0 < count <= _MOST_COUNTED:
         raise ValueError("a note has an impossible place or count")
-    return Note(str(said["topic"]), str(said["text"]), where, count)
+    return Note(str(fields["topic"]), str(fields["text"]), where, count)
 
 
 def _check_ranges(trace: StepTrace) -> None:

@@ -17,8 +17,8 @@ GPU = find_gpu("h200")
 class Known:
     """Sizes of which it is known how much memory each needs, as it is and with smaller workspaces."""
 
-    def __init__(self, op: str, needs: dict[int, tuple[int, ...]], squeezed: bool = False) -> None:
-        self._op, self._needs, self._squeezed = op, needs, squeezed
+    def __init__(self, op: str, needs: dict[int, tuple[int, ...]], less_workspace: bool = False) -> None:
+        self._op, self._needs, self._less_workspace = op, needs, less_workspace
 
     def trace(self, number: int, gpu: Any) -> Any:
         return SimpleNamespace(ops=(self._op,))
@@ -29,8 +29,8 @@ class Known:
         pairs = zip(ends[::2], ends[1::2], strict=True)
         return any(low <= limit_bytes <= high for low, high in pairs), 0
 
-    def is_squeezed(self, number: int, gpu: Any, limit_bytes: int) -> bool:
-        return self._squeezed
+    def needs_less_workspace(self, number: int, gpu: Any, limit_bytes: int) -> bool:
+        return self._less_workspace
 
     def largest(self, gpu: Any, most: int, limit_bytes: int, near: int) -> Any:
         return SimpleNamespace(number=max(n for n in self._needs if n <= most and self.needs(n, gpu, limit_bytes)[0]))

@@ -130,7 +130,7 @@ def choose(
 
 
 def card_order(capability: tuple[int, int], version: Version = INSTALLED, cudnn: int | None = None) -> list[str]:
-    """In which order PyTorch tries the kernels unless it is told another one."""
+    """The order in which PyTorch tries the kernels, unless it is told another one."""
     cudnn = cudnn_version() if cudnn is None else cudnn
     order = ["flash", "efficient", "math", "cudnn"]
     if prefers_cudnn(capability, version, cudnn):

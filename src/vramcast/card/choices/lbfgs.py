@@ -1,4 +1,4 @@
-"""torch.optim.LBFGS where no value is known: how often it evaluates, and what it remembers, hangs on them.
+"""torch.optim.LBFGS where no value is known, though how often it evaluates and what it remembers depend on values.
 
 Its step is run with the same tensor ops in the same order, each decision made as in a run that makes progress: no
 tolerance is met before `max_iter` (or `max_eval`) ends the step, each iteration adds a pair to the history, and a line

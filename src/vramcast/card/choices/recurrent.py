@@ -23,11 +23,11 @@ def cudnn_mode(name: str) -> int:
 
 def functions(machine: Any) -> dict[str, Callable[..., Any]]:
     """The composite functions to replace, by their names in the dispatcher."""
-    found: dict[str, Callable[..., Any]] = {}
+    replacements: dict[str, Callable[..., Any]] = {}
     for name, mode in MODES.items():
-        found[f"{name}.input"] = _padded(machine, name, mode)
-        found[f"{name}.data"] = _packed(machine, name, mode)
-    return found
+        replacements[f"{name}.input"] = _padded(machine, name, mode)
+        replacements[f"{name}.data"] = _packed(machine, name, mode)
+    return replacements
 
 
 def _padded(machine: Any, name: str, mode: int) -> Callable[..., Any]:

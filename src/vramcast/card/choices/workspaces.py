@@ -72,12 +72,12 @@ class WorkspaceRules:
         return int(size) * 1024 if size.isdecimal() else MIB
 
     def convolution(self, problem: ConvolutionProblem) -> Iterator[int]:
-        """Of cuDNN's plans, best first; what comes after the first is only asked for when that is refused."""
+        """Workspaces of cuDNN's plans, best first; the later ones are only asked for when the first is refused."""
         yield cudnn_workspace_bytes(problem, self._card)
         yield from smaller_workspaces(problem, self._card)
 
     def benchmark(self, problem: ConvolutionProblem) -> Benchmark:
-        """Of cuDNN's plans where all are tried out first."""
+        """Workspaces of cuDNN's plans where all are tried out first."""
         return benchmark(problem, self._card)
 
     def rnn(

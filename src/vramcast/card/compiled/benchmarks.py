@@ -18,7 +18,7 @@ def install(put: Patches, machine: Machine, visibility: Visibility) -> None:
     from torch._inductor.runtime import benchmarking
 
     def benchmark_gpu(self: Any, _callable: Any, *args: Any, **kwargs: Any) -> float:
-        """Runs it as often as changes anything: once, and once beside the buffer that flushes the L2 cache."""
+        """Run it as often as changes the memory: once, and once beside the buffer that flushes the L2 cache."""
         with visibility.show():
             _callable()
             buffer = torch.empty((machine.gpu.l2_bytes or 0) // 4, dtype=torch.int, device="cuda")

@@ -96,7 +96,7 @@ class Compiler:
             _forget_functions()
 
     def prepare(self) -> None:
-        """Before the first function is compiled."""
+        """Called before the first function is compiled."""
         if self._ready:
             return
         self._ready = True
@@ -125,9 +125,9 @@ class Compiler:
 
     def _failed(self, what: str, error: Exception) -> UnknownKernel:
         lines = [line for line in str(error).splitlines() if line.strip()]
-        said = " ".join(lines[:2])[:300] if lines else type(error).__name__
+        reason = " ".join(lines[:2])[:300] if lines else type(error).__name__
         return UnknownKernel(
-            f"{what} could not be compiled for {self._machine.gpu.name} here ({said}): "
+            f"{what} could not be compiled for {self._machine.gpu.name} here ({reason}): "
             f"what it allocates is not known.\n{INSTEAD}"
         )
 
@@ -141,7 +141,7 @@ class Compiler:
         return __call__
 
     def _guards_as_when_run(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Guards compare what they find when the function is called, which is with the card in sight."""
+        """Guards compare what they find when the function is called, and then the card is in sight."""
 
         @functools.wraps(original)
         def __init__(manager: Any, f_code: Any, output_graph: Any, *args: Any, **kwargs: Any) -> None:

@@ -59,7 +59,7 @@ def install(put: Patches, on_first_tensor: Callable[[], None]) -> None:
 
 
 def remove() -> None:
-    """After the patches are undone."""
+    """Called after the patches are undone."""
     _forget_resolved()
 
 

@@ -38,7 +38,7 @@ def install(put: Patches, machine: Machine, compiler: Compiler) -> None:
 
 @contextmanager
 def caches_of_our_own() -> Iterator[None]:
-    """Nothing that is compiled here may reach a cache of the user's: the kernels in it do nothing."""
+    """Keep what is compiled here out of the user's caches: its kernels do nothing."""
     import torch._functorch.config
     import torch._inductor.config
 

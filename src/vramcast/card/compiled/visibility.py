@@ -25,7 +25,7 @@ class Visibility(threading.local):
         self._patches = patches
         self._dispatch = dispatch
         self._functions: list[Any] | None = None
-        """While the card is hidden: the function modes that there were before."""
+        """While the card is hidden: the function modes that were active before."""
         self._hooks: list[dict[int, Any]] = []
 
     @property

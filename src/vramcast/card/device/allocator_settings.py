@@ -27,11 +27,11 @@ class AllocatorSettings:
         return True
 
     def change(self, text: str) -> None:
-        """What the text does not name stays as it is."""
+        """Change the settings that the text names; the others stay as they are."""
         self.conf = _parsed(text, self.conf)
 
     def ignored(self) -> str | None:
-        """In words, where the program changed the environment too late."""
+        """A note, where the program changed the environment too late."""
         now = _environment()
         if now == self._seen:
             return None

@@ -82,7 +82,7 @@ class VirtualGpu:
         self._exits = ExitStack()
         self._trace: StepTrace | None = None
         self.growth: Growth | None = None
-        """To be set by who runs the steps and sees that each leaves more behind."""
+        """Set by whoever runs the steps and sees that each leaves more memory behind."""
         self._adopted: StepTrace | None = None
         self._fork = (0, 0)
         self._ledger.describe_out_of_memory = self._describe_out_of_memory
@@ -193,8 +193,8 @@ class VirtualGpu:
         self._exits.__exit__(*exc)
 
     def log_ops(self, *, after_steps: int | None) -> None:
-        """The time of a step is worked out from the ops after so many steps of any optimizer, or (None) only from those
-        inside `iteration()`. By default all are noted."""
+        """The time of a step is worked out from the ops after this many steps of any optimizer, or (None) only from
+        those inside `iteration()`. By default all are noted."""
         self._machine.op_log.on = after_steps is not None and after_steps <= 0
         self._position.log_after = after_steps or 0
 
@@ -341,7 +341,7 @@ class VirtualGpu:
 
     @property
     def optimizers(self) -> list[Any]:
-        """Those of PyTorch's that there are."""
+        """PyTorch's optimizers that exist."""
         return self._position.optimizers
 
     @property
@@ -359,7 +359,8 @@ class VirtualGpu:
         self._machine.given_values = GivenValues(assumptions)
 
     def check_assumptions(self) -> None:
-        """After the run: a note for each that was of no use; UsageError for a value that does not fit what was read."""
+        """Called after the run: a note for each assumption that was not used; UsageError for a value that does not fit
+        what was read."""
         given = self._machine.given_values
         for text in given.unused(self.assumed_values):
             self.note("--assume", text)
@@ -391,7 +392,7 @@ class VirtualGpu:
         self._position.name_module(module, name)
 
     def note_ops(self, on: bool) -> None:
-        """From here on the ops are noted, or are not."""
+        """Start or stop noting ops."""
         self._machine.op_log.on = on
 
     def mark(self, label: str) -> None:
@@ -408,7 +409,7 @@ class VirtualGpu:
 
     @property
     def awaits_capture(self) -> bool:
-        """A CUDA graph is to be captured, as far as one can tell, and was not yet."""
+        """Whether a CUDA graph seems about to be captured, and was not yet."""
         return self._machine.graphs.awaited
 
     @property
@@ -421,7 +422,7 @@ class VirtualGpu:
         return self._ledger.builder.n_events
 
     def begin_again_after_fork(self) -> None:
-        """In a process that was forked: what its parent has on the card, and did there, is not its own."""
+        """Start afresh in a forked process: what its parent has on the card, and did there, is not its own."""
         self._fork = self._ledger.builder.n_events, self._ledger.builder.n_blocks
         self._position.forget_steps()
         self._machine.forget_libraries()
@@ -434,7 +435,7 @@ class VirtualGpu:
         return trace.between(self._fork[0], trace.n_events)
 
     def adopt(self, trace: StepTrace) -> None:
-        """Of another process of the run: what is asked of this card from now on is answered with it."""
+        """Answer questions about this card from now on with the trace of another process of the run."""
         self._trace = self._adopted = trace
 
     @property
@@ -500,11 +501,11 @@ def virtual_gpu(
 
 
 def _versions() -> dict[str, str]:
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in ("transformers", "diffusers", "peft", "timm", "bitsandbytes", "torchvision", "accelerate"):
         if name in sys.modules:
             try:
-                found[name] = importlib.metadata.version(name)
+                versions[name] = importlib.metadata.version(name)
             except importlib.metadata.PackageNotFoundError:
                 continue
-    return found
+    return versions

@@ -249,7 +249,7 @@ _CHECKS: list[tuple[Callable[[Any], object], set[str]]] = [
     ),
     (check_generator, {"get_rng_state", "set_rng_state"}),
 ]  # fmt: skip
-"""Which functions fail how, told of a card that is not there."""
+"""Which functions fail, and how, for a card that does not exist."""
 
 _INITIALIZE = {
     "init", "_lazy_init", "current_device", "set_device", "get_device_name", "get_device_capability",

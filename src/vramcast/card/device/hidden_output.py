@@ -1,4 +1,4 @@
-"""Advice that libraries print about a run which is none."""
+"""Silence warnings of libraries that make no sense on a virtual GPU."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ INSTALLED = version_of(torch.__version__)
 
 @functools.cache
 def cudnn_version() -> int:
-    """In cuDNN's own way (91002 is 9.10.2); for a CPU build, of the wheel that a machine with a card would have."""
+    """The version as cuDNN writes it (91002 is 9.10.2); for a CPU build, that of the wheel that a machine with a card
+    would have."""
     if torch.version.cuda is not None and not torch.version.hip:
         version = torch.backends.cudnn.version()
         if version:

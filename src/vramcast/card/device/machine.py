@@ -82,7 +82,7 @@ class Machine:
         self.workspaces = WorkspaceRules(gpu)
         self._cublas_handles: set[tuple[bool, int, bool]] = set()
         self._cudnn_handles: set[bool] = set()
-        """Of Python's thread and of autograd's."""
+        """The handles of Python's thread and of autograd's."""
         self.in_math_attention = False
         """attention_choice runs the formula that is written out in ordinary ops."""
         self.second_backward_terms: deque[int | None] = deque(maxlen=2)
@@ -97,9 +97,9 @@ class Machine:
         self.guesses = Guesses(position, self.engine_is_running)
         self.graphs = CudaGraphs(ledger, position, self.note)
         self._assumed: dict[tuple[str, str], str] = {}
-        """What was said of each line that reads an unknown value."""
+        """What the user assumed for each line that reads an unknown value."""
         self.assumed_values: dict[str, str] = {}
-        """By line, in the order of the latest reads: what it was told last."""
+        """Line → what it was told last, in the order of the latest reads."""
         self.given_values = GivenValues()
         self.failed_op: FailedOp | None = None
         self.host_draws = HostDraws()
@@ -117,7 +117,7 @@ class Machine:
         """The same where ops come to the card already: in a tensor subclass that takes an op apart."""
 
     def forget_libraries(self) -> None:
-        """What CUDA's libraries took was another process's."""
+        """Forget the libraries loaded so far: they were another process's."""
         self.libraries.clear()
         self._cublas_handles.clear()
         self._cudnn_handles.clear()
@@ -165,11 +165,11 @@ class Machine:
             return
         plans: Iterable[int] = self.workspaces.convolution(problem)
         if benchmark:
-            found = self.workspaces.benchmark(problem)
-            timed = found.timed_bytes
-            self.ledger.try_out(Trial(found.tried_bytes, timed[0], min(timed), max(timed)))
+            benchmarked = self.workspaces.benchmark(problem)
+            timed = benchmarked.timed_bytes
+            self.ledger.try_out(Trial(benchmarked.tried_bytes, timed[0], min(timed), max(timed)))
             self.empty_cache()
-            plans = found.by_speed_bytes
+            plans = benchmarked.by_speed_bytes
         for workspace_bytes in plans:
             if self._has_memory(workspace_bytes):
                 self._plans[key] = workspace_bytes
@@ -188,7 +188,7 @@ class Machine:
         self.ledger.builder.mark("empty_cache")
 
     def use_cudnn(self) -> None:
-        """To be called where the handle is made: after the results, before the workspace."""
+        """Called where the handle is made: after the results, before the workspace."""
         self.libraries.add("cudnn")
         in_backward = self.position.backward_depth > 0
         if in_backward not in self._cudnn_handles:
@@ -235,12 +235,12 @@ class Machine:
         return error
 
     def note_failed_op(self, error: RuntimeError) -> None:
-        """The program may catch it and go on."""
+        """Note an op that failed; the program may catch the error and go on."""
         if not isinstance(error, torch.OutOfMemoryError):
             self.failed_op = FailedOp(error, caller(), self.position.had_optimizer, self.ledger.builder.n_blocks)
 
     def note_unknown_read(self, what: str, assumed: str) -> None:
-        """A line that reads many values is told of once, with the first of them."""
+        """Note a line that reads unknown values once, with the first of them."""
         where = caller()
         self.assumed_values.pop(where, None)
         self.assumed_values[where] = assumed

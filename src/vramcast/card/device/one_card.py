@@ -56,7 +56,7 @@ def index_of(device: Any) -> int:
 
 
 def check_ordinal(device: Any) -> int:
-    """What the driver is asked for. A negative number asks for nothing."""
+    """Check a device number as the driver does. A negative number asks for nothing."""
     index = index_of(device)
     if index >= CARD.count:
         kind: Any = getattr(torch, "AcceleratorError", RuntimeError)
@@ -68,7 +68,7 @@ def check_ordinal(device: Any) -> int:
 
 
 def check_id(device: Any) -> None:
-    """What torch.cuda compares with device_count()."""
+    """Check a device number as torch.cuda does, against device_count()."""
     if not 0 <= index_of(device) < CARD.count:
         raise AssertionError(f"Invalid device id ({index_of(device)}: {_note()})")
 
@@ -80,7 +80,7 @@ def check_stream(device: Any) -> None:
 
 
 def check_allocator(device: Any) -> None:
-    """What the allocator is asked about."""
+    """Check a device number as the allocator does."""
     index = index_of(device)
     if index >= CARD.count:
         raise RuntimeError(f"Invalid device argument {index}: did you call init? ({_note()})")

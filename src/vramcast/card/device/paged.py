@@ -22,7 +22,7 @@ _LIBRARY = "bitsandbytes"
 
 
 def install_for(put: Patches, ledger: Ledger, optimizer: Any) -> None:
-    """Once an optimizer of bitsandbytes is made: its managed memory comes from us."""
+    """Called once an optimizer of bitsandbytes is made: its managed memory comes from us."""
     functional: Any = sys.modules.get(f"{_LIBRARY}.functional")
     ours = any(kind.__module__.startswith(_LIBRARY) for kind in type(optimizer).__mro__)
     if not ours or functional is None or getattr(functional.get_paged, "vramcast", None) is ledger:

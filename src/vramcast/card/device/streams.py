@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 POOL_SIZE = 32
-"""torch.cuda.Stream() hands out so many streams of each priority, then the first again (kStreamsPerPool)."""
+"""torch.cuda.Stream() hands out this many streams of each priority, then starts again (kStreamsPerPool)."""
 
 Clock = dict[int, int]
 """By stream: how many of its events have happened."""

@@ -81,15 +81,15 @@ class Activations:
         return self._builder.module_of(block) == self._outside and _is_factory(self._builder.op_of(block))
 
     def _freed_in_backward(self, blocks: set[int]) -> list[int]:
-        found = []
+        freed = []
         starts, ends = self._backward_starts, self._backward_ends
         at = 0
         for event, block in self._builder.frees():
             while at < len(ends) and ends[at] <= event:
                 at += 1
             if at < len(starts) and starts[at] <= event and block in blocks:
-                found.append(block)
-        return found
+                freed.append(block)
+        return freed
 
 
 def _is_factory(op: str) -> bool:

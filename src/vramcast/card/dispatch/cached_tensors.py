@@ -25,7 +25,7 @@ _sizes: dict[str, int] = {}
 """Names in each module when it was looked through."""
 _caches: dict[int, functools._lru_cache_wrapper[Any]] = {}
 _misses: dict[int, int] = {}
-"""Of each cache when it was looked at: no more since then means nothing new in it."""
+"""Misses of each cache when it was last looked at; as many now means that nothing new is in it."""
 
 
 def forget_cached_tensors() -> None:
@@ -36,7 +36,7 @@ def forget_cached_tensors() -> None:
             names = vars(module)
             if _sizes.get(name) != len(names):
                 _sizes[name] = len(names)
-                _caches.update((id(cache), cache) for cache in _found(list(names.values()), seen))
+                _caches.update((id(cache), cache) for cache in _caches_in(list(names.values()), seen))
     for key, cache in _caches.items():
         misses = cache.cache_info().misses
         if misses != _misses.get(key, 0):
@@ -46,7 +46,7 @@ def forget_cached_tensors() -> None:
                 _misses[key] = 0
 
 
-def _found(values: list[Any], seen: set[int]) -> Iterator[functools._lru_cache_wrapper[Any]]:
+def _caches_in(values: list[Any], seen: set[int]) -> Iterator[functools._lru_cache_wrapper[Any]]:
     """`seen`: classes that were looked through, as they are imported from module to module."""
     # type(), because asking a proxy object for its class may run code of its own.
     for value in values:
@@ -54,8 +54,10 @@ def _found(values: list[Any], seen: set[int]) -> Iterator[functools._lru_cache_w
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            inside = [getattr(one, "__func__", one) for one in vars(value).values() if type(one) in _METHODS]
-            yield from (one for one in inside if type(one) is functools._lru_cache_wrapper)
+            inside = [
+                getattr(member, "__func__", member) for member in vars(value).values() if type(member) in _METHODS
+            ]
+            yield from (member for member in inside if type(member) is functools._lru_cache_wrapper)
         elif type(value) is functools._lru_cache_wrapper:
             yield value
 
@@ -69,7 +71,8 @@ def _holds_tensors(cached: Any) -> bool:
 
 
 def _has_tensor(value: Any, depth: int) -> bool:
-    """Only in plain containers: mappings of other kinds may load what they hold when they are looked through."""
+    """Whether plain containers hold a tensor: mappings of other kinds may load their contents when they are
+    searched."""
     if isinstance(value, torch.Tensor):
         return is_virtual_gpu(value)
     if not depth or type(value) not in (dict, list, tuple):

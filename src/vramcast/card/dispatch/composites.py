@@ -108,7 +108,7 @@ def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
 
 
 def one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """On CUDA zeros and a scatter; the class count is read from the data where it is not given."""
+    """Zeros and a scatter, as on CUDA; the class count is read from the data where it is not given."""
     if num_classes == -1:
         num_classes = int(self.max().item()) + 1
     out = torch.zeros((*self.shape, num_classes), dtype=torch.int64, device=self.device)

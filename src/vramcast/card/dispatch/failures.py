@@ -178,12 +178,12 @@ def assumptions(assumed: Mapping[str, str], *, may_be_given: bool = True) -> str
 def where_in(error: BaseException, path: str = "") -> str:
     """file:line of the innermost frame in the script itself or, failing that, in any of the user's files."""
     trace = error.__traceback__
-    found = ""
+    place = ""
     while trace is not None:
         if path and trace.tb_frame.f_code.co_filename == path:
-            found = f"{short_path(path)}:{trace.tb_lineno}"
+            place = f"{short_path(path)}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return found or where_raised(error, otherwise=short_path(path) if path else "?")
+    return place or where_raised(error, otherwise=short_path(path) if path else "?")
 
 
 def _innermost_file(trace: TracebackType | None) -> str:

@@ -134,7 +134,7 @@ def _key(value: Any) -> Any:
         return value.shape, value.stride(), value.dtype, None if block is None else block.device
     if isinstance(value, (list, tuple)):
         return tuple([_key(v) for v in value])
-    # Of a storage or a generator only the class: a reference kept here would keep memory alive.
+    # Only the class of a storage or a generator: a reference kept here would keep memory alive.
     return (value.__class__, value) if isinstance(value, _PLAIN) else value.__class__
 
 

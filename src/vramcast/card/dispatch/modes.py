@@ -163,7 +163,7 @@ class DispatchMode(TorchDispatchMode):
             return self._take_apart(func, args, kwargs)
 
     def _take_apart(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """By our own function where there is one (composites.py), else by PyTorch's."""
+        """Decompose an op by our own function where there is one (composites.py), else by PyTorch's."""
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "Meta"):
             return func._op_dk(torch._C.DispatchKey.Meta, *args, **kwargs)
         return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
@@ -335,7 +335,7 @@ class DispatchMode(TorchDispatchMode):
         """Where the op runs: GPU as soon as one argument is on the card."""
         if self.target is not None and kwargs.get("device") == _META:
             return self.target
-        found = None
+        device = None
         seen = False
         for arg in args:
             if isinstance(arg, _Tensor):
@@ -344,7 +344,7 @@ class DispatchMode(TorchDispatchMode):
                 if block is not None:
                     if block.device == GPU:
                         return GPU
-                    found = HOST
+                    device = HOST
             elif isinstance(arg, (list, tuple)):
                 for item in arg:
                     if isinstance(item, _Tensor):
@@ -353,7 +353,7 @@ class DispatchMode(TorchDispatchMode):
                         if block is not None:
                             if block.device == GPU:
                                 return GPU
-                            found = HOST
+                            device = HOST
         for arg in kwargs.values():
             if isinstance(arg, _Tensor):
                 seen = True
@@ -361,9 +361,9 @@ class DispatchMode(TorchDispatchMode):
                 if block is not None:
                     if block.device == GPU:
                         return GPU
-                    found = HOST
-        if found is not None:
-            return found
+                    device = HOST
+        if device is not None:
+            return device
         if kwargs.get("device") == _META and (not seen or self.machine.position.backward_depth):
             return GPU  # made inside an op or a backward formula from a tensor of the card, or moved back to it
         return REAL
@@ -434,7 +434,7 @@ def _as_returned(func: Any, outs: list[Any]) -> Any:
 
 
 def _view(func: Any) -> Handler:
-    """Nothing is booked; the op is called without the layer of Python that torch puts around it."""
+    """Call the op without the Python layer that torch puts around it; a view books nothing."""
     call = getattr(func, "_op", func)
 
     def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:

@@ -57,7 +57,7 @@ class Position:
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._steps: dict[int, int] = {}
         self.steps_done = 0
-        """Of all optimizers together."""
+        """Steps of all optimizers together."""
         self.on_step: Callable[[list[int]], None] = lambda steps: None
         self.on_forward: Callable[[], None] = lambda: None
         self.on_backward: Callable[[], None] = lambda: None
@@ -101,7 +101,7 @@ class Position:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             is_new(optimizer)
-            maker = _optimizer_that_makes(optimizer)
+            maker = _optimizer_creating(optimizer)
             if maker is not None:
                 self._adopt_optimizer(maker)
             self._optimizers[id(optimizer)] = weakref.ref(optimizer)
@@ -119,12 +119,12 @@ class Position:
         step = kind.step
 
         @functools.wraps(step)
-        def counted(one: Any, *args: Any, **kwargs: Any) -> Any:
-            self._enter_optimizer(one, args, kwargs)
+        def counted(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            self._enter_optimizer(optimizer, args, kwargs)
             try:
-                return step(one, *args, **kwargs)
+                return step(optimizer, *args, **kwargs)
             finally:
-                self._leave_optimizer(one, args, kwargs)
+                self._leave_optimizer(optimizer, args, kwargs)
 
         self._optimizers[id(optimizer)] = weakref.ref(optimizer)
         self._steps[id(optimizer)] = 0
@@ -133,7 +133,7 @@ class Position:
         self._adopted.append((kind, step))
 
     def forget_steps(self) -> None:
-        """Those made so far were another process's."""
+        """Forget the steps made so far: they were another process's."""
         self._steps.clear()
         self.steps_done = 0
 
@@ -371,7 +371,7 @@ class Position:
         return block
 
 
-def _optimizer_that_makes(optimizer: Any) -> Any:
+def _optimizer_creating(optimizer: Any) -> Any:
     """The optimizer in whose __init__ this one is made, if there is one."""
     frame = sys._getframe(2)
     while frame is not None:

@@ -35,7 +35,7 @@ class SimpleOutputs:
         self._rules: dict[int, Rule | None] = {}
         self._pointwise: dict[int, bool] = {}
         self._dtypes: dict[Any, torch.dtype] = {}
-        """Of the result of an elementwise op, by all that it depends on."""
+        """The dtype that an elementwise op returns, by all that it depends on."""
 
     def known(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spec | None:
         """What `func` would make of arguments that are all plain (KnownCall.exact); None if only torch can tell."""

@@ -95,13 +95,13 @@ def is_own(filename: str) -> bool:
 
 def where_raised(error: BaseException, otherwise: str = "?") -> str:
     """file:line of the innermost frame of its traceback that is the user's."""
-    found, trace = otherwise, error.__traceback__
+    place, trace = otherwise, error.__traceback__
     while trace is not None:
         filename = trace.tb_frame.f_code.co_filename
         if not is_machinery(filename):
-            found = f"{short_path(filename)}:{trace.tb_lineno}"
+            place = f"{short_path(filename)}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return found
+    return place
 
 
 def is_machinery(filename: str) -> bool:
@@ -125,8 +125,8 @@ def short_path(filename: str) -> str:
     """Relative to the package folder or the working directory where it lies below one of them."""
     for folder in _PACKAGE_FOLDERS:
         for separator in _SEPARATORS:
-            _, found, rest = filename.rpartition(f"{folder}{separator}")
-            if found:
+            _, prefix, rest = filename.rpartition(f"{folder}{separator}")
+            if prefix:
                 return rest
     here = os.path.join(os.getcwd(), "")
     return filename.removeprefix(here)

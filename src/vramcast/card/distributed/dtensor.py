@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vramcast.card.device.patches import Patches
 
 _DISPATCH = ("_dispatch_get_local_results_slow_path", "dispatch")
-"""Of OpDispatcher: torch 2.10 and later take the first from C++, earlier ones come in by the second."""
+"""Methods of OpDispatcher: C++ calls the first in torch 2.10 and later, and the second before."""
 
 
 def install(put: Patches, machine: Machine) -> None:
@@ -42,7 +42,7 @@ def _forget_plans() -> None:
 
 
 _machine: Machine | None = None
-"""Of the card that is there now: torch may keep our function for good."""
+"""The active card's machine. It is read at each call, since torch may keep our function for good."""
 
 
 def _seeing_the_card(original: Callable[..., Any]) -> Callable[..., Any]:

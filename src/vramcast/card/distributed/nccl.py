@@ -18,7 +18,7 @@ SEND_BYTES = 2 * MIB
 FEWEST_CHANNELS, MOST_CHANNELS = 8, 32
 """Users' reports fit between: 544 MB for 2 and 688 MB for more A100s (NVIDIA/nccl#964)."""
 RING_PEERS, TREE_PEERS = 1, 2
-"""Of whom a rank receives on each channel: its neighbour in a ring; with trees also others."""
+"""How many ranks a rank receives from on each channel: its neighbour in a ring; with trees, others too."""
 NVLS_BYTES_PER_RANK = 32 * MIB
 """NVLink SHARP, on a node with a switch: 16 channels x 2 x 1 MiB for each rank of it (src/transport/nvls.cc)."""
 NETWORK_BYTES = 512 * MIB
@@ -60,7 +60,7 @@ class Communicator:
 
 
 class Communicators:
-    """Those of a process, by the name of their group."""
+    """The communicators of a process, by the name of their group."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Communicator] = {}
@@ -75,16 +75,18 @@ class Communicators:
         known.ops.add(op)
 
     def interval(self) -> tuple[int, int]:
-        """At least, at most."""
+        """The least and the most bytes they take."""
         used = self.by_name.values()
-        return sum(one.least_bytes for one in used), sum(one.most_bytes for one in used)
+        return sum(communicator.least_bytes for communicator in used), sum(
+            communicator.most_bytes for communicator in used
+        )
 
     def in_words(self) -> str | None:
         """For the report; None where NCCL is not used."""
         least, most = self.interval()
         if not most:
             return None
-        count = sum(one.size > 1 for one in self.by_name.values())
+        count = sum(communicator.size > 1 for communicator in self.by_name.values())
         groups = "1 communicator" if count == 1 else f"{count} communicators"
         return (
             f"its buffers for {groups} take {least / (1 << 30):.1f} to {most / (1 << 30):.1f} GiB more on the card, "

@@ -70,13 +70,15 @@ def _initializer(original: Callable[..., Any], machine: Machine) -> Callable[...
 
 def _world(asked: dict[str, Any]) -> World:
     """The rank and size that the program states, or its environment."""
-    said = world_in_environment()
+    from_environment = world_in_environment()
     rank, size = asked.get("rank", -1), asked.get("world_size", -1)
     url = urlsplit(str(asked.get("init_method") or "env://"))
     query = parse_qs(url.query)
     rank = int(query.get("rank", [rank])[0]) if rank in (-1, None) else rank
     size = int(query.get("world_size", [size])[0]) if size in (-1, None) else size
-    return World(said.rank if rank in (-1, None) else rank, said.size if size in (-1, None) else size)
+    return World(
+        from_environment.rank if rank in (-1, None) else rank, from_environment.size if size in (-1, None) else size
+    )
 
 
 def _maker(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +101,7 @@ def _maker(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _barrier(machine: Machine) -> Callable[..., Any]:
-    """All ranks are there already; the host waits for what its stream was given."""
+    """All ranks are there already; the host only waits for its stream."""
 
     def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
         machine.ledger.wait_for_stream()

@@ -210,7 +210,7 @@ class Checkpoints:
         return load
 
     def _with_holes(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Storages that are holes come back without data, wherever they shall lie."""
+        """Storages that are holes come back without data, on whichever device they are loaded to."""
 
         def _get_restore_location(map_location: Any) -> Callable[..., Any]:
             restore = original(map_location)
@@ -452,7 +452,7 @@ class _Filled:
 
 
 def _by_storage(tensor: torch.Tensor) -> Any:
-    """As torch reduces a tensor of the card."""
+    """Reduce a tensor of the card as torch does."""
     storage: Any = tensor.untyped_storage()
     more: tuple[Any, ...] = (tensor.dtype,)
     rebuild: Any = torch._utils._rebuild_tensor_v3
@@ -580,7 +580,7 @@ def _is_without_data(tensor: Any) -> bool:
 
 
 def _path_of(f: Any) -> str | None:
-    """Of a file that is read from its beginning, by its path or opened."""
+    """The path of a file that is read from its beginning, whether it is given by name or already open."""
     if isinstance(f, (str, os.PathLike)):
         return os.fspath(f)
     if not isinstance(f, (io.BufferedReader, io.BufferedRandom)) or sys.platform != "linux":

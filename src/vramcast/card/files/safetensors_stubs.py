@@ -69,7 +69,7 @@ def read_stub(path: Any) -> Stub | None:
 
 
 class Stub:
-    """As an open file of the format's own reader, as far as names and shapes go."""
+    """Stands for an open file of the format's own reader, as far as names and shapes go."""
 
     def __init__(self, data: bytes, file: Any = None) -> None:
         length = _LENGTH.unpack(data[:8])[0]

@@ -31,7 +31,7 @@ STREAM_K_ARCHITECTURE = 9
 TIMED_PLANS = 10
 """torch.backends.cudnn.benchmark_limit, which hardly anyone changes."""
 TENSOR_CORE_CHANNELS, TENSOR_CORE_POSITIONS = 16, 256
-"""From so many channels, and places that a weight's gradient is summed over, fp32 plans on tensor cores beat those
+"""From this many channels, and places that a weight's gradient is summed over, fp32 plans on tensor cores beat those
 without, which cuDNN ranks first for some gradients (measured on an H200)."""
 
 _Answer = TypeVar("_Answer")
@@ -53,7 +53,7 @@ class Benchmark:
 
     @property
     def timed_bytes(self) -> tuple[int, ...]:
-        """Of the plans of which one is the fastest."""
+        """Workspaces of the plans that may turn out the fastest."""
         return self.by_speed_bytes[:TIMED_PLANS]
 
 
@@ -98,7 +98,7 @@ def cudnn_workspace_bytes(problem: ConvolutionProblem, card: Card) -> int:
 
 
 def smaller_workspaces(problem: ConvolutionProblem, card: Card) -> tuple[int, ...]:
-    """Those of the plans after the first, in the order in which PyTorch tries them while memory is refused."""
+    """Workspaces of the plans after the first, in the order in which PyTorch tries them while memory is refused."""
     return tuple(plan.workspace_bytes for plan in _ranked_plans(problem, card)[1:]) or (0,)
 
 
@@ -154,7 +154,7 @@ def _device(card: Card) -> CudnnDevice:
 
 @lru_cache(maxsize=5_000)
 def _ranked_plans(problem: ConvolutionProblem, card: Card) -> tuple[_Plan, ...]:
-    """As cuDNN ranks them on the card; none where it cannot be asked."""
+    """The plans as cuDNN ranks them on the card; none where it cannot be asked."""
     library = open_cudnn()
     ranking = None if library is None else _asked(library.ranking, problem, card)
     if library is None or ranking is None:
@@ -168,12 +168,12 @@ def _ranked_plans(problem: ConvolutionProblem, card: Card) -> tuple[_Plan, ...]:
 
 def _device_only(problem: ConvolutionProblem, refused: Iterable[Refusal], card: Card) -> list[_Plan]:
     """The plans among the refused ones that the card itself has."""
-    found = []
+    plans = []
     for refusal in refused:
         size, transform = device_only_workspace(problem, refusal, card), is_transform(problem, refusal.engine)
         if size is not None:
-            found.append(_Plan(size, refusal.engine, not transform, transform))
-    return found
+            plans.append(_Plan(size, refusal.engine, not transform, transform))
+    return plans
 
 
 def _own_workspace(library: CudnnLibrary, choice: Choice, problem: ConvolutionProblem, card: Card) -> int:

@@ -68,17 +68,17 @@ def _in_groups(problem: ConvolutionProblem, transform: _Transform) -> int | None
     """Some groups at a time, with copies of what lies apart."""
     groups, item = problem.groups, problem.item_bytes
     (batch, channels, *extents), (_, filters, *results) = problem.x, problem.y
-    one = replace(
+    group = replace(
         problem, x=(batch, channels // groups, *extents), w=(filters // groups, *problem.w[1:]),
         y=(batch, filters // groups, *results), channels_last=False,
     )  # fmt: skip
-    size = transform.rule(one)
+    size = transform.rule(group)
     if size is None:
         return None
     if max(problem.stride) == 1 and (problem.channels_last or (transform.gathers_groups and batch > 1)):
-        size += item * (math.prod(one.x) + math.prod(one.y)) + _COPY_ALIGNMENT
-        if problem.channels_last and math.prod(one.w[_SPATIAL]) > 1:
-            size += item * math.prod(one.w)
+        size += item * (math.prod(group.x) + math.prod(group.y)) + _COPY_ALIGNMENT
+        if problem.channels_last and math.prod(group.w[_SPATIAL]) > 1:
+            size += item * math.prod(group.w)
     return min(groups, _GROUPS_AT_A_TIME) * size
 
 

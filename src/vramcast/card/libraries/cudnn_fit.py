@@ -148,13 +148,13 @@ class Forest:
 
     def leaves(self, values: Sequence[float]) -> list[float]:
         """What each tree says."""
-        found = []
+        leaves = []
         for root in self._roots:
             node = root
             while self._feature[node] != _LEAF:
                 node += 1 if values[self._feature[node]] <= self._threshold[node] else self._right[node]
-            found.append(self._threshold[node])
-        return found
+            leaves.append(self._threshold[node])
+        return leaves
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class CudnnDevice:
     name: str = ""
 
     def as_json(self) -> str:
-        """In the form of CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION."""
+        """The card in the form of CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION."""
         major, minor = self.compute_capability
         shared, threads, blocks = _ARCHITECTURES.get(self.compute_capability, _ARCHITECTURES[(9, 0)])
         return json.dumps({
@@ -306,11 +306,11 @@ class CudnnLibrary:
         return [ctypes.c_void_p(configs[index]) for index in range(count)]
 
     @contextmanager
-    def _refusals(self, found: list[Refusal]) -> Iterator[None]:
+    def _refusals(self, refusals: list[Refusal]) -> Iterator[None]:
         """Collect what cuDNN logs about engines it drops meanwhile."""
 
         def log(_severity: int, _data: object, _debug: object, message: int) -> None:
-            found.extend(_refusals_in(_lines(message)))
+            refusals.extend(_refusals_in(_lines(message)))
 
         callback = _LOG_CALLBACK(log)
         with _LOG_LOCK:
@@ -336,13 +336,13 @@ class CudnnLibrary:
 
     def _knobs(self, config: ctypes.c_void_p, make: _Maker) -> tuple[tuple[int, int], ...]:
         choices = (ctypes.c_void_p * _MOST_KNOBS)(*(make(_KNOB_CHOICE).value for _ in range(_MOST_KNOBS)))
-        found = []
+        knobs = []
         for index in range(self._get(config, 302, _TYPE_DESCRIPTOR, _MOST_KNOBS, choices)):
             choice, kind, value = ctypes.c_void_p(choices[index]), ctypes.c_int(), ctypes.c_int64()
             self._get(choice, 600, _TYPE_KNOB, 1, ctypes.byref(kind))
             self._get(choice, 601, _TYPE_INT64, 1, ctypes.byref(value))
-            found.append((kind.value, value.value))
-        return tuple(found)
+            knobs.append((kind.value, value.value))
+        return tuple(knobs)
 
     def _knob(self, kind: int, value: int, make: _Maker) -> ctypes.c_void_p:
         choice = make(_KNOB_CHOICE)
@@ -421,7 +421,7 @@ class _Maker:
 
 
 def strides(shape: Sequence[int], channels_last: bool) -> list[int]:
-    """Of a dense tensor; dimensions of size one get the stride their place implies, as PyTorch passes them."""
+    """Strides of a dense tensor; dimensions of size one get the stride their place implies, as PyTorch passes them."""
     order = [1, *range(len(shape) - 1, 1, -1), 0] if channels_last else list(range(len(shape) - 1, -1, -1))
     result, step = [0] * len(shape), 1
     for dim in order:
@@ -489,22 +489,22 @@ def open_cudnn() -> CudnnLibrary | None:
         return None
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder:
-        found = _usable(_kept_apart(folder))
-        if found is None:
+        library = _usable(_kept_apart(folder))
+        if library is None:
             raise UsageError(
                 f"{FOLDER_VARIABLE}={folder}: no cuDNN 9.8 or newer with its cuBLAS there; fill the folder with: "
                 f"pip install --target {folder} nvidia-cudnn-cu12 nvidia-cublas-cu12"
             )
-        return found
+        return library
     if not _has_cublas_lt():
         return None
     for path in _candidates():
         try:
-            found = _usable(ctypes.CDLL(path))
+            library = _usable(ctypes.CDLL(path))
         except OSError:
             continue
-        if found is not None:
-            return found
+        if library is not None:
+            return library
     return None
 
 

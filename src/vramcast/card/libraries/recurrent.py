@@ -97,7 +97,7 @@ def _aligned(size: int) -> int:
 
 
 def weight_elements(shape: RecurrentShape) -> int:
-    """Of the weight matrices, biases left out."""
+    """Elements of the weight matrices, without the biases."""
     gates, total = _GATES[shape.mode], 0
     for layer in range(shape.layers):
         inputs = shape.input_size if layer == 0 else shape.directions * shape.output_size

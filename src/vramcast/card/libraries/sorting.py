@@ -13,7 +13,7 @@ _INDEX_BYTES = 8
 _DIGITS = 256
 _TILE_OF_PAIRS = {2: 5632, 4: 384 * 14}
 _TILE_OF_KEYS = 384 * 15
-"""Elements of one block on Hopper, as seen with keys of so many bytes beside indices, and with indices alone."""
+"""Elements of one block on Hopper, as seen with keys of this many bytes beside indices, and with indices alone."""
 
 
 def sort_steps(length: int, slices: int, key_bytes: int) -> list[list[int]]:

@@ -135,9 +135,9 @@ def _like(problem: ConvolutionProblem, plan: _Plan, tiles: int) -> ConvolutionPr
         x, w, y = (rows, narrow), (depth, narrow), (rows, depth)
     else:
         x, w, y = (depth, narrow), (rows, narrow), (depth, rows)
-    one, none = (1, 1), (0, 0)
+    ones, zeros = (1, 1), (0, 0)
     return ConvolutionProblem(
-        problem.operation, (*x, *one), (*w, *one), (*y, *one), none, one, one, problem.dtype, True, problem.tf32,
+        problem.operation, (*x, *ones), (*w, *ones), (*y, *ones), zeros, ones, ones, problem.dtype, True, problem.tf32,
         problem.deterministic,
     )  # fmt: skip
 

@@ -96,10 +96,10 @@ def _power_of_two(n: int) -> int:
 
 
 def _flattened(call: Call, *tensors: torch.Tensor) -> list[torch.Tensor]:
-    return [call.empty(t.size(), t.dtype) for t in tensors if not _rest_is_one(t)]
+    return [call.empty(t.size(), t.dtype) for t in tensors if not _rest_is_mergeable(t)]
 
 
-def _rest_is_one(x: torch.Tensor) -> bool:
+def _rest_is_mergeable(x: torch.Tensor) -> bool:
     """Whether a view can have everything after batch and channel as one dimension."""
     rest = [(size, stride) for size, stride in zip(x.shape[2:], x.stride()[2:], strict=True) if size != 1]
     return all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(rest))

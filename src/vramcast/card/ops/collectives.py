@@ -48,7 +48,7 @@ def _group(call: Call) -> Any:
 
 
 def _reduction(call: Call) -> Callable[[torch.Tensor, int], torch.Tensor | None]:
-    """What becomes of a tensor that so many ranks hold alike."""
+    """What becomes of a tensor that all of these ranks hold alike."""
     reduce_op = call.argument("reduce_op")
     if not reduce_op._has_method("op"):  # an older torch does not tell
         return lambda content, size: None

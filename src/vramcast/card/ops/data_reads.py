@@ -71,7 +71,7 @@ def item(call: Call) -> bool | int | float | complex:
 
 @kernel("aten::equal", "aten::allclose")
 def comparison(call: Call) -> bool:
-    """Of two tensors with each other, as a whole."""
+    """Compare two tensors with each other as a whole."""
     real = values.real_arguments(call.args, call.kwargs)
     if real is not None:
         return bool(call.func(*real[0], **real[1]))
@@ -123,25 +123,25 @@ def index(call: Call) -> Any:
 def expand_masks(call: Call, indices: Any) -> list[Any]:
     """Boolean masks as index tensors, as CUDA's indexing does before it gathers."""
     expanded: list[Any] = []
-    for one in indices:
-        if one is None or not isinstance(one, torch.Tensor):
-            expanded.append(one)
-        elif one.dtype in (torch.bool, torch.uint8):
-            content = mask_contents(call, one, "indexing with a mask")
+    for entry in indices:
+        if entry is None or not isinstance(entry, torch.Tensor):
+            expanded.append(entry)
+        elif entry.dtype in (torch.bool, torch.uint8):
+            content = mask_contents(call, entry, "indexing with a mask")
             if content is None:
-                call.unknown_read("indexing with a mask", f"all {one.numel()} elements chosen")
-                content = torch.ones(one.shape, dtype=torch.bool)
+                call.unknown_read("indexing with a mask", f"all {entry.numel()} elements chosen")
+                content = torch.ones(entry.shape, dtype=torch.bool)
             call.mode.machine.synchronize()
             positions = content.nonzero()
             block = call.empty(positions.size(), torch.int64, positions.stride())
             values.learn(block, positions)
             expanded.extend(block.unbind(1))
-        elif not one.is_meta:  # CPU indices are moved to the card
-            moved = call.empty(one.size(), one.dtype, one.stride())
-            values.learn(moved, one.clone())
+        elif not entry.is_meta:  # CPU indices are moved to the card
+            moved = call.empty(entry.size(), entry.dtype, entry.stride())
+            values.learn(moved, entry.clone())
             expanded.append(moved)
         else:
-            expanded.append(one)
+            expanded.append(entry)
     return expanded
 
 

@@ -73,7 +73,7 @@ MAX_MODE = 2
 
 @kernel("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
 def embedding_bag(call: Call) -> Any:
-    """In the order of _embedding_bag_cuda in EmbeddingBag.cu."""
+    """Allocates in the order of _embedding_bag_cuda in EmbeddingBag.cu."""
     weight, indices, offsets = call.args[:3]
     bags = offsets.size(0) - int(bool(call.argument("include_last_offset")))
     bag_size = call.empty(offsets.size(), indices.dtype)

@@ -116,7 +116,7 @@ def euclidean_dist(call: Call) -> Any:
 
 
 def _norms(call: Call, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each row, and as many ones."""
+    """The norm of each row, and as many ones."""
     squares = call.empty(x.size(), x.dtype)
     norms = call.empty((*x.shape[:-1], 1), x.dtype)
     del squares

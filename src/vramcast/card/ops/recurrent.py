@@ -11,7 +11,7 @@ from vramcast.card.ops.registry import Call, kernel
 
 @kernel("aten::_cudnn_rnn_flatten_weight")
 def flatten_weight(call: Call) -> Any:
-    """All weights moved into one buffer; each parameter becomes a view of it."""
+    """Move all weights into one buffer; each parameter becomes a view of it."""
     weights = call.args[0]
     buffer = call.empty((sum(w.numel() for w in weights),), weights[0].dtype)
     offset = 0

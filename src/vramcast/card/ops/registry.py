@@ -100,10 +100,10 @@ class Call:
             return self.kwargs[name]
         schema = self.func._schema
         key = (schema.name, schema.overload_name, name)
-        found = _PLACES.get(key)
-        if found is None:
-            found = _PLACES[key] = _place(schema, name)
-        position, preset = found
+        place = _PLACES.get(key)
+        if place is None:
+            place = _PLACES[key] = _place(schema, name)
+        position, preset = place
         if position < len(self.args):
             return self.args[position]
         return default if preset is _NONE else preset

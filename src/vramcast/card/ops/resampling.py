@@ -14,7 +14,7 @@ _INT_MAX = 2**31 - 1
 
 
 def _refuse_beyond_int(name: str, least_channels: int, **tensors: torch.Tensor) -> None:
-    """As the kernels for channels-last images do; those for the other layout count further."""
+    """Refuse as the kernels for channels-last images do; those for the other layout count further."""
     for role, tensor in tensors.items():
         turned = tensor.dim() == 4 and not tensor.is_contiguous() and tensor.size(1) >= least_channels
         if turned and tensor.is_contiguous(memory_format=torch.channels_last) and tensor.numel() >= _INT_MAX:

@@ -253,7 +253,7 @@ def _nonzero(call: Call, tensor: torch.Tensor) -> int:
     "asinh", "atanh", "expm1", "log1p", "erf", "tan", "trunc", "rad2deg", "deg2rad",
 )  # fmt: skip
 def elementwise(call: Call) -> Any:
-    """Of one sparse tensor, with numbers: indices and values are new."""
+    """An op on one sparse tensor and numbers: indices and values are new."""
     tensor, *others = call.args
     numbers = all(not isinstance(o, torch.Tensor) or (o.dim() == 0 and o.layout is torch.strided) for o in others)
     if not numbers or not isinstance(tensor, torch.Tensor) or tensor.layout is torch.strided:
@@ -298,7 +298,7 @@ def add(call: Call) -> Any:
 
 @sparse_kernel("norm", "linalg_vector_norm", "sum", "_sparse_sum")
 def total(call: Call) -> Any:
-    """Of all elements."""
+    """The sum of all elements."""
     if call.argument("dim"):
         raise NotImplementedError
     return call.empty((), call.argument("dtype") or call.args[0].dtype)

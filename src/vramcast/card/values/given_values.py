@@ -56,8 +56,8 @@ class GivenValues:
         for number, assumption in enumerate(self._assumptions):
             if number not in self._used:
                 others = [where for where in lines_that_read if _same_file(assumption, where)]
-                said = f"; lines of it that did: {', '.join(where.rpartition(':')[2] for where in others)}"
-                texts.append(f"{assumption} read no value of the card{said if others else ''}")
+                lines_read = f"; lines of it that did: {', '.join(where.rpartition(':')[2] for where in others)}"
+                texts.append(f"{assumption} read no value of the card{lines_read if others else ''}")
         return texts
 
 

@@ -96,7 +96,7 @@ class _Recipe:
         raise NotImplementedError
 
     def views(self) -> Iterator[_View]:
-        """Of what goes into it."""
+        """Views of the op's inputs."""
         return iter(())
 
     def sampled(self) -> torch.Tensor:
@@ -149,7 +149,7 @@ class _View:
         return view.set_(content, self.offset, self.size, self.stride)  # type: ignore[no-any-return]
 
     def read(self) -> torch.Tensor:
-        """All of it, once its recipe was worked out."""
+        """The whole contents, once its recipe was worked out."""
         recipe = self.recipe
         if recipe.cached is not None:
             return self.on(recipe.cached)
@@ -455,7 +455,7 @@ class Guesses:
         self._engine_is_running = engine_is_running
         self._origins = Origins(position.ledger)
         self._seeds: dict[tuple[Any, ...], int] = {}
-        """Of this step's layers, by what they were made of."""
+        """Seeds of this step's layers, by what they were made of."""
         self._ops: dict[int, _Op | None] = {}
         """Those that have a recipe, by the op's address: the dispatcher keeps every op that it met."""
         self._reshapes: dict[int, bool] = {}
@@ -468,7 +468,7 @@ class Guesses:
     # -- noting recipes -------------------------------------------------------------------------------------
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """After an op that makes new tensors."""
+        """Called after an op that makes new tensors."""
         self._origins.note(func, args, kwargs, out)
         if self._position.backward_depth and self._engine_is_running():
             return
@@ -521,7 +521,7 @@ class Guesses:
                 block.recipe = _Result(norm, given, 0, made)
 
     def note_written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """After an op that wrote into its first argument."""
+        """Called after an op that wrote into its first argument."""
         target = args[0] if args else None
         block = block_of(target) if isinstance(target, torch.Tensor) and target.is_meta else None
         if block is None or target is None:
@@ -561,7 +561,7 @@ class Guesses:
             block.recipe = written
 
     def keep(self, block: Block) -> None:
-        """Before known values are given up because something unknown is written over a part of them."""
+        """Called before known values are given up because something unknown is written over a part of them."""
         if block.recipe is None and block.values is not None:
             block.recipe = _Known(block.values)
 
@@ -661,8 +661,8 @@ class Guesses:
 
     def contents(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A CPU tensor as plausible as can be; None where nothing is known of how it was made."""
-        found = self.arguments((tensor,), {})
-        return None if found is None else found[0][0]
+        guessed = self.arguments((tensor,), {})
+        return None if guessed is None else guessed[0][0]
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | None:
         """An op's arguments as CPU tensors; None where one cannot be worked out."""
@@ -719,7 +719,7 @@ def _op_with_recipe(func: Any) -> _Op | None:
 
 
 def _can_be_worked_out(tensor: torch.Tensor, block: Block) -> bool:
-    """As numbers of a layer, where a size depends on them."""
+    """Whether the numbers of a layer can be computed, where a size depends on them."""
     return tensor.dtype.is_floating_point and block.nbytes <= LIMIT * tensor.element_size()
 
 

@@ -36,7 +36,7 @@ class Origins:
         self._fresh = 0
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """After an op that made `out`, or wrote into it."""
+        """Called after an op that made `out`, or wrote into it."""
         data, weights = self._of_arguments(args)
         if kwargs:
             more, others = self._of_arguments(tuple(kwargs.values()))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 _MOST_ELEMENTS = 1 << 17
-"""Of all that goes into the op, and of all that comes out."""
+"""The most elements that may go into an op, and come out of it."""
 _MOST_PRODUCTS = 1 << 24
 _PRODUCTS_LIKE_AN_ELEMENT = 8
 """A library multiplies and adds this many numbers while an elementwise op takes one."""

@@ -63,16 +63,16 @@ def execute(args: argparse.Namespace) -> int:
     fresh = "torch" not in sys.modules  # and so nothing was run that a fork would not survive
     workers = min(_WORKERS, os.cpu_count() or 1) if fresh else 1
     with reporting() as progress:
-        found = advise(
+        result = advise(
             loaded, args.gpu, args.memory, args.device, keep=args.keep, objective=args.objective,
             largest=args.largest, write=args.write, workers=workers, progress=progress,
         )  # fmt: skip
     if args.json:
-        print_json(found.to_document())
+        print_json(result.to_document())
     else:
         from vramcast.report.advice import advice_page
         from vramcast.report.console import emit
         from vramcast.report.page import print_page
 
-        emit(lambda console: print_page(advice_page(found.advice), console), sys.stdout)
-    return EXIT_FITS if found.fits else EXIT_DOES_NOT_FIT
+        emit(lambda console: print_page(advice_page(result.advice), console), sys.stdout)
+    return EXIT_FITS if result.fits else EXIT_DOES_NOT_FIT

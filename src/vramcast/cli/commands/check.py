@@ -92,12 +92,12 @@ def _quick(args: argparse.Namespace) -> int:
     from vramcast.quick.words import document, lines
 
     question, card = _question(args)
-    found = answer(question)
+    result = answer(question)
     if args.json:
-        print_json(document(found, card))
+        print_json(document(result, card))
     else:
-        print("\n".join(lines(found, card)))
-    return EXIT_FITS if found.safe else EXIT_DOES_NOT_FIT
+        print("\n".join(lines(result, card)))
+    return EXIT_FITS if result.safe else EXIT_DOES_NOT_FIT
 
 
 def _question(args: argparse.Namespace) -> tuple[QuickQuestion, str]:
@@ -141,9 +141,9 @@ def _card(args: argparse.Namespace) -> tuple[int, str]:
     from vramcast.base.errors import UsageError
     from vramcast.base.units import MIB
 
-    said = [name for name in ("gpu_memory", "gpu", "memory", "device") if getattr(args, name) is not None]
-    if len(said) > 1:
-        options = " and ".join(f"--{name.replace('_', '-')}" for name in said)
+    given = [name for name in ("gpu_memory", "gpu", "memory", "device") if getattr(args, name) is not None]
+    if len(given) > 1:
+        options = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(f"{options}: the card is said twice; leave one out")
     if args.gpu_memory is not None or args.memory is not None:
         option = "--gpu-memory" if args.gpu_memory is not None else "--memory"

@@ -47,18 +47,18 @@ def execute(args: argparse.Namespace) -> int:
     if any(saved):
         return _lines(args, saved)
     jobs = _jobs(args)
-    found = _predict(args, jobs)
+    result = _predict(args, jobs)
     if args.json:
-        print_json(found.to_document())
+        print_json(result.to_document())
         return EXIT_FITS
     if args.lines:
-        return _print_lines(found.lines())
+        return _print_lines(result.lines())
 
     from vramcast.report.console import emit
     from vramcast.report.page import print_page
     from vramcast.report.scenarios import scenarios_page
 
-    emit(lambda console: print_page(scenarios_page(found.scenarios), console), sys.stdout)
+    emit(lambda console: print_page(scenarios_page(result.scenarios), console), sys.stdout)
     return EXIT_FITS
 
 

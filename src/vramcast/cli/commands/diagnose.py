@@ -55,16 +55,16 @@ def execute(args: argparse.Namespace) -> int:
     use_calibration(args)
     loaded = load_alone(args)
     with reporting() as progress:
-        found = diagnose(
+        result = diagnose(
             args.log, loaded, args.gpu, batch=args.batch, gpus=args.gpus, accumulation=args.accumulation,
             sequence=args.seq, throughput=args.throughput, changes=not args.no_changes, progress=progress,
         )  # fmt: skip
     if args.json:
-        print_json(found.to_document())
+        print_json(result.to_document())
     else:
         from vramcast.report.console import emit
         from vramcast.report.diagnosis import diagnosis_page
         from vramcast.report.page import print_page
 
-        emit(lambda console: print_page(diagnosis_page(found.diagnosis), console), sys.stdout)
+        emit(lambda console: print_page(diagnosis_page(result.diagnosis), console), sys.stdout)
     return EXIT_FITS

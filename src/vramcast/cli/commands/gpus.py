@@ -43,13 +43,13 @@ def _here(*, as_json: bool) -> int:
     from vramcast.gpus.state import survey
     from vramcast.report.local_cards import local_document, local_page
 
-    found = survey()
+    cards = survey()
     if as_json:
-        print_json(local_document(found))
+        print_json(local_document(cards))
         return EXIT_FITS
 
     from vramcast.report.console import emit
     from vramcast.report.page import print_page
 
-    emit(lambda console: print_page(local_page(found), console), sys.stdout)
+    emit(lambda console: print_page(local_page(cards), console), sys.stdout)
     return EXIT_FITS

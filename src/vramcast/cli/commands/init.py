@@ -45,5 +45,5 @@ def _write(path: Path, text: str) -> None:
 
 
 def _is_empty(path: Path) -> bool:
-    """Nothing is lost where it is filled; a full disk may have left it so."""
+    """Whether the file is empty, so that nothing is lost by filling it; a full disk may have left it so."""
     return path.is_file() and path.stat().st_size == 0

@@ -38,13 +38,13 @@ def execute(args: argparse.Namespace) -> int:
 
     loaded = load(args)
     with reporting() as progress:
-        found = plan(loaded, args.gpu, args.memory, args.device, progress=progress)
+        result = plan(loaded, args.gpu, args.memory, args.device, progress=progress)
     if args.json:
-        print_json(found.to_document())
+        print_json(result.to_document())
     else:
         from vramcast.report.console import emit
         from vramcast.report.page import print_page
         from vramcast.report.plan import plan_page
 
-        emit(lambda console: print_page(plan_page(found.ramp), console), sys.stdout)
-    return EXIT_FITS if found.reached else EXIT_DOES_NOT_FIT
+        emit(lambda console: print_page(plan_page(result.ramp), console), sys.stdout)
+    return EXIT_FITS if result.reached else EXIT_DOES_NOT_FIT

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 _LARGEST = "largest"
 _MOST = 32
-"""Of one list: a table is for reading."""
+"""The most entries of one list: a table is for reading."""
 
 
 RUNS_CODE = True
@@ -65,7 +65,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.features.table.table import DEFAULT_CARDS, table
 
     with reporting() as progress:
-        found = table(
+        result = table(
             loaded,
             args.gpus or DEFAULT_CARDS,
             args.batches,
@@ -74,14 +74,14 @@ def execute(args: argparse.Namespace) -> int:
             progress=progress,
         )
     if args.json:
-        print_json(found.to_document())
+        print_json(result.to_document())
         return EXIT_FITS
 
     from vramcast.report.batch_table import table_page
     from vramcast.report.console import emit
     from vramcast.report.page import print_page
 
-    emit(lambda console: print_page(table_page(found.table), console), sys.stdout)
+    emit(lambda console: print_page(table_page(result.table), console), sys.stdout)
     return EXIT_FITS
 
 

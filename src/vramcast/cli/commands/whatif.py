@@ -42,16 +42,16 @@ def execute(args: argparse.Namespace) -> int:
     use_calibration(args)
     loaded = load(args)
     with reporting() as progress:
-        found = what_if(loaded, args.gpu, args.memory, keep=args.keep, progress=progress)
+        result = what_if(loaded, args.gpu, args.memory, keep=args.keep, progress=progress)
     if args.json:
         from vramcast.report.outcomes import what_if_document
 
-        print_json(what_if_document(found))
+        print_json(what_if_document(result))
     else:
         from vramcast.report.console import emit
         from vramcast.report.outcomes import what_if_page
         from vramcast.report.page import print_page
 
-        emit(lambda console: print_page(what_if_page(found), console), sys.stdout)
-    fits = found.asked.prediction.fits or any(one.prediction.fits for one in found.outcomes)
+        emit(lambda console: print_page(what_if_page(result), console), sys.stdout)
+    fits = result.asked.prediction.fits or any(outcome.prediction.fits for outcome in result.outcomes)
     return EXIT_FITS if fits else EXIT_DOES_NOT_FIT

@@ -1,1 +1,1 @@
-"""What to change so that a job fits: knobs, a search that needs few traces, and suggestions that have been traced."""
+"""Changes that make a job fit: knobs, a search that needs few traces, and suggestions that have been traced."""

@@ -1,4 +1,4 @@
-"""`advise(job)`: what to change so that it fits, each suggestion traced. torch is imported when it is called."""
+"""`advise(job)`: suggest changes that make it fit, each of them traced. torch is imported when it is called."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vramcast.features.advise.combination import Combination
 from vramcast.features.advise.config import config_text
 from vramcast.features.advise.knobs import check_pins, options_for
 from vramcast.features.advise.knobs.batch import MOST_STEPS
-from vramcast.features.advise.largest import Found, asked_number, start, which
+from vramcast.features.advise.largest import LargestResult, asked_number, growing_axes, start
 from vramcast.features.advise.option import RISKS, Option
 from vramcast.features.advise.refine import refine
 from vramcast.features.advise.result import Advice, Change, LargestSize, Suggestion
@@ -96,15 +96,18 @@ def advise(
     with Runs(card, steps=steps, workers=workers, progress=progress, like=loaded.job) as runs:
         options = options_for(loaded.job, card, pins)
         first = [Combination(()), *(_smallest_batch(loaded.job, options) if runs.workers > 1 else ())]
-        wishes = [Wish(with_overrides(loaded.job, one.changes), one.text or "the job as it is") for one in first]
-        found, *others = [runs.begin(wish) for wish in wishes]
-        asked = found()
+        wishes = [
+            Wish(with_overrides(loaded.job, combination.changes), combination.text or "the job as it is")
+            for combination in first
+        ]
+        asked_run, *others = [runs.begin(wish) for wish in wishes]
+        asked = asked_run()
         if isinstance(asked, VramcastError):
             raise _placed(asked, loaded)
         search = Search(job=loaded.job, runs=runs, options=options, objective=objective, asked=asked)
         search.expect(zip(first[1:], others, strict=True))
         sizes = _Sizes(runs, search, card, steps, pins, largest)
-        best = search.best(sizes.start_what_is_traced)
+        best = search.best(sizes.start_if_traced)
         search.collect()
         sizes.start(Combination(()))
         if best:
@@ -115,12 +118,12 @@ def advise(
                 sizes.start(best[0])
             search.fill_front()
         smallest = None if best else search.smallest()
-        found_sizes = sizes.found()
+        largest_sizes = sizes.collect()
     refused = search.estimates.refused
     named = card_options(gpu, memory, device, card)
 
-    def made(one: Combination) -> Suggestion:
-        return _suggestion(loaded, search, one, named)
+    def made(combination: Combination) -> Suggestion:
+        return _suggestion(loaded, search, combination, named)
 
     advice = Advice(
         job=loaded.job.name,
@@ -129,11 +132,11 @@ def advise(
         keep=pins,
         local=local,
         asked=asked.prediction,
-        best=tuple(made(one) for one in best),
-        front=tuple(made(one) for one in search.front()) if best else (),
+        best=tuple(made(combination) for combination in best),
+        front=tuple(made(combination) for combination in search.front()) if best else (),
         smallest=None if smallest is None else made(smallest),
         smallest_card=None if smallest is None else _smallest_card(search, smallest),
-        largest=found_sizes,
+        largest=largest_sizes,
         too_large=_too_large(search, smallest) if smallest is not None else "",
         time=asked.time,
         combinations=search.combinations,
@@ -147,9 +150,12 @@ def advise(
 
 
 def _smallest_batch(job: Job, options: Mapping[str, list[Option]]) -> list[Combination]:
-    """What a second process can trace beside the job as it is: what does not grow with the batch is then known."""
-    batches = sorted((Combination((option,)) for option in options.get("batch", ())), key=lambda one: one.batch(job))
-    return [one for one in batches[:1] if one.batch(job) < job.effective_sizes["batch"]]
+    """The smallest batch, for a second process to trace beside the job as it is: it shows what does not grow with the
+    batch."""
+    batches = sorted(
+        (Combination((option,)) for option in options.get("batch", ())), key=lambda combination: combination.batch(job)
+    )
+    return [combination for combination in batches[:1] if combination.batch(job) < job.effective_sizes["batch"]]
 
 
 class _Sizes:
@@ -160,45 +166,46 @@ class _Sizes:
     ) -> None:
         self._runs, self._search, self._gpu, self._steps = runs, search, gpu, steps
         self._keep, self._every_size = keep, every_size
-        self._waiting: list[tuple[Job, Callable[[], Found]]] = []
+        self._waiting: list[tuple[Job, Callable[[], LargestResult]]] = []
         self._started: set[Combination] = set()
         self.problems: list[str] = []
 
-    def start_what_is_traced(self) -> None:
-        """Of the job as it is, where the batch that is thought to be the answer is traced already: what the search
-        will trace adds nothing to it."""
+    def start_if_traced(self) -> None:
+        """Look for the largest batch of the job as it is, once a batch near the likely answer is traced: the search
+        adds nothing to that."""
         asked = Combination(())
         job = self._job(asked)
         traced = [number for number, _ in self._batches(asked, job.accumulation)]
         if not self._every_size and self._search.largest_batch(asked, job) in traced:
             self.start(asked)
 
-    def start(self, one: Combination) -> None:
-        """Of the job as it is the batch, and all else where it fits; of another configuration if asked for. Once."""
-        if one in self._started:
+    def start(self, combination: Combination) -> None:
+        """Look for the largest sizes of a configuration, once: of the job as it is the batch, and the others where it
+        fits; of another configuration only if asked to."""
+        if combination in self._started:
             return
-        self._started.add(one)
+        self._started.add(combination)
         search = self._search
-        asked, fits = not one.options, search.prediction(one).fits
-        job = self._job(one)
-        for axis in which(job, self._keep, all_of_them=self._every_size and (not asked or fits)):
-            known, near = [(asked_number(job, axis), search.found[one])], None
+        asked, fits = not combination.options, search.prediction(combination).fits
+        job = self._job(combination)
+        for axis in growing_axes(job, self._keep, all_of_them=self._every_size and (not asked or fits)):
+            known, near = [(asked_number(job, axis), search.traced[combination])], None
             if axis == "batch":
-                known = self._batches(one, job.accumulation)
-                near = search.largest_batch(one, job)
+                known = self._batches(combination, job.accumulation)
+                near = search.largest_batch(combination, job)
                 if not asked and not self._every_size:
                     continue
-            answer = start(self._runs, job, self._gpu, self._steps, axis, known, near, of=one.text)
+            answer = start(self._runs, job, self._gpu, self._steps, axis, known, near, of=combination.text)
             self._waiting.append((job, answer))
 
-    def _job(self, one: Combination) -> Job:
-        """With as many passes as a batch that fits would take."""
+    def _job(self, combination: Combination) -> Job:
+        """The job with as many passes as a batch that fits would take."""
         search = self._search
-        job = with_overrides(search.job, one.changes)
-        if not one.options and not search.prediction(one).fits and self._accumulates(job):
-            # A smaller batch accumulates gradients, which then lie there during the forward pass.
+        job = with_overrides(search.job, combination.changes)
+        if not combination.options and not search.prediction(combination).fits and self._accumulates(job):
+            # A smaller batch accumulates gradients, which then stay during the forward pass.
             together = job.effective_sizes["batch"] * job.accumulation
-            batch = search.largest_batch(one, with_overrides(job, {"accumulation": MOST_ACCUMULATED})) or 1
+            batch = search.largest_batch(combination, with_overrides(job, {"accumulation": MOST_ACCUMULATED})) or 1
             job = with_overrides(job, {"accumulation": min(MOST_ACCUMULATED, max(2, round(together / batch)))})
         return job
 
@@ -206,32 +213,33 @@ class _Sizes:
         together = job.effective_sizes["batch"] * job.accumulation
         return job.task == "training" and bool(job.components) and together >= MOST_ACCUMULATED
 
-    def _batches(self, one: Combination, accumulation: int) -> list[tuple[int, Traced]]:
-        """What was traced of this configuration at any batch, with as many passes."""
+    def _batches(self, combination: Combination, accumulation: int) -> list[tuple[int, Traced]]:
+        """What was traced of this configuration at any batch, with the same number of passes."""
         search = self._search
         accumulates = min(MOST_ACCUMULATED, accumulation)
         return [
             (other.batch(search.job), traced)
-            for other, traced in search.found.items()
-            if other.without("batch") == one.without("batch")
+            for other, traced in search.traced.items()
+            if other.without("batch") == combination.without("batch")
             and min(MOST_ACCUMULATED, other.accumulation(search.job)) == accumulates
         ]
 
-    def found(self) -> tuple[LargestSize, ...]:
+    def collect(self) -> tuple[LargestSize, ...]:
         sizes = []
         for job, answer in self._waiting:
-            one = answer()
-            if one.sizes is None:
-                self.problems.append(one.problem)
-            elif one.sizes.axis == "batch" and one.sizes.sizes and job.components and job.task == "training":
-                sizes.append(_accumulated(one.sizes, self._search.job, job.accumulation))
+            largest = answer()
+            if largest.sizes is None:
+                self.problems.append(largest.problem)
+            elif largest.sizes.axis == "batch" and largest.sizes.sizes and job.components and job.task == "training":
+                sizes.append(_accumulated(largest.sizes, self._search.job, job.accumulation))
             else:
-                sizes.append(one.sizes)
+                sizes.append(largest.sizes)
         return tuple(sizes)
 
 
 def _accumulated(size: LargestSize, job: Job, looked_for: int) -> LargestSize:
-    """With the accumulation that comes closest to the batch of a step, of those that take the same memory."""
+    """The batch with the accumulation that comes closest to the batch of a step, among those that take the same
+    memory."""
     batch = size.sizes["batch"]
     together = job.effective_sizes["batch"] * job.accumulation
     accumulation = min(MOST_STEPS, max(1, round(together / batch)))
@@ -241,9 +249,9 @@ def _accumulated(size: LargestSize, job: Job, looked_for: int) -> LargestSize:
     return dataclasses.replace(size, accumulation=accumulation, samples_per_step=samples)
 
 
-def _too_large(search: Search, one: Combination) -> str:
-    """What takes the room of what needs the least."""
-    parts = largest_parts(search.prediction(one).account.parts)[:2]
+def _too_large(search: Search, combination: Combination) -> str:
+    """What takes up the memory in the configuration that needs the least."""
+    parts = largest_parts(search.prediction(combination).account.parts)[:2]
     return " and ".join(f"{part.name} {format_gib(part.size_bytes)}" for part in parts)
 
 
@@ -254,29 +262,29 @@ def _placed(error: VramcastError, loaded: LoadedJob) -> VramcastError:
     return UsageError(f"{loaded.where}: {error}")
 
 
-def _suggestion(loaded: LoadedJob, search: Search, one: Combination, card: str) -> Suggestion:
-    job = with_overrides(loaded.job, one.changes)
-    sample_seconds = search.pace.seconds_per_sample(one)
+def _suggestion(loaded: LoadedJob, search: Search, combination: Combination, card: str) -> Suggestion:
+    job = with_overrides(loaded.job, combination.changes)
+    sample_seconds = search.pace.seconds_per_sample(combination)
     return Suggestion(
-        changes=tuple(Change(knob=o.knob, text=o.text, cost=o.cost, risk=RISKS[o.risk]) for o in one.options),
-        overrides=one.changes,
-        prediction=search.prediction(one),
+        changes=tuple(Change(knob=o.knob, text=o.text, cost=o.cost, risk=RISKS[o.risk]) for o in combination.options),
+        overrides=combination.changes,
+        prediction=search.prediction(combination),
         batch=job.effective_sizes["batch"],
         accumulation=job.accumulation,
         samples_per_step=job.samples_per_step,
-        time_factor=search.time(one),
+        time_factor=search.time(combination),
         step_seconds=None if sample_seconds is None else sample_seconds * job.samples_per_step,
         samples_per_second=None if sample_seconds is None else 1 / sample_seconds,
-        by_rule=tuple(option.text for option in one.by_rule),
-        config=config_text(loaded, one.changes, card),
+        by_rule=tuple(option.text for option in combination.by_rule),
+        config=config_text(loaded, combination.changes, card),
     )
 
 
-def _smallest_card(search: Search, one: Combination) -> CardFit | None:
-    trace = search.prediction(one).trace
+def _smallest_card(search: Search, combination: Combination) -> CardFit | None:
+    trace = search.prediction(combination).trace
     if trace is None:
         return None
-    conf = with_overrides(search.job, one.changes).allocator_conf
+    conf = with_overrides(search.job, combination.changes).allocator_conf
     fitting = [card for card in card_fits(trace, all_gpus(), conf) if card.fits]
     return min(fitting, key=lambda card: (card.limit_bytes, card.gpu.id), default=None)
 

@@ -16,25 +16,25 @@ from vramcast.trace.schema import ALLOC, FREE, KINDS
 
 _SAVED = tuple(KINDS.index(kind) for kind in ("saved activations", "temporaries", "outputs/other"))
 _NUMBERED = re.compile(r"[^.]+\.(?:[^.\d][^.]*\.)*\d+")
-"""A component, names, and one number at the end."""
+"""A component, names, and a number at the end."""
 _PASSES = ("forward", "backward")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
     name: str
-    """As the model calls it, without the component."""
+    """Its name in the model, without the component."""
     kept_bytes: int
     """At the end of the forward pass."""
     left_bytes: int
     """The same when it is checkpointed: what the next block was given."""
     gradients_bytes: int
     seconds: float
-    """Of its forward pass."""
+    """Time of its forward pass."""
 
 
 def block_names(traced: Traced, component: str) -> list[str]:
-    """In the order in which they are called."""
+    """Names of the blocks in the order in which they are called."""
     names = (name for name in traced.output_shapes if name.startswith(f"{component}.") and _NUMBERED.fullmatch(name))
     return [name.removeprefix(f"{component}.") for name in names]
 
@@ -96,7 +96,7 @@ def _kept(traced: Traced, names: list[str]) -> dict[str, float]:
 
 
 def _backward(trace: StepTrace) -> int:
-    """The first event of the second step's backward pass; of the first step where there is no second."""
+    """The first event of the backward pass of the second step, or of the first step where there is no second."""
     for step in (1, 0):
         for event, (code, block) in enumerate(zip(trace.event_kind, trace.event_arg, strict=True)):
             if code == ALLOC and trace.step[block] == step and trace.phases[trace.phase[block]] == "backward":
@@ -105,12 +105,12 @@ def _backward(trace: StepTrace) -> int:
 
 
 def _sums(rows: Iterable[tuple[str, float]], names: list[str]) -> dict[str, float]:
-    """By the block that a module lies in."""
-    found = dict.fromkeys(names, 0.0)
+    """Values added up by the block that each module lies in."""
+    sums = dict.fromkeys(names, 0.0)
     for module, value in rows:
         name = module
-        while name and name not in found:
+        while name and name not in sums:
             name = name.rpartition(".")[0]
         if name:
-            found[name] += value
-    return found
+            sums[name] += value
+    return sums

@@ -1,4 +1,4 @@
-"""One option of some of the knobs, taken together."""
+"""A combination of options: at most one of each knob."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Combination:
 
     @once
     def run(self) -> Combination:
-        """Without a setting of the allocator, which makes no other run."""
+        """The same without a setting of the allocator, which does not change the run."""
         return self.without("allocator")
 
     @once
@@ -69,7 +69,7 @@ class Combination:
 
     @once
     def time(self) -> float:
-        """Of a sample, beside the job as it is, by rule of thumb."""
+        """Time of a sample relative to the job as it is, by rule of thumb."""
         return prod(option.time for option in self.options)
 
     @once
@@ -78,7 +78,7 @@ class Combination:
 
     @once
     def by_rule(self) -> tuple[Option, ...]:
-        """Those whose time is not predicted."""
+        """The options whose time is not predicted."""
         return tuple(option for option in self.options if option.by_rule)
 
     @once
@@ -95,12 +95,12 @@ class Combination:
 
     @once
     def guess(self) -> float:
-        """Of the memory of a run without the options that need a trace, before there is one."""
+        """Share of memory that the options which need a trace are thought to leave, before there is one."""
         return prod(option.guess for option in self.options)
 
     @once
     def traced(self) -> tuple[Option, ...]:
-        """Those that need a trace of their own."""
+        """The options that need a trace of their own."""
         return tuple(option for option in self.options if option.traced)
 
     @once
@@ -116,9 +116,9 @@ class Combination:
         return "expandable_segments:True" in str(self.changes.get("allocator_conf"))
 
     def with_option(self, option: Option) -> Combination:
-        """With `option` instead of what its knob had, in the order of the knobs."""
+        """The same with `option` in place of the one its knob had, in the order of the knobs."""
         options = (*self.without(option.knob).options, option)
-        return Combination(tuple(sorted(options, key=lambda one: KNOBS.index(one.knob))))
+        return Combination(tuple(sorted(options, key=lambda chosen: KNOBS.index(chosen.knob))))
 
     def without(self, knob: str) -> Combination:
         return Combination(tuple(option for option in self.options if option.knob != knob))
@@ -133,7 +133,7 @@ class Combination:
 
 
 def combinations(options: Mapping[str, list[Option]], most_risk: int) -> Iterator[Combination]:
-    """All of them up to a risk, the job as it is among them."""
+    """All combinations up to a risk, including the job as it is."""
     ways: list[list[Option | None]] = [
         [None, *(option for option in of_knob if option.risk <= most_risk)] for of_knob in options.values()
     ]

@@ -35,23 +35,23 @@ def config_text(loaded: LoadedJob, changes: Mapping[str, Any], card: str) -> Con
     every = {**loaded.overrides, **changes}
     if not loaded.where:
         return ConfigText(kind="changes", text=_fields(changes))
-    found = rewrite(loaded, changes)
-    if not found.says_something:
+    rewritten = rewrite(loaded, changes)
+    if not rewritten.says_something:
         of_python = factory.is_factory(loaded.where) and not os.path.exists(loaded.where)
         fields = tuple(_fields(changes).splitlines()) if of_python else ()
         command = vramcast_command(loaded, every, card, loaded.request.arguments)
         return ConfigText(kind="command", text=command, beside=fields, check=command)
-    check = vramcast_command(loaded, found.beside, card, found.arguments)
-    parts = [_diff(path, read_text(path), text) for path, text in found.texts.items()]
-    if found.changed_arguments:
-        parts.append(own_command(found))
-    kind = "diff" if found.texts else "flags"
-    return ConfigText(kind=kind, text="\n".join(parts), beside=by_hand(loaded.job, found.beside), check=check)
+    check = vramcast_command(loaded, rewritten.beside, card, rewritten.arguments)
+    parts = [_diff(path, read_text(path), text) for path, text in rewritten.texts.items()]
+    if rewritten.changed_arguments:
+        parts.append(own_command(rewritten))
+    kind = "diff" if rewritten.texts else "flags"
+    return ConfigText(kind=kind, text="\n".join(parts), beside=by_hand(loaded.job, rewritten.beside), check=check)
 
 
-def own_command(found: Rewritten) -> str:
+def own_command(rewritten: Rewritten) -> str:
     """The training command, as the user would type it."""
-    return shlex.join(found.arguments)
+    return shlex.join(rewritten.arguments)
 
 
 def vramcast_command(

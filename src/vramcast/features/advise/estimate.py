@@ -20,7 +20,7 @@ from vramcast.trace.schema import ALLOC, FREE, KINDS
 
 _GROWS = tuple(KINDS.index(kind) for kind in ("saved activations", "temporaries", "inputs", "outputs/other"))
 _OTHERWISE = log(2)
-"""A run that accumulates gradients where the other does not is as far from it as one of half the batch."""
+"""A run that accumulates gradients and one that does not are as far apart as a batch and half of it."""
 Corners = list[tuple[int, int]]
 """See corners_of."""
 _STATE, _GRADIENTS = KINDS.index("optimizer state"), KINDS.index("gradients")
@@ -30,7 +30,7 @@ _STATE, _GRADIENTS = KINDS.index("optimizer state"), KINDS.index("gradients")
 class _Run:
     """A real trace."""
 
-    one: Combination
+    combination: Combination
     batch: int
     accumulates: bool
     prediction: Prediction
@@ -39,10 +39,10 @@ class _Run:
     gradients_bytes: int
     """Free during the forward pass where nothing is accumulated."""
     corners: dict[tuple[int, float] | None, Corners] = field(default_factory=dict)
-    """By what is thinned out."""
+    """Corners by what is thinned out."""
 
     def allocated(self, scale: float, thinned: tuple[int, float] | None = None) -> int:
-        """The highest level with activations `scale` times as large, those of a certain width thinned out."""
+        """The highest level with activations `scale` times as large, and tensors of a certain width thinned out."""
         if thinned not in self.corners:
             self.corners[thinned] = corners_of(self.trace, thinned)
         return max(fixed + round(growing * scale) for growing, fixed in self.corners[thinned])
@@ -56,106 +56,119 @@ class Estimates:
         self.refused: dict[frozenset[str], str] = {}
         """Texts of options that the model cannot do together → why."""
         self._known: dict[tuple[Any, ...], int | None] = {}
-        """By all that an estimate depends on, until something is learnt."""
+        """Estimates by all that they depend on, until something new is learnt."""
 
-    def knows(self, one: Combination) -> bool:
-        """There is a trace of a run like it, or it is known that there cannot be one."""
-        return one.traced_knobs in self._runs or self.is_refused(one)
+    def knows(self, combination: Combination) -> bool:
+        """Whether a run like it was traced, or is known to be impossible."""
+        return combination.traced_knobs in self._runs or self.is_refused(combination)
 
-    def is_refused(self, one: Combination) -> bool:
-        return bool(self.refused) and any(refused <= one.texts for refused in self.refused)
+    def is_refused(self, combination: Combination) -> bool:
+        return bool(self.refused) and any(refused <= combination.texts for refused in self.refused)
 
-    def refuse(self, one: Combination, why: str) -> None:
-        """The fault is with sizes that the model does not take, or else with what makes another run; with both of two
+    def refuse(self, combination: Combination, why: str) -> None:
+        """Blame the sizes if the model may not take them, or else the options that change the run; both of two options
         where each works alone."""
-        sizes = [option.text for option in one.options if option.activations_ratio != 1 or option.thinned is not None]
-        kinds = [option.text for option in one.traced]
-        optimizers = [option.text for option in one.options if option.knob == "optimizer"]
+        sizes = [
+            option.text for option in combination.options if option.activations_ratio != 1 or option.thinned is not None
+        ]
+        kinds = [option.text for option in combination.traced]
+        optimizers = [option.text for option in combination.options if option.knob == "optimizer"]
         self._known.clear()
-        self.refused[frozenset(sizes or [*kinds, *optimizers] or [one.text])] = why
+        self.refused[frozenset(sizes or [*kinds, *optimizers] or [combination.text])] = why
 
-    def learn(self, one: Combination, found: Prediction, corners: Corners | None = None) -> None:
-        """A real trace is there; `corners` are those of it, where they were worked out already."""
+    def learn(self, combination: Combination, prediction: Prediction, corners: Corners | None = None) -> None:
+        """Take in a real trace; `corners` are its corners where they were worked out already."""
         self._known.clear()
-        if found.trace is None:
+        if prediction.trace is None:
             return
-        if one.run != one:
-            if one.expandable:
-                self._learn_expandable(one, found)
+        if combination.run != combination:
+            if combination.expandable:
+                self._learn_expandable(combination, prediction)
             return
         run = _Run(
-            one=one,
-            batch=one.batch(self._job),
-            accumulates=one.accumulation(self._job) > 1,
-            prediction=found,
-            trace=found.trace,
-            state_bytes=_held_at_end(found.trace, _STATE),
-            gradients_bytes=_held_at_end(found.trace, _GRADIENTS),
+            combination=combination,
+            batch=combination.batch(self._job),
+            accumulates=combination.accumulation(self._job) > 1,
+            prediction=prediction,
+            trace=prediction.trace,
+            state_bytes=_held_at_end(prediction.trace, _STATE),
+            gradients_bytes=_held_at_end(prediction.trace, _GRADIENTS),
         )
         if corners is not None:
             run.corners[None] = corners
-        self._runs.setdefault(one.traced_knobs, []).append(run)
+        self._runs.setdefault(combination.traced_knobs, []).append(run)
 
     def device_bytes(
-        self, one: Combination, like: Combination | None = None, at_batch: int | None = None
+        self, combination: Combination, like: Combination | None = None, at_batch: int | None = None
     ) -> int | None:
         """None: the model cannot do that, or nothing like it was traced. `like`: take the traces of that instead."""
-        if self.is_refused(one):
+        if self.is_refused(combination):
             return None
-        knobs = (like or one).traced_knobs
-        batch = (at_batch or one.batch(self._job)) * one.activations_ratio
-        accumulates = one.accumulation(self._job) > 1
-        key = (knobs, one.traced_knobs, batch, accumulates, one.state_ratio, one.thinned, one.expandable)
+        knobs = (like or combination).traced_knobs
+        batch = (at_batch or combination.batch(self._job)) * combination.activations_ratio
+        accumulates = combination.accumulation(self._job) > 1
+        key = (
+            knobs,
+            combination.traced_knobs,
+            batch,
+            accumulates,
+            combination.state_ratio,
+            combination.thinned,
+            combination.expandable,
+        )
         if key not in self._known:
             if knobs in self._runs:
-                self._known[key] = self._like(self._runs[knobs], one, batch, accumulates)
+                self._known[key] = self._like(self._runs[knobs], combination, batch, accumulates)
             else:
-                self._known[key] = self._by_each(one) if like is None and len(one.traced) > 1 else None
+                self._known[key] = self._by_each(combination) if like is None and len(combination.traced) > 1 else None
         return self._known[key]
 
-    def _like(self, runs: list[_Run], one: Combination, batch: float, accumulates: bool) -> int:
-        """From the run that is nearest to it."""
+    def _like(self, runs: list[_Run], combination: Combination, batch: float, accumulates: bool) -> int:
+        """Estimate from the nearest run."""
         run = min(
             runs,
             key=lambda run: (
-                run.one.thinned != one.thinned,
-                run.one.state_ratio != one.state_ratio,
-                abs(log(run.batch * run.one.activations_ratio / batch)) + _OTHERWISE * (run.accumulates != accumulates),
+                run.combination.thinned != combination.thinned,
+                run.combination.state_ratio != combination.state_ratio,
+                abs(log(run.batch * run.combination.activations_ratio / batch))
+                + _OTHERWISE * (run.accumulates != accumulates),
             ),
         )
-        here = run.batch * run.one.activations_ratio
-        thinned = None if run.one.thinned == one.thinned else _thinned(run.one, one)
+        here = run.batch * run.combination.activations_ratio
+        thinned = None if run.combination.thinned == combination.thinned else _thinned(run.combination, combination)
         before, after = run.allocated(1.0), run.allocated(batch / here, thinned)
-        if one.state_ratio != run.one.state_ratio:
-            after += round(self._state_bytes(run) * (one.state_ratio - run.one.state_ratio))
+        if combination.state_ratio != run.combination.state_ratio:
+            after += round(self._state_bytes(run) * (combination.state_ratio - run.combination.state_ratio))
         if accumulates != run.accumulates:
             after += run.gradients_bytes if accumulates else -run.gradients_bytes
         lost = max(0, run.prediction.peak_reserved_bytes - before)  # to rounding and fragmentation
-        lost = round(lost * after / max(1, before) * (self._expandable_share(one) if one.expandable else 1))
+        lost = round(
+            lost * after / max(1, before) * (self._expandable_share(combination) if combination.expandable else 1)
+        )
         return after + lost + run.prediction.context_bytes
 
-    def _learn_expandable(self, one: Combination, found: Prediction) -> None:
-        """How much of what is lost to fragmentation is lost with expandable segments too."""
-        for run in self._runs.get(one.traced_knobs, ()):
-            if run.one == one.run:
+    def _learn_expandable(self, combination: Combination, prediction: Prediction) -> None:
+        """Learn how much of what fragmentation wastes is still wasted with expandable segments."""
+        for run in self._runs.get(combination.traced_knobs, ()):
+            if run.combination == combination.run:
                 before = run.allocated(1.0)
                 lost = max(1, run.prediction.peak_reserved_bytes - before)
-                share = max(0.0, min(1.0, (found.peak_reserved_bytes - before) / lost))
-                self._expandable_shares[one.traced_knobs] = share
+                share = max(0.0, min(1.0, (prediction.peak_reserved_bytes - before) / lost))
+                self._expandable_shares[combination.traced_knobs] = share
 
-    def _expandable_share(self, one: Combination) -> float:
-        """As of runs like it, or else as of the last that was seen."""
+    def _expandable_share(self, combination: Combination) -> float:
+        """The share of runs like it, or else the last one seen."""
         latest = next(reversed(self._expandable_shares.values()), 0.0)
-        return self._expandable_shares.get(one.traced_knobs, latest)
+        return self._expandable_shares.get(combination.traced_knobs, latest)
 
-    def _by_each(self, one: Combination) -> int | None:
-        """Before there is a trace of several options together: as if each took its share of the rest."""
-        plain = Combination(one.untraced)
+    def _by_each(self, combination: Combination) -> int | None:
+        """Estimate several options that were not traced together: as if each took its share of the rest."""
+        plain = Combination(combination.untraced)
         base = self.device_bytes(plain, Combination(()))
         if base is None:
             return None
         size = float(base)
-        for option in one.traced:
+        for option in combination.traced:
             alone = self.device_bytes(plain, Combination((option,)))
             if alone is None:
                 return None
@@ -163,17 +176,18 @@ class Estimates:
         return round(size)
 
     def _state_bytes(self, run: _Run) -> int:
-        """Of the optimizer that the job says."""
-        if run.one.state_ratio > 0:
-            return round(run.state_bytes / run.one.state_ratio)
-        others = (other for runs in self._runs.values() for other in runs if other.one.state_ratio == 1)
+        """State of the optimizer that the job names."""
+        if run.combination.state_ratio > 0:
+            return round(run.state_bytes / run.combination.state_ratio)
+        others = (other for runs in self._runs.values() for other in runs if other.combination.state_ratio == 1)
         return max((other.state_bytes for other in others), default=0)
 
 
-def _thinned(run: Combination, one: Combination) -> tuple[int, float] | None:
-    """What is left of the blocks that one of the two makes smaller: of those that `run` has, in `one`."""
-    if one.thinned is not None:
-        return one.thinned
+def _thinned(run: Combination, combination: Combination) -> tuple[int, float] | None:
+    """(width, share) that turns the tensors of `run` into those of `combination`, where one of the two makes them
+    smaller."""
+    if combination.thinned is not None:
+        return combination.thinned
     assert run.thinned is not None
     width, left = run.thinned
     return width, 1 / left
@@ -181,7 +195,7 @@ def _thinned(run: Combination, one: Combination) -> tuple[int, float] | None:
 
 def _held_at_end(trace: StepTrace, kind: int) -> int:
     rows = zip(trace.requested_bytes, trace.kind, trace.died_event, strict=True)
-    return sum(size for size, one, died in rows if one == kind and died < 0)
+    return sum(size for size, block_kind, died in rows if block_kind == kind and died < 0)
 
 
 def corners_of(trace: StepTrace, thinned: tuple[int, float] | None = None) -> Corners:

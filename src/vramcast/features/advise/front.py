@@ -1,4 +1,4 @@
-"""Of many combinations those that none beats in both memory and time, and a few of these that stand for all."""
+"""The combinations that no other beats in both memory and time, and a few that stand for all of them."""
 
 from __future__ import annotations
 
@@ -8,31 +8,35 @@ from math import log
 from vramcast.features.advise.combination import Combination
 
 FASTER = 0.99
-"""What takes at most this share of the time of another is faster."""
+"""One option counts as faster than another if it takes at most this share of its time."""
 _NEAR = 0.08
 """Points of the front whose memory differs by less than this share are one."""
 
 
 def pareto(
-    ones: Iterable[Combination], size: Callable[[Combination], int], time: Callable[[Combination], float]
+    combinations: Iterable[Combination], size: Callable[[Combination], int], time: Callable[[Combination], float]
 ) -> list[Combination]:
-    """Those that no other beats in both size and time, least memory first; as fast is as good as a hair faster."""
+    """Combinations that no other beats in both size and time, least memory first; a tiny gain in time does not
+    count."""
     kept: list[Combination] = []
-    for one in sorted(ones, key=lambda one: (size(one), time(one), one.risk, len(one.options))):
-        if not kept or time(one) <= time(kept[-1]) * FASTER:
-            kept.append(one)
+    for combination in sorted(
+        combinations,
+        key=lambda combination: (size(combination), time(combination), combination.risk, len(combination.options)),
+    ):
+        if not kept or time(combination) <= time(kept[-1]) * FASTER:
+            kept.append(combination)
     return kept
 
 
 def spread(front: Sequence[Combination], size: Callable[[Combination], int], most: int) -> list[Combination]:
-    """At most so many of a front: both ends, then each time the one that lies farthest from all that are taken."""
+    """At most `most` points of a front: both ends, then each time the point farthest from all chosen so far."""
     if not front:
         return []
     taken = list(dict.fromkeys((front[0], front[-1])))
-    rest = [one for one in front if one not in taken]
+    rest = [combination for combination in front if combination not in taken]
 
-    def distance(one: Combination) -> float:
-        return min(abs(log(max(1, size(one)) / max(1, size(other)))) for other in taken)
+    def distance(combination: Combination) -> float:
+        return min(abs(log(max(1, size(combination)) / max(1, size(other)))) for other in taken)
 
     while rest and len(taken) < most:
         farthest = max(rest, key=distance)
@@ -40,4 +44,4 @@ def spread(front: Sequence[Combination], size: Callable[[Combination], int], mos
             break
         taken.append(farthest)
         rest.remove(farthest)
-    return [one for one in front if one in taken]
+    return [combination for combination in front if combination in taken]

@@ -34,7 +34,7 @@ def is_causal(part: Component) -> bool:
     name = part.class_name or ""
     if part.task is not None or name:
         return part.task == "causal-lm" or name.endswith(_CAUSAL) or name == "AutoModelForCausalLM"
-    return any(str(one).endswith(_CAUSAL) for one in _config(part).get("architectures") or ())
+    return any(str(architecture).endswith(_CAUSAL) for architecture in _config(part).get("architectures") or ())
 
 
 def vocabulary(part: Component) -> int | None:
@@ -54,8 +54,8 @@ def block_patterns(part: Component) -> list[str]:
 
 
 def embedding_patterns(part: Component) -> list[str]:
-    found = _EMBEDDINGS.get(_name_of_blocks(_config(part)) or "")
-    return [found] if found else []
+    pattern = _EMBEDDINGS.get(_name_of_blocks(_config(part)) or "")
+    return [pattern] if pattern else []
 
 
 def _name_of_blocks(config: dict[str, Any]) -> str | None:

@@ -29,16 +29,16 @@ class _Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What came out, and how many runs it took."""
+class LargestResult:
+    """The largest size of an axis, and how many runs it took to find."""
 
     sizes: LargestSize | None
     traces: int
     problem: str = ""
 
 
-def which(job: Job, keep: Iterable[str], *, all_of_them: bool) -> list[str]:
-    """The sizes of a job that may grow."""
+def growing_axes(job: Job, keep: Iterable[str], *, all_of_them: bool) -> list[str]:
+    """The axes along which the job may grow."""
     if job.script is not None or (job.step is not None and "batch" not in job.sizes):
         return []
     there = axes(job) if job.components else {"batch": None}
@@ -54,19 +54,21 @@ def start(
     known: Iterable[tuple[int, Traced]],
     near: int | None = None,
     of: str = "",
-) -> Callable[[], Found]:
-    """Looks for it beside other work; the answer is there when it is asked for."""
-    traces = tuple((number, one.prediction.trace) for number, one in known if one.prediction.trace is not None)
+) -> Callable[[], LargestResult]:
+    """Start looking for the largest size beside other work; the returned function waits for the answer."""
+    traces = tuple((number, traced.prediction.trace) for number, traced in known if traced.prediction.trace is not None)
     task = _Task(job, gpu, steps, axis, traces, near)
     wait = runs.start(_look, task, f"looking for the largest {axis}")
 
-    def answer() -> Found:
-        found = wait()
-        if isinstance(found, VramcastError):
-            return Found(None, 0, f"largest {axis}: {found}")
-        runs.n_traced += found.traces
-        sizes = axes(job)[axis].sizes(found.number) if found.number else {}
-        return Found(LargestSize(axis=axis, sizes=sizes, device_bytes=found.device_bytes, of=of), found.traces)
+    def answer() -> LargestResult:
+        result = wait()
+        if isinstance(result, VramcastError):
+            return LargestResult(None, 0, f"largest {axis}: {result}")
+        runs.n_traced += result.traces
+        sizes = axes(job)[axis].sizes(result.number) if result.number else {}
+        return LargestResult(
+            LargestSize(axis=axis, sizes=sizes, device_bytes=result.device_bytes, of=of), result.traces
+        )
 
     return answer
 

@@ -32,33 +32,33 @@ class Option:
     changes: Mapping[str, Any]
     """Dotted key of the job → value."""
     cost: str
-    """In time, accuracy or risk, in words."""
+    """The cost in time, accuracy or risk, in words."""
     risk: int = SAFE
     time: float = 1.0
-    """Time of a sample, beside the job as it is; rules of thumb of docs/advise.md, until there is a trace."""
+    """Time of a sample relative to the job as it is; a rule of thumb of docs/advise.md, until there is a trace."""
     by_rule: bool = False
-    """What it costs does not show in the ops of a trace: `time` is multiplied with what is predicted of them."""
+    """What it costs does not show in the ops of a trace, so `time` is multiplied with the time predicted from them."""
     sample_share: float = 1.0
-    """How much of a sample of the job one of its samples is."""
+    """The share of a full sample that one of its samples is."""
     traced: bool = False
-    """Another run: it needs a trace. What does not is worked out from the trace of the others."""
+    """It changes the run, so it needs a trace. The others are worked out from existing traces."""
     state_ratio: float = 1.0
-    """Optimizer state that is left, for the estimate."""
+    """Share of the optimizer state that is left, for the estimate."""
     activations_ratio: float = 1.0
-    """Activations that are left, for the estimate."""
+    """Share of the activations that is left, for the estimate."""
     thinned: tuple[int, float] | None = None
-    """Of blocks whose last dimension is so wide, such a share is left, for the estimate."""
+    """(width, share): tensors whose last dimension is this wide shrink to this share, for the estimate."""
     guess: float = 1.0
-    """Share of the memory that is thought to be left, before there is a trace to say so."""
+    """Share of the memory that is thought to be left, before there is a trace."""
     excludes: tuple[str, ...] = ()
-    """Knobs that cannot be turned beside it, or "knob: text" of single options."""
+    """Knobs that cannot be turned together with it, or "knob: text" of single options."""
 
 
 def go_together(options: Iterable[Option]) -> bool:
-    """None of them excludes another."""
+    """Whether none of them excludes another."""
     options = tuple(options)
-    names = {name for one in options for name in (one.knob, f"{one.knob}: {one.text}")}
-    return not any(name in names for one in options for name in one.excludes)
+    names = {name for option in options for name in (option.knob, f"{option.knob}: {option.text}")}
+    return not any(name in names for option in options for name in option.excludes)
 
 
 class Knob(Protocol):

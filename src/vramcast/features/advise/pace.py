@@ -1,4 +1,4 @@
-"""How long a sample takes: predicted of what was traced; of the rest by rule of thumb, from a traced relative."""
+"""How long a sample takes: predicted for what was traced, and estimated for the rest from the nearest trace."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class _Run:
     """A traced run."""
 
     sample_seconds: float
-    """Predicted, times what is only known by rule of thumb."""
+    """Predicted, times the rules of thumb for what a trace does not show."""
     batch: int
     device_seconds: float
     host_seconds: float
-    """Of a pass: the card's part grows with the batch, what it takes to issue the ops does not."""
+    """Time to issue the ops of a pass, which does not grow with the batch as the card's part does."""
 
     def beside(self, batch: int) -> float:
-        """The time of a sample in a batch of another size, beside that of one here."""
+        """The time of a sample in a batch of another size, relative to one here."""
         here, there = (
             max(self.device_seconds * size / self.batch, self.host_seconds) / size for size in (self.batch, batch)
         )
@@ -34,52 +34,54 @@ class _Run:
 
 
 class Pace:
-    def __init__(self, job: Job, found: Mapping[Combination, Traced]) -> None:
-        """`found` grows while the search goes on; the job as it is comes first."""
-        self._job, self._found = job, found
+    def __init__(self, job: Job, traced: Mapping[Combination, Traced]) -> None:
+        """`traced` grows while the search goes on; the job as it is comes first."""
+        self._job, self._traced = job, traced
         self._runs: dict[Combination, _Run] = {}
         self._known: dict[Combination, float] = {}
         self._seen = 0
 
-    def time(self, one: Combination) -> float:
-        """Of a sample, beside one of the job as it is. A smaller sample counts for its share of a whole one."""
+    def time(self, combination: Combination) -> float:
+        """Time of a sample relative to the job as it is. A smaller sample counts for its share of a whole one."""
         self._learn()
-        if one not in self._known:
-            if one.run not in self._known:
-                self._known[one.run] = self._time(one.run)
-            self._known[one] = self._known[one.run]
-        return self._known[one]
+        if combination not in self._known:
+            if combination.run not in self._known:
+                self._known[combination.run] = self._time(combination.run)
+            self._known[combination] = self._known[combination.run]
+        return self._known[combination]
 
-    def seconds_per_sample(self, one: Combination) -> float | None:
-        """Of all cards together; None where nothing is known of the job as it is."""
+    def seconds_per_sample(self, combination: Combination) -> float | None:
+        """Seconds for a sample on all cards together; None where the time of the job as it is is not known."""
         self._learn()
         asked = self._runs.get(_ASKED)
-        return None if asked is None else asked.sample_seconds * self.time(one) * one.sample_share
+        return None if asked is None else asked.sample_seconds * self.time(combination) * combination.sample_share
 
     def _learn(self) -> None:
-        if len(self._found) == self._seen:
+        if len(self._traced) == self._seen:
             return
-        self._seen = len(self._found)
+        self._seen = len(self._traced)
         self._known.clear()
-        for one, traced in self._found.items():
+        for combination, traced in self._traced.items():
             time = traced.time
-            if time is None or one in self._runs or one.run != one:
+            if time is None or combination in self._runs or combination.run != combination:
                 continue
-            job = with_overrides(self._job, one.changes)
-            self._runs[one] = _Run(
-                sample_seconds=prod(option.time for option in one.by_rule) * time.seconds / job.samples_per_step,
+            job = with_overrides(self._job, combination.changes)
+            self._runs[combination] = _Run(
+                sample_seconds=prod(option.time for option in combination.by_rule)
+                * time.seconds
+                / job.samples_per_step,
                 batch=job.effective_sizes["batch"],
                 device_seconds=time.device_seconds / job.accumulation,
                 host_seconds=time.host_seconds / job.accumulation,
             )
 
-    def _time(self, one: Combination) -> float:
+    def _time(self, combination: Combination) -> float:
         asked = self._runs.get(_ASKED)
         if asked is None:
-            return one.time
-        if one in self._runs:
-            return self._runs[one].sample_seconds / asked.sample_seconds / one.sample_share
-        options, traced, batch = set(one.options), set(one.traced), one.batch(self._job)
+            return combination.time
+        if combination in self._runs:
+            return self._runs[combination].sample_seconds / asked.sample_seconds / combination.sample_share
+        options, traced, batch = set(combination.options), set(combination.traced), combination.batch(self._job)
         relative = min(
             self._runs,
             key=lambda other: (
@@ -89,5 +91,5 @@ class Pace:
             ),
         )
         run = self._runs[relative]
-        rules = one.without("batch").time / relative.without("batch").time
+        rules = combination.without("batch").time / relative.without("batch").time
         return run.sample_seconds / asked.sample_seconds / relative.sample_share * rules * run.beside(batch)

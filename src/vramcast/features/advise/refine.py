@@ -1,4 +1,4 @@
-"""A suggestion that checkpoints every block, with only as many as the memory asks for."""
+"""Improve a suggestion that checkpoints every block: checkpoint only as many as the memory requires."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from vramcast.memory.cards import MARGIN, with_margin
 
 
 def refine(search: Search, chosen: list[Combination]) -> list[Combination]:
-    """The first that checkpoints every block checkpoints only as many as the memory asks for."""
-    for place, one in enumerate(chosen):
-        plain = one.without("checkpointing")
-        batch = one.batch(search.job)
-        alike = [other for other in search.found if _alike(other, plain)]
+    """Let the first suggestion that checkpoints every block checkpoint only as many as the memory requires."""
+    for place, combination in enumerate(chosen):
+        plain = combination.without("checkpointing")
+        batch = combination.batch(search.job)
+        alike = [other for other in search.traced if _alike(other, plain)]
         kept = min(alike, key=lambda other: abs(other.batch(search.job) - batch), default=None)
-        every = next((option for option in one.options if option.changes == {"checkpointing": "all"}), None)
+        every = next((option for option in combination.options if option.changes == {"checkpointing": "all"}), None)
         if every is None or kept is None:
             continue
-        better = _subset(search, one, plain, kept, every)
+        better = _subset(search, combination, plain, kept, every)
         if better is not None:
             rest = [other for other in chosen[place + 1 :] if search.time(other) <= search.time(better) * FASTER]
             return [*chosen[:place], better, *rest]
@@ -30,29 +30,29 @@ def refine(search: Search, chosen: list[Combination]) -> list[Combination]:
     return chosen
 
 
-def _alike(one: Combination, other: Combination) -> bool:
-    """They keep the same activations for a sample."""
+def _alike(combination: Combination, other: Combination) -> bool:
+    """Whether they keep the same activations for a sample."""
     return (
-        one.traced_knobs == other.traced_knobs
-        and one.activations_ratio == other.activations_ratio
-        and one.thinned == other.thinned
+        combination.traced_knobs == other.traced_knobs
+        and combination.activations_ratio == other.activations_ratio
+        and combination.thinned == other.thinned
     )
 
 
 def _subset(
-    search: Search, one: Combination, plain: Combination, kept: Combination, every: Option
+    search: Search, combination: Combination, plain: Combination, kept: Combination, every: Option
 ) -> Combination | None:
-    left = search.found[one].prediction
+    left = search.traced[combination].prediction
     comfortable = with_margin(left.device_bytes) <= search.limit_bytes
 
     def fits(traced: Traced) -> bool:
-        found = traced.prediction
-        return found.fits and (not comfortable or with_margin(found.device_bytes) <= search.limit_bytes)
+        prediction = traced.prediction
+        return prediction.fits and (not comfortable or with_margin(prediction.device_bytes) <= search.limit_bytes)
 
     room_bytes = round(search.limit_bytes / (1 + MARGIN)) if comfortable else search.limit_bytes
     subset = Subsets(search.runs).best(
-        with_overrides(search.job, plain.changes), fits, room_bytes - left.context_bytes, search.found[kept],
-        kept.batch(search.job), search.found[one],
+        with_overrides(search.job, plain.changes), fits, room_bytes - left.context_bytes, search.traced[kept],
+        kept.batch(search.job), search.traced[combination],
     )  # fmt: skip
     if subset is None or len(subset.names) == subset.of:
         return None
@@ -66,6 +66,6 @@ def _subset(
         time=time,
         traced=True,
     )
-    better = Combination(tuple(option if before is every else before for before in one.options))
+    better = Combination(tuple(option if before is every else before for before in combination.options))
     search.keep(better, subset.traced)
     return better

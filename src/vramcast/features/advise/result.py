@@ -49,11 +49,11 @@ class Suggestion:
     accumulation: int
     samples_per_step: int
     time_factor: float
-    """Time of a sample, beside the job as it is."""
+    """Time of a sample relative to the job as it is."""
     step_seconds: float | None
     """Predicted; None where the ops of the job are not known, and the factor is a rule of thumb."""
     samples_per_second: float | None
-    """Of all cards together."""
+    """On all cards together."""
     by_rule: tuple[str, ...]
     """Changes whose part of the time is a rule of thumb."""
     config: ConfigText
@@ -81,7 +81,7 @@ class LargestSize:
     of: str
     """The configuration it was looked for in; empty: the job as it is."""
     accumulation: int | None = None
-    """Of a batch: what comes closest to the batch of a step."""
+    """For a batch: the accumulation that comes closest to the batch of a step."""
     samples_per_step: int | None = None
 
 
@@ -97,7 +97,7 @@ class Advice:
     best: tuple[Suggestion, ...]
     """Best first; empty: nothing fits."""
     front: tuple[Suggestion, ...]
-    """Of all that fit: those that no other beats in both memory and speed, least memory first."""
+    """The suggestions that fit and that no other beats in both memory and speed, least memory first."""
     smallest: Suggestion | None
     """Where nothing fits: what needs the least."""
     smallest_card: CardFit | None
@@ -107,7 +107,7 @@ class Advice:
     too_large: str = ""
     """Where nothing fits: what takes the room."""
     time: StepTime | None
-    """Of a step of the job as it is."""
+    """Time of a step of the job as it is."""
     combinations: int
     traces: int
     refused: tuple[str, ...] = ()

@@ -42,7 +42,7 @@ class Traced:
     parameters: tuple[ModuleParameters, ...]
     output_shapes: Mapping[str, tuple[int, ...]]
     time: StepTime | None
-    """Of a step; None where its ops are not known."""
+    """Time of a step; None where its ops are not known."""
     under: Mapping[str, Prediction] = field(default_factory=dict)
     """Setting of the allocator → the same run under it, without its trace."""
     corners: Corners | None = None
@@ -51,14 +51,14 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A job to be traced, and what is said while that goes on."""
+    """A job to be traced, and the text that is shown while that goes on."""
 
     job: Job
     text: str
     under: tuple[str, ...] = ()
     """Settings of the allocator that the run is also replayed under."""
-    perhaps: str = ""
-    """One more, where it could make room that is missing."""
+    optional: str = ""
+    """One more setting, replayed only where it could make the job fit."""
     time_copies: bool = True
     """Whether copies between card and computer count in the time."""
 
@@ -73,7 +73,7 @@ class Runs:
     with a GPU."""
 
     def __init__(self, gpu: GpuSpec, *, steps: int, workers: int, progress: Progress, like: Job | None = None) -> None:
-        """What the job `like` imports is imported before the forks, so that not each of them has to."""
+        """Import what the job `like` needs before forking, so that not every fork has to."""
         self.n_traced = 0
         self._like = like
         self.workers = workers if sys.platform == "linux" else 1
@@ -91,7 +91,7 @@ class Runs:
 
             if self._like is not None:
                 preload(self._like)
-            gc.freeze()  # what was imported is not garbage: the forks need not look through it
+            gc.freeze()  # what was imported is not garbage, so the forks need not scan it
             context = multiprocessing.get_context("fork")
             self._pool = ProcessPoolExecutor(self.workers, context, initializer=is_worker, initargs=(os.getpid(),))
         return self
@@ -106,26 +106,26 @@ class Runs:
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
     def trace(self, wishes: Sequence[Wish]) -> list[Traced | VramcastError]:
-        """In the order of the wishes; an error that is an answer stands in the place of its trace."""
+        """Traces in the order of the wishes; an error takes the place of the trace it prevented."""
         self.n_traced += len(wishes)
         tasks = [(wish, self._gpu, self._steps) for wish in wishes]
         if self._pool is None:
-            found = []
+            answers = []
             for wish, task in zip(wishes, tasks, strict=True):
                 self._progress(f"tracing {wish.text}")
-                found.append(_answer(_trace, task))
-            return found
+                answers.append(_answer(_trace, task))
+            return answers
         if wishes:
             self._progress(f"tracing {'; '.join(wish.text for wish in wishes)}")
         return self._at_once(self._pool, tasks)
 
     def _at_once(self, pool: ProcessPoolExecutor, tasks: Sequence[_Task]) -> list[Traced | VramcastError]:
-        """A run that is replayed under other settings too comes back in between: a process that has nothing to do any
-        more can take one of the replays."""
+        """A run that is also replayed under other settings comes back first, so that an idle process can take one of
+        the replays."""
         waiting: list[Callable[[], Traced | VramcastError]] = []
         runs: dict[Future[TracedJob | VramcastError], int] = {}
         for place, task in enumerate(tasks):
-            if task[0].under and not task[0].perhaps:
+            if task[0].under and not task[0].optional:
                 run = pool.submit(_answer, _run, task)
                 runs[run] = place
                 waiting.append(run.result)  # type: ignore[arg-type]
@@ -143,14 +143,14 @@ class Runs:
         return [wait() for wait in waiting]
 
     def begin(self, wish: Wish) -> Callable[[], Traced | VramcastError]:
-        """A trace that goes on beside others; what is given back waits for it."""
+        """Start a trace beside others; the returned function waits for it."""
         self.n_traced += 1
         if self._pool is not None:
             self._progress(f"tracing {wish.text}")
         return self.start(partial(_answer, _trace), (wish, self._gpu, self._steps), f"tracing {wish.text}")
 
     def start(self, work: Callable[[T], R], task: T, text: str) -> Callable[[], R]:
-        """Work that goes on beside the traces; what is given back waits for it. Without workers it is done then."""
+        """Start work beside the traces; the returned function waits for it. Without workers it is done then."""
         if self._pool is None:
 
             def now() -> R:
@@ -162,7 +162,7 @@ class Runs:
 
 
 def _kill_workers(pool: ProcessPoolExecutor) -> None:
-    """Nobody waits any more for what they are at."""
+    """Kill workers whose results nobody waits for any more."""
     workers = list((pool._processes or {}).values())
     for worker in workers:
         with contextlib.suppress(ValueError, OSError):  # it has ended
@@ -172,16 +172,16 @@ def _kill_workers(pool: ProcessPoolExecutor) -> None:
 
 
 def _together(
-    found: Future[Traced | VramcastError], under: Future[dict[str, Prediction] | VramcastError]
+    run: Future[Traced | VramcastError], under: Future[dict[str, Prediction] | VramcastError]
 ) -> Traced | VramcastError:
-    traced, others = found.result(), under.result()
+    traced, others = run.result(), under.result()
     if isinstance(traced, VramcastError):
         return traced
     return others if isinstance(others, VramcastError) else replace(traced, under=others)
 
 
 def _answer(work: Callable[..., R], *arguments: Any) -> R | VramcastError:
-    """What comes out, or why nothing does, as it can be sent from process to process."""
+    """The result or the error, in a form that can be sent between processes."""
     try:
         return work(*arguments)
     except VramcastError as error:
@@ -190,11 +190,11 @@ def _answer(work: Callable[..., R], *arguments: Any) -> R | VramcastError:
 
 
 def _trace(task: _Task) -> Traced:
-    """As `predict` does, so that the figures are the same when the config is read back."""
+    """Trace as `predict` does, so that the figures are the same when the config is read back."""
     run = _run(task)
     traced = _predict(task, run)
-    perhaps = task[0].perhaps
-    also = (perhaps,) if perhaps and _lacks_room_that_is_lost(traced.prediction) else ()
+    optional = task[0].optional
+    also = (optional,) if optional and _would_fit_unfragmented(traced.prediction) else ()
     return replace(traced, under=_predict_under(run.trace, (*task[0].under, *also)))
 
 
@@ -209,11 +209,11 @@ def _run(task: _Task) -> TracedJob:
 def _predict(task: _Task, run: TracedJob) -> Traced:
     wish, gpu, _ = task
     with without_collections():
-        found = predict_trace(run.trace)
+        prediction = predict_trace(run.trace)
         gradient_bytes = sum(row.gradients_bytes for row in run.parameters)
         time = job_step_time(wish.job, run.trace, gpu, gradient_bytes=gradient_bytes, time_copies=wish.time_copies)
         corners = corners_of(run.trace)
-    return Traced(found, run.parameters, dict(run.output_shapes), time, corners=corners)
+    return Traced(prediction, run.parameters, dict(run.output_shapes), time, corners=corners)
 
 
 def _predict_under(trace: StepTrace, settings: Sequence[str]) -> dict[str, Prediction]:
@@ -221,7 +221,7 @@ def _predict_under(trace: StepTrace, settings: Sequence[str]) -> dict[str, Predi
         return {conf: replace(predict_trace(trace, allocator_conf=conf), trace=None) for conf in settings}
 
 
-def _lacks_room_that_is_lost(found: Prediction) -> bool:
-    """With the margin it does not fit, and would if nothing were lost to fragmentation."""
-    least = with_margin(found.peak_allocated_bytes + found.context_bytes)
-    return least <= found.limit_bytes < with_margin(found.device_bytes)
+def _would_fit_unfragmented(prediction: Prediction) -> bool:
+    """Whether only fragmentation keeps it, margin included, from fitting."""
+    least = with_margin(prediction.peak_allocated_bytes + prediction.context_bytes)
+    return least <= prediction.limit_bytes < with_margin(prediction.device_bytes)

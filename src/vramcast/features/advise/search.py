@@ -28,16 +28,16 @@ OBJECTIVES = ("throughput", "memory", "closest")
 
 _LEVELS = (USUAL, CHANGES_TRAINING, LAST_RESORT)
 _SLOW = 1.5
-"""What takes longer than this is left until nothing else does."""
+"""Combinations that take longer than this are left until nothing else works."""
 _SHOWN = 3
 _FRONT = 6
 """Points of the front that are looked for."""
 _FRONT_TRACES, _MANY_EVENTS = 4, 15_000
-"""Runs that are traced for it; half of them where a trace is longer than that."""
+"""Runs that are traced for the front; half as many where a trace takes long."""
 _BEFORE_TIME = 3
-"""What counts before the time for the throughput: risk, changes to the training, the margin."""
+"""How many entries of a rank come before the time: risk, changes to the training, the margin."""
 _TRIES = 8
-"""Traces that may disappoint before the search gives up on a level of risk."""
+"""How many traces may disappoint before the search gives up on a level of risk."""
 
 
 @dataclass
@@ -50,38 +50,38 @@ class Search:
     """The job as it is."""
     combinations: int = 0
     _reach: tuple[int, bool] = (USUAL, False)
-    """The risk that is taken, and whether what takes much longer is looked at."""
+    """The risk that is accepted, and whether slow combinations are considered."""
     _beside: list[tuple[Combination, Callable[[], Traced | VramcastError]]] = field(default_factory=list)
-    """Runs that are being traced beside what is looked for."""
+    """Runs that are being traced beside the search."""
     _traced_beside: int = 0
     """Runs of the front that were traced while a process had nothing else to do."""
     _within: dict[tuple[int, bool], list[Combination]] = field(default_factory=dict)
     """All combinations within a reach."""
     estimates: Estimates = field(init=False)
     pace: Pace = field(init=False)
-    found: dict[Combination, Traced] = field(default_factory=dict)
+    traced: dict[Combination, Traced] = field(default_factory=dict)
     """All that were traced, fitting or not."""
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise UsageError(f"--objective {self.objective}: write one of {', '.join(OBJECTIVES)}")
         self.estimates = Estimates(self.job)
-        self.pace = Pace(self.job, self.found)
+        self.pace = Pace(self.job, self.traced)
         self.keep(Combination(()), self.asked)
 
     @property
     def limit_bytes(self) -> int:
         return self.asked.prediction.limit_bytes
 
-    def prediction(self, one: Combination) -> Prediction:
-        return self.found[one].prediction
+    def prediction(self, combination: Combination) -> Prediction:
+        return self.traced[combination].prediction
 
-    def keep(self, one: Combination, traced: Traced) -> None:
-        self.found[one] = traced
-        self.estimates.learn(one, traced.prediction, traced.corners)
+    def keep(self, combination: Combination, traced: Traced) -> None:
+        self.traced[combination] = traced
+        self.estimates.learn(combination, traced.prediction, traced.corners)
 
     def best(self, meanwhile: Callable[[], None] = lambda: None) -> list[Combination]:
-        """The best few. What risks more, or takes much longer, is looked at only where less does not do, but for the
+        """The best few. Riskier or much slower combinations are considered only where nothing else fits, or for the
         least memory. `meanwhile` is called once runs were traced that estimates are made from."""
         for risk in _LEVELS[1:] if self.objective == "memory" else _LEVELS:
             for slow in (True,) if self.objective == "memory" else (False, True):
@@ -93,13 +93,13 @@ class Search:
                     return chosen
         return []
 
-    def largest_batch(self, one: Combination, job: Job) -> int | None:
-        """As estimated, of `job`: `one` with an accumulation of its own."""
+    def largest_batch(self, combination: Combination, job: Job) -> int | None:
+        """The largest batch that `job` (`combination` with an accumulation of its own) is estimated to take."""
         passes = Option(knob="batch", text="", changes={"accumulation": job.accumulation}, cost="")
-        accumulates = Combination((*one.options, passes))
+        accumulates = Combination((*combination.options, passes))
 
         def size(batch: int) -> int:
-            return self.estimates.device_bytes(accumulates, one, batch) or 0
+            return self.estimates.device_bytes(accumulates, combination, batch) or 0
 
         if not size(1):
             return None
@@ -116,12 +116,12 @@ class Search:
             left -= len(wanted)
 
     def begin_front(self) -> None:
-        """Where a trace takes long, those of the front go on beside what is looked for meanwhile."""
+        """Where a trace takes long, trace the front beside the rest of the search."""
         if self.runs.workers > 1 and self._is_long and not self._traced_beside:
-            wanted = {self._run_of(one): one for one in reversed(self._wanted_in_front())}
-            new = [one for run, one in reversed(wanted.items()) if run not in self.found]
-            for one in new[: self._front_traces]:
-                self._beside.append((one, self.runs.begin(self.wish(self._run_of(one), [one]))))
+            wanted = {self._run_of(combination): combination for combination in reversed(self._wanted_in_front())}
+            new = [combination for run, combination in reversed(wanted.items()) if run not in self.traced]
+            for combination in new[: self._front_traces]:
+                self._beside.append((combination, self.runs.begin(self.wish(self._run_of(combination), [combination]))))
                 self._traced_beside += 1
 
     def expect(self, begun: Iterable[tuple[Combination, Callable[[], Traced | VramcastError]]]) -> None:
@@ -129,10 +129,10 @@ class Search:
         self._beside.extend(begun)
 
     def collect(self) -> None:
-        """What was begun is there."""
-        for one, wait in self._beside:
-            self._learn([self._run_of(one)], [wait()])
-            self._replay([one])
+        """Wait for the runs that were begun, and learn from them."""
+        for combination, wait in self._beside:
+            self._learn([self._run_of(combination)], [wait()])
+            self._replay([combination])
         self._beside.clear()
 
     @property
@@ -142,41 +142,46 @@ class Search:
 
     @property
     def _is_long(self) -> bool:
-        """A trace takes long."""
+        """Whether a trace takes long."""
         trace = self.asked.prediction.trace
         return trace is not None and trace.n_events > _MANY_EVENTS
 
     def _wanted_in_front(self) -> list[Combination]:
-        """Not yet traced, and thought to lie in the front; first what is farthest from all that was."""
-        fitting = [one for one in self._estimated() if self._may_fit(one)]
+        """Combinations that were not traced and probably belong to the front; farthest from all traced ones first."""
+        fitting = [combination for combination in self._estimated() if self._may_fit(combination)]
         front = spread(pareto(fitting, self._size, self.time), self._size, _FRONT)
-        there = [self._size(one) for one in self.found if self.prediction(one).fits]
+        there = [self._size(combination) for combination in self.traced if self.prediction(combination).fits]
 
-        def gap(one: Combination) -> float:
-            return min((abs(log(max(1, self._size(one)) / size)) for size in there), default=0.0)
+        def gap(combination: Combination) -> float:
+            return min((abs(log(max(1, self._size(combination)) / size)) for size in there), default=0.0)
 
-        return sorted((one for one in front if one not in self.found), key=gap, reverse=True)
+        return sorted((combination for combination in front if combination not in self.traced), key=gap, reverse=True)
 
     def front(self) -> list[Combination]:
-        """Of what was traced and fits: what nothing else beats in both memory and speed."""
-        fitting = [one for one in self.found if self.prediction(one).fits]
+        """The combinations that were traced and fit, and that no other beats in both memory and speed."""
+        fitting = [combination for combination in self.traced if self.prediction(combination).fits]
         size = self._size
         return spread(pareto(fitting, size, self.time), size, _FRONT)
 
     def smallest(self) -> Combination:
-        """What needs the least, traced: the least by estimate, until its real figures are the least."""
+        """The combination that needs the least, traced: the smallest estimate is traced until its real figures are the
+        smallest."""
         self._reach = (_LEVELS[-1], True)
         estimated = self._estimated()
         for _ in range(_TRIES):
-            possible = [one for one in estimated if one in self.found or not self.estimates.is_refused(one)]
-            ordered = sorted(possible, key=lambda one: (self._size(one), len(one.options)))
-            if not ordered or ordered[0] in self.found:
+            possible = [
+                combination
+                for combination in estimated
+                if combination in self.traced or not self.estimates.is_refused(combination)
+            ]
+            ordered = sorted(possible, key=lambda combination: (self._size(combination), len(combination.options)))
+            if not ordered or ordered[0] in self.traced:
                 break
-            self._trace([one for one in ordered[: self.runs.workers] if one not in self.found])
-        return min(self.found, key=lambda one: (self._size(one), len(one.options)))
+            self._trace([combination for combination in ordered[: self.runs.workers] if combination not in self.traced])
+        return min(self.traced, key=lambda combination: (self._size(combination), len(combination.options)))
 
     def _estimated(self) -> list[Combination]:
-        """Those within reach of which something is known, after what is needed for that was traced."""
+        """The combinations within reach about which something is known, after tracing what that takes."""
         risk, slow = self._reach
         options = {
             knob: [option for option in of_knob if slow or option.time <= _SLOW]
@@ -192,26 +197,30 @@ class Search:
             for option in of_knob
             if option.traced and option.risk <= risk
         ]
-        # One that the model refuses is tried again in another way, until something is known.
-        while unknown := [one for one in alone if not self.estimates.knows(one)]:
-            likely = [self._likely(one) for one in unknown]
+        # A combination that the model refuses is tried again in another way, until something is known.
+        while unknown := [combination for combination in alone if not self.estimates.knows(combination)]:
+            likely = [self._likely(combination) for combination in unknown]
             self._trace(likely)
-            if not any(one in self.found or self.estimates.is_refused(one) for one in likely):
+            if not any(combination in self.traced or self.estimates.is_refused(combination) for combination in likely):
                 break
-        return [one for one in every if not self.estimates.is_refused(one)]
+        return [combination for combination in every if not self.estimates.is_refused(combination)]
 
-    def _likely(self, one: Combination) -> Combination:
-        """With the largest batch that is thought to fit, so that the trace may be an answer at once; where none does,
-        with another optimizer too."""
+    def _likely(self, combination: Combination) -> Combination:
+        """The combination with the largest batch that should fit, so that the trace may be an answer at once; where
+        none fits, with another optimizer too."""
         batches = sorted(self.options.get("batch", []), key=lambda option: option.time)
-        ways = [one, *(one.with_option(option) for option in batches)]
+        ways = [combination, *(combination.with_option(option) for option in batches)]
         optimizers = [option for option in self.options.get("optimizer", ()) if option.risk <= USUAL]
         asked = Combination(())
         for optimizer in (None, *optimizers):
             for way in sorted(ways, key=lambda way: -way.batch(self.job)):
                 full = way if optimizer is None else way.with_option(optimizer)
                 guess = self.estimates.device_bytes(Combination(full.untraced), asked)
-                if guess is not None and guess * one.guess <= self.limit_bytes and not self.estimates.is_refused(full):
+                if (
+                    guess is not None
+                    and guess * combination.guess <= self.limit_bytes
+                    and not self.estimates.is_refused(full)
+                ):
                     return full
         return ways[-1]
 
@@ -221,144 +230,165 @@ class Search:
         An estimate gives a combination its place; when its turn comes it is traced, and takes the place that it has
         by its real figures.
         """
-        queue = [(self._rank(one), number) for number, one in enumerate(estimated)]
+        queue = [(self._rank(combination), number) for number, combination in enumerate(estimated)]
         heapq.heapify(queue)
         chosen: list[Combination] = []
         failed = 0
         while queue and len(chosen) < _SHOWN and failed < _TRIES:
             place, number = heapq.heappop(queue)
-            one = estimated[number]
-            if any(self.time(one) > self.time(other) * FASTER for other in chosen) or not self._may_fit(one):
+            combination = estimated[number]
+            if any(self.time(combination) > self.time(other) * FASTER for other in chosen) or not self._may_fit(
+                combination
+            ):
                 continue
-            now = self._rank(one)
+            now = self._rank(combination)
             if now > place:
                 heapq.heappush(queue, (now, number))
-            elif one in self.found:
-                chosen.append(one)
-            elif not self._has_equal(one):
-                self._trace([one, *self._beside_it(estimated, queue, one, len(chosen))])
-                if one in self.found and self.prediction(one).fits:
-                    heapq.heappush(queue, (self._rank(one), number))
+            elif combination in self.traced:
+                chosen.append(combination)
+            elif not self._has_equal(combination):
+                self._trace([combination, *self._work_beside(estimated, queue, combination, len(chosen))])
+                if combination in self.traced and self.prediction(combination).fits:
+                    heapq.heappush(queue, (self._rank(combination), number))
                 else:
                     failed += 1
         return chosen
 
-    def _has_equal(self, one: Combination) -> bool:
-        """What was traced is as good and about as fast: a trace that takes long would not be worth its time."""
-        place = self._rank(one)[:_BEFORE_TIME]
+    def _has_equal(self, combination: Combination) -> bool:
+        """Whether a traced combination is as good and about as fast, so that a long trace would not pay."""
+        place = self._rank(combination)[:_BEFORE_TIME]
         return (
             self._is_long
             and self.objective == OBJECTIVES[0]
             and any(
                 self.prediction(other).fits
                 and self._rank(other)[:_BEFORE_TIME] <= place
-                and self.time(one) > self.time(other) * FASTER
-                for other in self.found
+                and self.time(combination) > self.time(other) * FASTER
+                for other in self.traced
             )
         )
 
-    def _beside_it(
-        self, estimated: Sequence[Combination], queue: Sequence[tuple[tuple[float, ...], int]], one: Combination, n: int
+    def _work_beside(
+        self,
+        estimated: Sequence[Combination],
+        queue: Sequence[tuple[tuple[float, ...], int]],
+        combination: Combination,
+        n: int,
     ) -> list[Combination]:
-        """What a process that has nothing to do can trace beside `one`."""
-        if self._run_of(one) in self.found or self.runs.workers == 1:
+        """What an idle process can trace beside `combination`."""
+        if self._run_of(combination) in self.traced or self.runs.workers == 1:
             return []
-        wanted = self._next(estimated, queue, one, n)
+        wanted = self._next(estimated, queue, combination, n)
         if not wanted and self._traced_beside < self._front_traces:
-            wanted = [other for other in self._wanted_in_front() if self._run_of(other) != self._run_of(one)][:1]
+            wanted = [other for other in self._wanted_in_front() if self._run_of(other) != self._run_of(combination)][
+                :1
+            ]
             self._traced_beside += len(wanted)
         return wanted
 
     def _next(
-        self, estimated: Sequence[Combination], queue: Sequence[tuple[tuple[float, ...], int]], one: Combination, n: int
+        self,
+        estimated: Sequence[Combination],
+        queue: Sequence[tuple[tuple[float, ...], int]],
+        combination: Combination,
+        n: int,
     ) -> list[Combination]:
-        """What will be wanted after `one` if it fits, for workers that have nothing to do."""
+        """What will be wanted after `combination` if it fits, for idle workers."""
         wanted: list[Combination] = []
-        runs = {self._run_of(one)}
+        runs = {self._run_of(combination)}
         room = min(self.runs.workers - 1, _SHOWN - 1 - n)
-        fitting = [(self._rank(other), other) for other in self.found if self.prediction(other).fits]
+        fitting = [(self._rank(other), other) for other in self.traced if self.prediction(other).fits]
         for place, number in sorted(queue) if room > 0 else ():
             other = estimated[number]
-            before = (one, *wanted, *(found for rank, found in fitting if rank < place))
+            before = (combination, *wanted, *(earlier for rank, earlier in fitting if rank < place))
             faster = all(self.time(other) <= self.time(earlier) * FASTER for earlier in before)
             run = self._run_of(other)
-            if faster and run not in runs and run not in self.found and self._may_fit(other):
+            if faster and run not in runs and run not in self.traced and self._may_fit(other):
                 runs.add(run)
                 wanted.append(other)
                 if len(wanted) == room:
                     break
         return wanted
 
-    def _rank(self, one: Combination) -> tuple[float, ...]:
-        device_bytes = self._size(one)
+    def _rank(self, combination: Combination) -> tuple[float, ...]:
+        device_bytes = self._size(combination)
         tight = with_margin(device_bytes) > self.limit_bytes
-        changed = len(one.options)
+        changed = len(combination.options)
         if self.objective == "memory":
-            return device_bytes, self.time(one), changed
+            return device_bytes, self.time(combination), changed
         if self.objective == "closest":
-            return changed, one.risk, self.time(one), tight
-        return one.risk, one.sacrifices, tight, self.time(one), changed
+            return changed, combination.risk, self.time(combination), tight
+        return combination.risk, combination.sacrifices, tight, self.time(combination), changed
 
-    def time(self, one: Combination) -> float:
-        """Of a sample, beside the job as it is: predicted, or as estimated."""
-        return self.pace.time(one)
+    def time(self, combination: Combination) -> float:
+        """Time of a sample relative to the job as it is: predicted, or estimated."""
+        return self.pace.time(combination)
 
-    def _size(self, one: Combination) -> int:
-        """Real, or as estimated."""
-        if one in self.found:
-            return self.prediction(one).device_bytes
-        return self.estimates.device_bytes(one) or 0
+    def _size(self, combination: Combination) -> int:
+        """Memory on the card: predicted, or estimated."""
+        if combination in self.traced:
+            return self.prediction(combination).device_bytes
+        return self.estimates.device_bytes(combination) or 0
 
-    def _may_fit(self, one: Combination) -> bool:
-        if one in self.found:
-            return self.prediction(one).fits
-        return not self.estimates.is_refused(one) and self._size(one) <= self.limit_bytes
+    def _may_fit(self, combination: Combination) -> bool:
+        if combination in self.traced:
+            return self.prediction(combination).fits
+        return not self.estimates.is_refused(combination) and self._size(combination) <= self.limit_bytes
 
-    def _trace(self, ones: Iterable[Combination]) -> None:
-        """Those that were not traced yet."""
-        new = [one for one in ones if one not in self.found]
-        wanted = list(dict.fromkeys(self._run_of(one) for one in new if self._run_of(one) not in self.found))
-        self._learn(wanted, self.runs.trace([self.wish(one, new) for one in wanted]))
+    def _trace(self, combinations: Iterable[Combination]) -> None:
+        """Trace those that were not traced yet."""
+        new = [combination for combination in combinations if combination not in self.traced]
+        wanted = list(
+            dict.fromkeys(
+                self._run_of(combination) for combination in new if self._run_of(combination) not in self.traced
+            )
+        )
+        self._learn(wanted, self.runs.trace([self.wish(combination, new) for combination in wanted]))
         self.collect()
         self._replay(new)
 
-    def _learn(self, runs: Sequence[Combination], found: Sequence[Traced | VramcastError]) -> None:
-        for one, traced in zip(runs, found, strict=True):
+    def _learn(self, runs: Sequence[Combination], results: Sequence[Traced | VramcastError]) -> None:
+        for run, traced in zip(runs, results, strict=True):
             if isinstance(traced, VramcastError):
-                self.estimates.refuse(one, str(traced))
+                self.estimates.refuse(run, str(traced))
                 continue
-            self.keep(one, traced)
+            self.keep(run, traced)
             for option in self.options.get("allocator", ()):
                 if option.changes["allocator_conf"] in traced.under:
-                    under = one.with_option(option)
+                    under = run.with_option(option)
                     self.keep(under, self._replayed(under, traced))
 
-    def _replay(self, ones: Iterable[Combination]) -> None:
-        """Those whose run was traced, under their setting of the allocator."""
-        for one in ones:
-            run = self.found.get(self._run_of(one))
-            if one not in self.found and run is not None:
-                self.keep(one, self._replayed(one, run))
+    def _replay(self, combinations: Iterable[Combination]) -> None:
+        """Replay those whose run was traced, under their setting of the allocator."""
+        for combination in combinations:
+            run = self.traced.get(self._run_of(combination))
+            if combination not in self.traced and run is not None:
+                self.keep(combination, self._replayed(combination, run))
 
-    def wish(self, one: Combination, wanted: Iterable[Combination] = ()) -> Wish:
-        """A run, and those of `wanted` that are the same under another setting of the allocator."""
-        alike = [other.changes["allocator_conf"] for other in wanted if other != one and self._run_of(other) == one]
-        settings = self.options.get("allocator", ()) if self._run_of(one) == one.run else ()
-        perhaps = next((option.changes["allocator_conf"] for option in settings), "")
+    def wish(self, combination: Combination, wanted: Iterable[Combination] = ()) -> Wish:
+        """The request to trace a run, with those of `wanted` that only differ in the setting of the allocator."""
+        alike = [
+            other.changes["allocator_conf"]
+            for other in wanted
+            if other != combination and self._run_of(other) == combination
+        ]
+        settings = self.options.get("allocator", ()) if self._run_of(combination) == combination.run else ()
+        optional = next((option.changes["allocator_conf"] for option in settings), "")
         return Wish(
-            with_overrides(self.job, one.changes), one.text or "the job as it is", tuple(alike),
-            perhaps if perhaps not in alike else "", all(option.knob != "offload" for option in one.options),
+            with_overrides(self.job, combination.changes), combination.text or "the job as it is", tuple(alike),
+            optional if optional not in alike else "", all(option.knob != "offload" for option in combination.options),
         )  # fmt: skip
 
-    def _run_of(self, one: Combination) -> Combination:
-        """A run does not depend on the allocator's setting, but for convolutions that look for room."""
+    def _run_of(self, combination: Combination) -> Combination:
+        """The combination whose run stands for it: the allocator's setting changes nothing, except for convolutions
+        that look for free memory."""
         trace = self.asked.prediction.trace
-        return one if trace is None or convolves(trace) else one.run
+        return combination if trace is None or convolves(trace) else combination.run
 
-    def _replayed(self, one: Combination, run: Traced) -> Traced:
+    def _replayed(self, combination: Combination, run: Traced) -> Traced:
         """The run under another setting of the allocator."""
         assert run.prediction.trace is not None
-        conf = with_overrides(self.job, one.changes).allocator_conf or ""
-        found = run.under.get(conf) or predict_trace(run.prediction.trace, allocator_conf=conf)
+        conf = with_overrides(self.job, combination.changes).allocator_conf or ""
+        prediction = run.under.get(conf) or predict_trace(run.prediction.trace, allocator_conf=conf)
         trace = run.prediction.trace.changed(allocator_conf=conf)
-        return dataclasses.replace(run, prediction=dataclasses.replace(found, trace=trace))
+        return dataclasses.replace(run, prediction=dataclasses.replace(prediction, trace=trace))

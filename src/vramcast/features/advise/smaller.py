@@ -16,17 +16,17 @@ def smaller(
     """The sizes `names` at each share of what the job says; sizes that it does not say are left alone.
 
     A smaller sample is no faster training, so its time counts as that of a whole one."""
-    said = {name: job.sizes[name] for name in names if name in job.sizes}
-    found = []
-    for share in SHARES if said else ():
-        sizes = {name: rounded(size * share) for name, size in said.items()}
-        if all(0 < size < said[name] for name, size in sizes.items()):
+    full_sizes = {name: job.sizes[name] for name in names if name in job.sizes}
+    options = []
+    for share in SHARES if full_sizes else ():
+        sizes = {name: rounded(size * share) for name, size in full_sizes.items()}
+        if all(0 < size < full_sizes[name] for name, size in sizes.items()):
             text = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
             changes = {f"sizes.{name}": size for name, size in sizes.items()}
-            found.append(
+            options.append(
                 Option(
                     knob=knob, text=text, changes=changes, cost=cost, risk=CHANGES_TRAINING,
                     activations_ratio=share**power, sample_share=share**power,
                 )
             )  # fmt: skip
-    return found
+    return options

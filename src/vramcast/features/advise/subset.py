@@ -22,10 +22,10 @@ from vramcast.jobs.schema import Job
 _TRIES = 4
 """Traces of subsets that are the fastest for some room."""
 _FEW = 10
-"""Blocks of which every subset can be looked at, and traced while traces are cheap."""
+"""With at most this many blocks, every subset can be considered, and traced while traces are cheap."""
 _LEAST_TRIES, _MOST_TRIES = 2, 24
 _EVENTS = 200_000
-"""In so many events of a trace it is cheap."""
+"""A trace with at most this many events is cheap."""
 _WORTH = 0.002
 """A better subset is looked for as long as it may save this share of a step."""
 _WORTH_A_LONG_TRACE = 0.08
@@ -37,11 +37,11 @@ _STATES = 4000
 @dataclass(frozen=True, slots=True)
 class Subset:
     names: tuple[str, ...]
-    """Of the blocks that are checkpointed."""
+    """Names of the blocks that are checkpointed."""
     of: int
     """How many blocks there are."""
     time: float
-    """Of a step, beside one without checkpointing."""
+    """Time of a step relative to one without checkpointing."""
     traced: Traced
 
     @property
@@ -72,7 +72,7 @@ def _ranges(digits: list[int]) -> str:
 
 
 def component_of(job: Job) -> str | None:
-    """The one that is trained, where that can be said."""
+    """The component that is trained, where there is only one."""
     trained = [name for name, part in job.components.items() if part.is_trained]
     return trained[0] if len(trained) == 1 and job.components[trained[0]].checkpointing is None else None
 
@@ -85,7 +85,7 @@ class Subsets:
         self, job: Job, fits: Callable[[Traced], bool], capacity_bytes: int, kept: Traced, kept_batch: int,
         left: Traced | None = None,
     ) -> Subset | None:  # fmt: skip
-        """The best of `job`, which has no checkpointing, of those that `fits` likes.
+        """The fastest subset for `job`, which has no checkpointing, among those that pass `fits`.
 
         `capacity_bytes` is what PyTorch may reserve. `kept` is a trace without checkpointing at the batch `kept_batch`,
         all else the same; `left` one of the job with all blocks checkpointed. None: it has no blocks, or nothing that
@@ -103,14 +103,14 @@ class Subsets:
                 return None
         scale = job.effective_sizes["batch"] / kept_batch
         blocks = blocks_of(kept, left, component, scale, forward_seconds(time))
-        found = _Found(blocks, time.seconds, job.accumulation > 1)
-        # Beside the blocks lies about the same for all subsets; what fragmentation takes is only known of traces.
-        beside_bytes = passes_bytes(left) - found.model(every)
+        model = _BlockModel(blocks, time.seconds, job.accumulation > 1)
+        # What lies beside the blocks is about the same for all subsets; fragmentation is only known from traces.
+        beside_bytes = passes_bytes(left) - model.highest_bytes(every)
         if scale == 1:
-            beside_bytes = min(beside_bytes, passes_bytes(kept) - found.model(()))
+            beside_bytes = min(beside_bytes, passes_bytes(kept) - model.highest_bytes(()))
         lost_bytes = left.prediction.peak_reserved_bytes - left.prediction.peak_allocated_bytes
         search = _Search(
-            model=found,
+            model=model,
             trace=lambda choices: self._trace(job, choices),
             fits=fits,
             at_once=self._runs.workers,
@@ -120,11 +120,11 @@ class Subsets:
                 left.prediction.peak_allocated_bytes - beside_bytes,
             ],
         )
-        search.found[every] = left if fits(left) else None
+        search.traced[every] = left if fits(left) else None
         trace = left.prediction.trace
         tries = max(_LEAST_TRIES, min(_MOST_TRIES, _EVENTS // max(1, trace.n_events if trace is not None else _EVENTS)))
-        likely = found.cheapest(search.likely_bytes[0])
-        if tries <= _TRIES and likely is not None and found.time(every) - found.time(likely) < _WORTH_A_LONG_TRACE:
+        likely = model.cheapest(search.likely_bytes[0])
+        if tries <= _TRIES and likely is not None and model.time(every) - model.time(likely) < _WORTH_A_LONG_TRACE:
             return None
         search.bisect(min(_TRIES, tries))
         if len(names) <= _FEW and tries > _TRIES:
@@ -132,41 +132,41 @@ class Subsets:
         best = search.best()
         if best is None:
             return None
-        traced = search.found[best]
+        traced = search.traced[best]
         assert traced is not None
-        return Subset(best, len(every), found.time(best), traced)
+        return Subset(best, len(every), model.time(best), traced)
 
     def _trace(self, job: Job, choices: Sequence[Sequence[str]]) -> list[Traced | None]:
         wishes = []
         for names in choices:
             changed = with_overrides(job, {"checkpointing": checkpointed(names)})
             wishes.append(Wish(changed, f"{len(names)} blocks checkpointed"))
-        return [None if isinstance(one, VramcastError) else one for one in self._runs.trace(wishes)]
+        return [None if isinstance(result, VramcastError) else result for result in self._runs.trace(wishes)]
 
 
 @dataclass
 class _Search:
-    """Real traces of some subsets."""
+    """Finds the fastest subset that fits, from real traces of some subsets."""
 
-    model: _Found
+    model: _BlockModel
     trace: Callable[[Sequence[Sequence[str]]], list[Traced | None]]
     fits: Callable[[Traced], bool]
     at_once: int
     room_bytes: int
-    """What the blocks may hold where nothing is lost to fragmentation: more cannot fit."""
+    """What the blocks may hold without any fragmentation; more cannot fit."""
     likely_bytes: list[int]
-    """The same where as much is lost as with all blocks checkpointed; and what costs nothing, because the optimizer
-    needs as much."""
-    found: dict[tuple[str, ...], Traced | None] = field(default_factory=dict)
+    """The same with as much fragmentation as with all blocks checkpointed; and what costs nothing, because the
+    optimizer needs as much anyway."""
+    traced: dict[tuple[str, ...], Traced | None] = field(default_factory=dict)
     """Those that were traced; None: it does not fit."""
 
     def best(self) -> tuple[str, ...] | None:
-        fitting = [names for names, traced in self.found.items() if traced is not None]
+        fitting = [names for names, traced in self.traced.items() if traced is not None]
         return min(fitting, key=self.model.time, default=None)
 
     def bisect(self, tries: int) -> None:
-        """Along those that are the fastest for some room: the more room, the faster."""
-        low, high = self.model.model(max(self.found, key=len)), self.room_bytes + 1
+        """Bisect the subsets that are the fastest for some amount of memory: the more memory, the faster."""
+        low, high = self.model.highest_bytes(max(self.traced, key=len)), self.room_bytes + 1
         waiting = [max(low, room) for room in self.likely_bytes]
         while tries > 0 and low < high:
             rooms = [room for room in waiting if low <= room < high][: self.at_once]
@@ -175,43 +175,45 @@ class _Search:
                 rooms = [low + (high - low) * (i + 1) // (self.at_once + 1) for i in range(self.at_once)]
             choices = {room: self.model.cheapest(room) for room in rooms}
             while len(set(choices.values())) < self.at_once and min(rooms) > low:
-                # A process has nothing to do: half of the way to what is known to fit.
+                # An idle process tries half of the way to what is known to fit.
                 rooms.append((low + min(rooms)) // 2)
                 choices[rooms[-1]] = self.model.cheapest(rooms[-1])
-            new = list(dict.fromkeys(one for one in choices.values() if one is not None and one not in self.found))
+            new = list(
+                dict.fromkeys(choice for choice in choices.values() if choice is not None and choice not in self.traced)
+            )
             self._try(new[:tries])
             tries -= len(new)
             for room, choice in choices.items():
-                if choice is not None and self.found.get(choice) is not None:
+                if choice is not None and self.traced.get(choice) is not None:
                     low = max(low, room + 1)
                 else:
                     high = min(high, room)
             slower, faster = self.model.cheapest(low), self.model.cheapest(high - 1)
-            if slower == faster and slower in self.found:
+            if slower == faster and slower in self.traced:
                 return
 
     def improve(self, tries: int) -> None:
-        """The others that would be faster, those first that need the least. That less checkpointing does not fit where
-        more did not cannot be said: fragmentation goes its own ways."""
+        """Try the other subsets that would be faster, those that need the least first. Less checkpointing may fit where
+        more did not: fragmentation is not monotonic."""
         candidates = sorted(
-            (names for names in self.model.all_subsets() if self.model.model(names) <= self.room_bytes),
-            key=lambda names: (self.model.model(names), self.model.time(names)),
+            (names for names in self.model.all_subsets() if self.model.highest_bytes(names) <= self.room_bytes),
+            key=lambda names: (self.model.highest_bytes(names), self.model.time(names)),
         )
         for names in candidates:
             best = self.best()
-            if len(self.found) > tries:
+            if len(self.traced) > tries:
                 return
             too_slow = best is not None and self.model.time(names) > self.model.time(best) - _WORTH
-            if names not in self.found and not too_slow:
+            if names not in self.traced and not too_slow:
                 self._try([names])
 
     def _try(self, choices: Sequence[tuple[str, ...]]) -> None:
         for names, traced in zip(choices, self.trace(choices), strict=True):
-            self.found[names] = traced if traced is not None and self.fits(traced) else None
+            self.traced[names] = traced if traced is not None and self.fits(traced) else None
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _BlockModel:
     blocks: list[Block]
     step_seconds: float
     accumulates: bool
@@ -220,15 +222,15 @@ class _Found:
         again = sum(block.seconds for block in self.blocks if block.name in names)
         return 1 + again / self.step_seconds
 
-    def model(self, names: Sequence[str]) -> int:
-        """The highest level, of what the blocks hold."""
+    def highest_bytes(self, names: Sequence[str]) -> int:
+        """The highest level of what the blocks hold."""
         state = _State()
         for block, grown in zip(self.blocks, self._grown(), strict=True):
             state = state.after(block, grown, again=block.name in names)
         return max(state.peak_bytes, state.held_bytes)
 
     def _grown(self) -> list[int]:
-        """Gradients that are there when the backward pass is at each block; accumulated ones are there before."""
+        """Gradients that exist when the backward pass reaches each block; accumulated ones exist before."""
         grown, total = [], 0
         for block in reversed(self.blocks):
             total += 0 if self.accumulates else block.gradients_bytes
@@ -254,7 +256,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """After some of the blocks."""
+    """The state after some of the blocks."""
 
     held_bytes: int = 0
     seconds: float = 0.0
@@ -270,7 +272,7 @@ class _State:
 
 
 def _undominated(states: Iterable[_State]) -> list[_State]:
-    """Without those that hold as much as another and take longer; thinned out where there are too many."""
+    """Without states that hold as much as another and take longer; thinned out where there are too many."""
     kept: list[_State] = []
     for state in sorted(states, key=lambda state: (state.held_bytes, state.seconds)):
         if not kept or state.seconds < kept[-1].seconds - 1e-15:

@@ -29,7 +29,7 @@ _FOLDERS = ("transformers", "diffusers")
 
 
 def check_new_file(path: Path, loaded: LoadedJob) -> None:
-    """Find out before the work that nothing can be written there."""
+    """Find out before the work starts whether the file can be written."""
     if os.path.exists(path):
         raise UsageError(f"--write {path}: it is there already, and nothing is overwritten; choose another name")
     if not path.resolve().parent.is_dir():
@@ -61,13 +61,13 @@ def write_config(path: Path, loaded: LoadedJob, changes: Mapping[str, Any]) -> N
         _write({path: _whole(job)}, path)
         _verify(path, job, LoadedJob(job=job, where=str(path)), {})
         return
-    found = rewrite(loaded, changes)
+    rewritten = rewrite(loaded, changes)
     if loaded.where == FLAGS and not files:
-        _write({path: f"#!/bin/bash\n{own_command(found)}\n"}, path)
+        _write({path: f"#!/bin/bash\n{own_command(rewritten)}\n"}, path)
         request = dataclasses.replace(loaded.request, arguments=())
-        _verify(path, job, dataclasses.replace(loaded, where=str(path), request=request), found.beside)
+        _verify(path, job, dataclasses.replace(loaded, where=str(path), request=request), rewritten.beside)
         return
-    texts = {file: found.texts.get(file) or read_text(file) for file in files}
+    texts = {file: rewritten.texts.get(file) or read_text(file) for file in files}
     if len(files) == 1:
         places = {files[0]: path}
     else:
@@ -75,13 +75,13 @@ def write_config(path: Path, loaded: LoadedJob, changes: Mapping[str, Any]) -> N
         places = {file: path / file.name for file in files}
     _write({places[file]: text for file, text in texts.items()}, path)
     parts = tuple(str(places.get(Path(part), part)) for part in loaded.request.parts)
-    request = dataclasses.replace(loaded.request, parts=parts, arguments=found.arguments)
+    request = dataclasses.replace(loaded.request, parts=parts, arguments=rewritten.arguments)
     where = str(places.get(_file_of(loaded), loaded.where))
-    _verify(path, job, dataclasses.replace(loaded, where=where, request=request), found.beside)
+    _verify(path, job, dataclasses.replace(loaded, where=where, request=request), rewritten.beside)
 
 
 def _files(loaded: LoadedJob) -> list[Path]:
-    """The files that the job was read from, and that can be said anew."""
+    """The files that the job was read from and that can be rewritten."""
     try:
         return [source.path for source in sources_of(loaded) if source.path is not None]
     except VramcastError:
@@ -104,7 +104,7 @@ def _file_of(loaded: LoadedJob) -> Path:
 
 
 def _is_ours(path: Path) -> bool:
-    """A name that is read as a vramcast.yaml whatever stands in it."""
+    """Whether the file's name alone makes it a vramcast.yaml."""
     return path.name.startswith("vramcast") or path.stem.endswith(".vramcast")
 
 
@@ -113,7 +113,7 @@ def _ours_only(loaded: LoadedJob) -> bool:
 
 
 def _stays_beside(path: Path, loaded: LoadedJob, changes: Mapping[str, Any]) -> bool:
-    """The edited text means the same where it shall lie: paths in a vramcast.yaml are relative to it."""
+    """Whether the edited text means the same in its new place: paths in a vramcast.yaml are relative to it."""
     same_folder = _file_of(loaded).resolve().parent == path.resolve().parent
     return same_folder and not rewrite(loaded, changes).beside
 
@@ -127,12 +127,12 @@ def _write(texts: Mapping[Path, str], asked: Path) -> None:
 
 
 def _verify(path: Path, job: Job, written: LoadedJob, beside: Mapping[str, Any]) -> None:
-    """Read it back from where it lies; what would be another job goes away again."""
+    """Read it back from its place; remove it if it describes another job."""
     try:
         where = None if written.where == FLAGS else written.where
         written.request.gate.typed(*code_in(_absolute(job)))
-        found = load_job(where, beside, written.request).job
-        if same_run(_absolute(found), _absolute(job)):
+        read_back = load_job(where, beside, written.request).job
+        if same_run(_absolute(read_back), _absolute(job)):
             publish(path)
             return
         why = "read from there it is another job, since paths in it are relative: write it beside your own file"

@@ -72,7 +72,7 @@ def check(
 def card_to_check(
     job: Job, gpu: str | GpuSpec | None, memory: str | int | None, device: int | None
 ) -> tuple[GpuSpec | None, LocalGpu | None]:
-    """The card with as much memory as is there for the job; None where `predict` shall choose."""
+    """The card with as much memory as the job may use; None to let `predict` choose."""
     if gpu is not None and device is not None:
         raise UsageError("--gpu and --device: a card is named, or the one here is taken; leave one out")
     size_bytes = parse_bytes(memory) if isinstance(memory, str) else memory
@@ -128,7 +128,7 @@ class _Finder:
         return Pointer(kind="largest-part", text=f"Most of it is {part.name}: {format_gib(part.size_bytes)}.")
 
     def _process(self) -> Pointer | None:
-        """Others are in the way."""
+        """Other processes are in the way."""
         local = self.local
         if local is None or not local.processes or self.result.device_bytes > local.spec().total_memory_bytes:
             return None
@@ -142,13 +142,13 @@ class _Finder:
             return None
         batches = Batches(job, steps=self.steps, allocator_conf=self.conf, progress=self.progress)
         try:
-            found = batches.largest(self.result.gpu, batch - 1, limit_for(job, self.result.gpu))
+            fitting = batches.largest(self.result.gpu, batch - 1, limit_for(job, self.result.gpu))
         except VramcastError:  # a batch that this model does not run with
             return None
-        if not found.batch:
+        if not fitting.batch:
             return None
-        steps = -(-batch // found.batch) * job.accumulation
-        text = f"Batch {found.batch:,} fits ({format_gib(found.device_bytes)}): --batch {found.batch}"
+        steps = -(-batch // fitting.batch) * job.accumulation
+        text = f"Batch {fitting.batch:,} fits ({format_gib(fitting.device_bytes)}): --batch {fitting.batch}"
         if job.task == "training":
             text += f", with accumulation {steps:,} for at least the same batch"
         return Pointer(kind="batch", text=text + ".")

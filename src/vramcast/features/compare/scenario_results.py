@@ -27,7 +27,7 @@ class Scenario:
     """Why it could not be predicted."""
 
     def part_bytes(self) -> dict[str, int]:
-        """By COLUMNS and `other`, at the peak; they sum to what it takes on the device."""
+        """Bytes by COLUMNS and `other`, at the peak; they sum to what it takes on the device."""
         assert self.prediction is not None
         return _grouped(self.prediction.account)
 

@@ -33,8 +33,8 @@ class JobComparison(Shown):
     """By name; without those that could not be predicted."""
 
     def results(self) -> list[Result]:
-        """For setting them beside measurements, line by line."""
-        return [job_result(name, one) for name, one in self.predictions.items()]
+        """One result for each job, to compare them with measurements line by line."""
+        return [job_result(name, prediction) for name, prediction in self.predictions.items()]
 
     def lines(self) -> Comparison:
         return compare_results(self.results())
@@ -71,8 +71,9 @@ def compare(
     for name, job in loaded.items():
         progress(name)
         try:
-            found = predictions[name] = predict(job, spec, progress=lambda text, name=name: progress(f"{name}: {text}"))  # type: ignore[misc]
-            rows.append(Scenario(name=name, prediction=found.prediction, parameters=found.parameters))
+            result = predict(job, spec, progress=lambda text, name=name: progress(f"{name}: {text}"))  # type: ignore[misc]
+            predictions[name] = result
+            rows.append(Scenario(name=name, prediction=result.prediction, parameters=result.parameters))
         except CannotPredict as error:
             failed = failed or error
             rows.append(Scenario(name=name, prediction=None, problem=str(error)))
@@ -90,15 +91,15 @@ def with_scenarios(loaded: LoadedJob) -> dict[str, LoadedJob]:
 
 
 def named_jobs(jobs: Sequence[LoadedJob]) -> dict[str, LoadedJob]:
-    """By the job's name, or by what was typed where two have the same."""
+    """Jobs by name, or by what was typed where two have the same name."""
     names = [job.job.name for job in jobs]
-    found: dict[str, LoadedJob] = {}
+    labelled: dict[str, LoadedJob] = {}
     for name, job in zip(names, jobs, strict=True):
         label = name if names.count(name) == 1 else (job.where or name)
-        while label in found:
+        while label in labelled:
             label += "'"
-        found[label] = job
-    return found
+        labelled[label] = job
+    return labelled
 
 
 def job_result(name: str, result: JobPrediction) -> Result:

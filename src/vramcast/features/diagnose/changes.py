@@ -16,26 +16,26 @@ def predicted_changes(
     loaded: LoadedJob, gpu: str | GpuSpec | None, keep: tuple[str, ...], progress: Callable[[str], None]
 ) -> tuple[PredictedChange | None, tuple[PredictedChange, ...]]:
     """The job as it is, and with each change whose time is known; `keep` names knobs that are left alone."""
-    found = what_if(loaded, gpu, keep=keep, progress=progress)
-    made = [_change(loaded, one) for one in (found.asked, *found.outcomes)]
-    return made[0], tuple(one for one in made[1:] if one is not None)
+    what_ifs = what_if(loaded, gpu, keep=keep, progress=progress)
+    made = [_change(loaded, outcome) for outcome in (what_ifs.asked, *what_ifs.outcomes)]
+    return made[0], tuple(outcome for outcome in made[1:] if outcome is not None)
 
 
-def _change(loaded: LoadedJob, one: Outcome) -> PredictedChange | None:
-    if one.time is None or one.throughput is None:
+def _change(loaded: LoadedJob, outcome: Outcome) -> PredictedChange | None:
+    if outcome.time is None or outcome.throughput is None:
         return None
-    job = with_overrides(loaded.job, one.overrides)
+    job = with_overrides(loaded.job, outcome.overrides)
     dataset = job.dataset
-    epoch = one.throughput.epoch_seconds
+    epoch = outcome.throughput.epoch_seconds
     return PredictedChange(
-        change=one.text,
-        seconds=one.time.seconds - one.time.phases.get("data", 0.0),
+        change=outcome.text,
+        seconds=outcome.time.seconds - outcome.time.phases.get("data", 0.0),
         samples=job.samples_per_step,
-        device_bytes=one.prediction.device_bytes,
-        fits=one.prediction.fits,
+        device_bytes=outcome.prediction.device_bytes,
+        fits=outcome.prediction.fits,
         loading_seconds=None if dataset is None or dataset.seconds_per_sample is None else loading_seconds(job),
         workers=0 if dataset is None else dataset.workers,
-        steps_per_epoch=None if epoch is None else epoch / one.time.seconds,
-        # Of several together each has a line of its own.
-        cost=one.costs[0] if len(one.costs) == 1 else "",
+        steps_per_epoch=None if epoch is None else epoch / outcome.time.seconds,
+        # Changes made together each have a line of their own.
+        cost=outcome.costs[0] if len(outcome.costs) == 1 else "",
     )

@@ -101,14 +101,14 @@ def diagnose(
     if loaded is None and gpu is not None:
         raise UsageError("--gpu: the card matters only for a prediction; name the job too, with --job")
     progress("reading the log")
-    found = read_logs(logs)
+    collected = read_logs(logs)
     if loaded is None:
-        return LogDiagnosis(diagnose_run(found, setup, throughput_of=throughput))
+        return LogDiagnosis(diagnose_run(collected, setup, throughput_of=throughput))
     from vramcast.prediction.predict import predict
 
     result = predict(loaded, gpu, progress=progress)
     diagnosed = partial(
-        diagnose_run, found, setup, throughput_of=throughput, job=_memory(result), predicted=_predicted_step(result)
+        diagnose_run, collected, setup, throughput_of=throughput, job=_memory(result), predicted=_predicted_step(result)
     )
     diagnosis = diagnosed()
     if changes and result.time is not None and diagnosis.step is not None:

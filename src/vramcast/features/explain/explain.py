@@ -35,7 +35,8 @@ def explain(
     allow_code: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> JobExplanation:
-    """Of `module`: a dotted name with or without its component, or a pattern. `job` may be a prediction made before.
+    """Where the memory of `module` goes: a dotted name with or without its component, or a pattern. `job` may be a
+    prediction made before.
 
     Lines go at most `depth` names below the module; left out, to the bottom. `allow_code`: a file that `job` names may
     name code to run.
@@ -45,10 +46,10 @@ def explain(
     trace = prediction.trace
     assert trace is not None
     names = [*result.output_shapes, *(row.module for row in result.parameter_rows), *trace.modules]
-    found = find_modules(module, names)
+    modules = find_modules(module, names)
     # Under the limit where it fits, as in the account; without one where it does not.
     run = replay(lengthened(trace), prediction.allocator_conf, trace.capacity_bytes if prediction.fits else None)
     explanation = explain_trace(
-        run, found, result.parameter_rows, result.input_shapes, result.output_shapes, depth=depth
+        run, modules, result.parameter_rows, result.input_shapes, result.output_shapes, depth=depth
     )
     return JobExplanation(explanation, result)

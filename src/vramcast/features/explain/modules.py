@@ -49,15 +49,15 @@ class Sum:
         return sum(item.total_bytes for item in self.items)
 
     def by_kind(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for item in self.items:
-            found[item.kind] = found.get(item.kind, 0) + item.total_bytes
-        return {kind: found[kind] for kind in KINDS if kind in found}
+            sizes[item.kind] = sizes.get(item.kind, 0) + item.total_bytes
+        return {kind: sizes[kind] for kind in KINDS if kind in sizes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Of one module with all below it, or of several modules together."""
+    """The memory of one module with all below it, or of several modules together."""
 
     modules: tuple[str, ...]
     inputs: tuple[tuple[int, ...], ...]
@@ -144,7 +144,7 @@ class _Below:
 
 
 def _highest(trace: StepTrace, chosen: set[int]) -> list[int]:
-    """Those that are alive together when they take the most."""
+    """The tensors that are alive together when they take the most."""
     level = highest = 0
     at = -1
     for event, (code, block) in enumerate(zip(trace.event_kind, trace.event_arg, strict=True)):

@@ -22,22 +22,22 @@ def shared_states() -> list[type]:
 
 def accelerators_in(values: list[Any]) -> list[Any]:
     module = sys.modules.get("accelerate.accelerator")
-    return [] if module is None else [one for one in values if isinstance(one, module.Accelerator)]
+    return [] if module is None else [value for value in values if isinstance(value, module.Accelerator)]
 
 
 @contextmanager
 def lent(accelerators: list[Any]) -> Iterator[Callable[[list[Any]], None]]:
     """Gives a function that tells copies of optimizers which scaler to use. Shared state is kept by `kept`."""
-    before = [dict(vars(one)) for one in accelerators]
-    for one in accelerators:
+    before = [dict(vars(accelerator)) for accelerator in accelerators]
+    for accelerator in accelerators:
         for state in shared_states():
             if "device" in state._shared_state:  # type: ignore[attr-defined]
                 state._shared_state["device"] = torch.device("cuda", 0)  # type: ignore[attr-defined]
-        if one.scaler is not None:
-            one.scaler = type(one.scaler)(**_settings(one.scaler))
+        if accelerator.scaler is not None:
+            accelerator.scaler = type(accelerator.scaler)(**_settings(accelerator.scaler))
 
     def tell(copies: list[Any]) -> None:
-        scaler = next((one.scaler for one in accelerators if one.scaler is not None), None)
+        scaler = next((accelerator.scaler for accelerator in accelerators if accelerator.scaler is not None), None)
         for copy in copies:
             if getattr(copy, "scaler", None) is not None:
                 copy.scaler = scaler
@@ -45,13 +45,13 @@ def lent(accelerators: list[Any]) -> Iterator[Callable[[list[Any]], None]]:
     try:
         yield tell
     finally:
-        for one, values in zip(accelerators, before, strict=True):
-            vars(one).clear()
-            vars(one).update(values)
+        for accelerator, values in zip(accelerators, before, strict=True):
+            vars(accelerator).clear()
+            vars(accelerator).update(values)
 
 
 def _settings(scaler: Any) -> dict[str, Any]:
-    """Of torch's GradScaler, before anything of it lies on a card."""
+    """Settings of torch's GradScaler, before it puts anything on a card."""
     return {
         "init_scale": scaler._init_scale,
         "growth_factor": scaler._growth_factor,

@@ -40,7 +40,7 @@ class GuardedTraining:
         self.guard: Guard | None = None
 
     def begin(self, subject: Subject | None, device: str) -> None:
-        """Training on the CPU is not predicted, unless a card is named for which it shall be."""
+        """Training on the CPU is not predicted, unless a card is named for it."""
         self.end()  # of an earlier training that an error ended
         if device != "cuda" and self._gpu is None and self._memory is None:
             subject = None

@@ -24,20 +24,20 @@ _DEPTH = 3
 
 def reached_by(function: Callable[..., Any]) -> dict[str, Any]:
     """Name → value of all that `function` uses from around it."""
-    found: dict[str, Any] = {}
-    for one in _functions(function):
-        found.update(_names(one))
-    return found
+    values: dict[str, Any] = {}
+    for user in _functions(function):
+        values.update(_names(user))
+    return values
 
 
 def to_copy(function: Callable[..., Any]) -> list[Any]:
-    """Of what it reaches, that which a step could change: what holds tensors."""
+    """The objects it reaches that a step could change: those that hold tensors."""
     reached = reached_by(function)
     for name, value in reached.items():
         if isinstance(value, GeneratorType) or type(value).__name__.endswith("DataLoaderIter"):
             raise UsageError(f"guard: the step takes from {name!r}, which can only be read once: hand a batch over")
-    found = {id(value): value for value in reached.values() if holds_tensors(value)}
-    return list(found.values())
+    held = {id(value): value for value in reached.values() if holds_tensors(value)}
+    return list(held.values())
 
 
 def holds_tensors(value: Any, depth: int = _DEPTH) -> bool:
@@ -47,11 +47,11 @@ def holds_tensors(value: Any, depth: int = _DEPTH) -> bool:
     if only_read or depth == 0 or accelerators_in([value]):
         return False
     if isinstance(value, Mapping):
-        return any(holds_tensors(one, depth - 1) for one in list(value.values())[:_LOOKED_AT])
+        return any(holds_tensors(content, depth - 1) for content in list(value.values())[:_LOOKED_AT])
     if isinstance(value, (list, tuple)):
-        return any(holds_tensors(one, depth - 1) for one in value[:_LOOKED_AT])
+        return any(holds_tensors(content, depth - 1) for content in value[:_LOOKED_AT])
     held = getattr(value, "__dict__", None)
-    return type(held) is dict and any(holds_tensors(one, depth - 1) for one in held.values())
+    return type(held) is dict and any(holds_tensors(content, depth - 1) for content in held.values())
 
 
 def rebuilt(function: Callable[..., Any], copies: Mapping[int, Any]) -> Callable[..., Any]:
@@ -100,38 +100,38 @@ class _Rebuild:
 
 
 def _functions(function: Any) -> Iterator[FunctionType]:
-    """`function` and those of its file that it uses, and so on."""
+    """`function` and the functions of its file that it uses, directly or indirectly."""
     seen: set[int] = set()
     waiting = [function]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, MethodType):
-            one = one.__func__
-        if not isinstance(one, FunctionType) or id(one) in seen:
+        current = waiting.pop()
+        if isinstance(current, MethodType):
+            current = current.__func__
+        if not isinstance(current, FunctionType) or id(current) in seen:
             continue
-        seen.add(id(one))
-        yield one
-        waiting += [v for v in _names(one).values() if isinstance(v, FunctionType) and _same_file(v, one)]
+        seen.add(id(current))
+        yield current
+        waiting += [v for v in _names(current).values() if isinstance(v, FunctionType) and _same_file(v, current)]
 
 
 def _names(function: FunctionType) -> dict[str, Any]:
     around = function.__globals__
-    found = {name: around[name] for name in _global_names(function.__code__) if name in around}
+    values = {name: around[name] for name in _global_names(function.__code__) if name in around}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         for content in _content(cell):
-            found[name] = content
-    return found
+            values[name] = content
+    return values
 
 
 def _global_names(code: CodeType) -> set[str]:
-    """Also those that functions and comprehensions inside it use. Names of attributes are among them, which does no
-    harm: what is found under one is exchanged where it is used, and nowhere else."""
-    inner = (one for one in code.co_consts if isinstance(one, CodeType))
-    return set(code.co_names).union(*(_global_names(one) for one in inner))
+    """Global names that the code uses, including functions and comprehensions inside it. Attribute names are among
+    them, which does no harm: a value found under one is only exchanged where it is used."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*(_global_names(constant) for constant in inner))
 
 
 def _content(cell: CellType) -> Iterator[Any]:
-    """Nothing for a variable that is not assigned yet."""
+    """The cell's content; nothing for a variable that is not assigned yet."""
     try:
         yield cell.cell_contents
     except ValueError:

@@ -25,7 +25,7 @@ _OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: the locals of a function, not a module
 
 
 def collect(device: int, tried_bytes: int, *, steps: int, prediction: Prediction | None) -> Alive:
-    segments = [one for one in torch.cuda.memory._snapshot(device)["segments"] if one["device"] == device]
+    segments = [segment for segment in torch.cuda.memory._snapshot(device)["segments"] if segment["device"] == device]
     blocks = [
         LiveBlock(block["address"], block["size"], block["requested_size"], _where(block.get("frames") or ()))
         for segment in segments
@@ -57,19 +57,19 @@ def _process_bytes(device: int, used_bytes: int) -> int | None:
         card = local_gpu(device)
     except UsageError:
         return None
-    return next((one.used_bytes for one in card.processes if one.pid == os.getpid()), None)
+    return next((process.used_bytes for process in card.processes if process.pid == os.getpid()), None)
 
 
 def _owners() -> Iterator[Owner]:
     """Every module and optimizer of the process. Asked only when memory has run out, so it may take its time."""
     modules: list[nn.Module] = []
     optimizers: list[Any] = []
-    for one in gc.get_objects():
+    for thing in gc.get_objects():
         # type(), because asking a proxy object for its class may run code of its own.
-        if issubclass(type(one), nn.Module):
-            modules.append(one)
-        elif issubclass(type(one), torch.optim.Optimizer):
-            optimizers.append(one)
+        if issubclass(type(thing), nn.Module):
+            modules.append(thing)
+        elif issubclass(type(thing), torch.optim.Optimizer):
+            optimizers.append(thing)
     inner = {id(child) for module in modules for child in module.modules() if child is not module}
     names: dict[int, str] = {}
     for root in (module for module in modules if id(module) not in inner):
@@ -117,7 +117,7 @@ def _variables() -> Iterator[Variable]:
 
 
 def _frames() -> Iterator[Any]:
-    """Of this thread and of the main one: a backward pass runs in a thread without Python frames of its own."""
+    """Frames of this thread and of the main one: a backward pass runs in a thread without Python frames of its own."""
     current = sys._current_frames()
     for thread in dict.fromkeys((threading.get_ident(), threading.main_thread().ident)):
         frame: Any = current.get(thread or 0)
@@ -131,13 +131,13 @@ def _named_tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
         yield name, value
     elif isinstance(value, Mapping):
-        yield from ((f"{name}[{key!r}]", one) for key, one in value.items() if isinstance(one, torch.Tensor))
+        yield from ((f"{name}[{key!r}]", tensor) for key, tensor in value.items() if isinstance(tensor, torch.Tensor))
     elif isinstance(value, (list, tuple)):
-        yield from ((f"{name}[{i}]", one) for i, one in enumerate(value[:64]) if isinstance(one, torch.Tensor))
+        yield from ((f"{name}[{i}]", tensor) for i, tensor in enumerate(value[:64]) if isinstance(tensor, torch.Tensor))
 
 
 def _address(tensor: Any) -> int:
-    """Of its memory on the card, real or virtual; 0 where it has none there."""
+    """The address of its memory on the card, real or virtual; 0 where it has none there."""
     try:
         with torch._C.DisableTorchFunction():
             if tensor.is_meta:

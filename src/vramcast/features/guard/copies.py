@@ -32,15 +32,15 @@ class Copies:
         """`on_host`: what runs the copies brings them to the card itself."""
         self._objects = objects
         self._on_host = on_host
-        found = self._modules = list(all_of(nn.Module, objects))
-        self._buffers = {id(buffer) for module in found for buffer in module.buffers()}
+        modules = self._modules = list(all_of(nn.Module, objects))
+        self._buffers = {id(buffer) for module in modules for buffer in module.buffers()}
         handed_over = list(_tensors(objects))
         self._handed_over = {id(tensor) for tensor in handed_over if tensor.dim()}
-        tensors = [*(p for module in found for p in module.parameters()), *handed_over]
+        tensors = [*(p for module in modules for p in module.parameters()), *handed_over]
         # Where the model is not on a card yet, it goes there with its batch, as training would have it.
         self._all_to_card = not any(tensor.is_cuda for tensor in tensors)
         self._parameters: list[tuple[nn.Parameter, bool]] = []
-        """Of the last `make`, and whether each goes to the card."""
+        """Parameters of the last `make`, and whether each goes to the card."""
 
     def make(self) -> Any:
         """The modules first, as a program does, then the rest."""
@@ -59,7 +59,7 @@ class Copies:
         return made
 
     def _to_card(self, module: nn.Module) -> None:
-        """As a whole, where all of it goes; it may have parts that stay."""
+        """Move it as a whole where all of it goes to the card; some of its parts may stay."""
         on_card = {id(parameter) for parameter, goes in self._parameters if goes}
         if not self._on_host and all(id(parameter) in on_card for parameter in module.parameters()):
             module.to("cuda")
@@ -77,7 +77,7 @@ class Copies:
             for owner in (torch.Tensor, nn.Parameter):
                 patches.set(owner, "__deepcopy__", copied)
             for state in shared_states():
-                patches.set(state, "__deepcopy__", lambda one, memo: one)
+                patches.set(state, "__deepcopy__", lambda state, memo: state)
             yield
         finally:
             patches.undo()
@@ -110,15 +110,15 @@ def bytes_on_card(objects: Any) -> int:
     seen: dict[int, int] = {}
     tensors = [t for m in all_of(nn.Module, objects) for t in (*m.parameters(), *m.buffers())]
     for tensor in (*tensors, *_tensors(objects)):
-        for one in (tensor, tensor.grad if tensor.is_leaf else None):
-            if one is not None and one.is_cuda:
-                storage = one.untyped_storage()
+        for held in (tensor, tensor.grad if tensor.is_leaf else None):
+            if held is not None and held.is_cuda:
+                storage = held.untyped_storage()
                 seen[storage.data_ptr()] = storage.nbytes()
     return sum(seen.values())
 
 
 def _tensors(objects: Any) -> Iterator[torch.Tensor]:
-    """In containers and optimizers."""
+    """Tensors in containers and optimizers."""
     yield from all_of(torch.Tensor, objects)
     for optimizer in all_of(torch.optim.Optimizer, objects):
         yield from all_of(torch.Tensor, [group["params"] for group in optimizer.param_groups])

@@ -159,13 +159,13 @@ def check_subject(
             name=subject.name, prediction=prediction, room=there, fits=prediction.fits, margin=margin,
             settings=subject.apply({}),
         )  # fmt: skip
-    tried, found = first_that_fits(fallbacks, predict, subject.named)
-    chosen = tried[-1] if found is not None else None
+    tried, fitting = first_that_fits(fallbacks, predict, subject.named)
+    chosen = tried[-1] if fitting is not None else None
     return GuardResult(
         name=subject.name,
-        prediction=found or prediction,
+        prediction=fitting or prediction,
         room=there,
-        fits=found is not None,
+        fits=fitting is not None,
         margin=margin,
         fallback=chosen,
         tried=tuple(tried),
@@ -210,7 +210,7 @@ def _check(on_overflow: OnOverflow, margin: float, steps: int, warn_above: float
 
 
 def _is_trainer(what: Any) -> bool:
-    """Without importing transformers: whoever has a Trainer has imported it."""
+    """Whether it is a Trainer, without importing transformers: whoever has one has imported it."""
     return any(
         base.__name__ == "Trainer" and base.__module__.startswith("transformers.") for base in type(what).__mro__
     )

@@ -25,17 +25,17 @@ def first_that_fits(
     fits when a prediction is returned with it.
     """
     tried: list[Tried] = []
-    alone = [_Tries(one, predict, named) for one in fallbacks]
-    for one in alone:
-        found = one.over({}, tried)
-        if found is not None:
-            return tried, found
+    alone = [_Tries(fallback, predict, named) for fallback in fallbacks]
+    for tries in alone:
+        prediction = tries.over({}, tried)
+        if prediction is not None:
+            return tried, prediction
     together: Changes = alone[0].strongest if alone else {}
-    for one in alone[1:]:
-        found = one.over(together, tried)
-        if found is not None:
-            return tried, found
-        together = {**together, **one.strongest}
+    for tries in alone[1:]:
+        prediction = tries.over(together, tried)
+        if prediction is not None:
+            return tried, prediction
+        together = {**together, **tries.strongest}
     return tried, None
 
 
@@ -56,8 +56,8 @@ class _Tries:
     def over(self, before: Changes, tried: list[Tried]) -> Prediction | None:
         for changes in self._all:
             both = {**before, **changes}
-            said = ", ".join(f"{key}={value}" for key, value in both.items())
-            name = said if before or self._name == said else f"{self._name} ({said})"
+            values = ", ".join(f"{key}={value}" for key, value in both.items())
+            name = values if before or self._name == values else f"{self._name} ({values})"
             try:
                 prediction = self._predict(both)
             except CannotPredict as error:

@@ -117,7 +117,7 @@ class TrainerSubject:
         shadow.create_accelerator_and_postprocess()
         shadow.state, shadow.control = TrainerState(), TrainerControl()
         shadow.callback_handler = CallbackHandler(
-            [one for one in self._trainer.callback_handler.callbacks if _needed(one)],
+            [callback for callback in self._trainer.callback_handler.callbacks if _needed(callback)],
             model, shadow.processing_class, optimizer, None,
         )  # fmt: skip
         shadow.is_in_train = False
@@ -125,7 +125,7 @@ class TrainerSubject:
 
 
 def _needed(callback: TrainerCallback) -> bool:
-    """Only what decides when the loop ends; others would report, or be ourselves."""
+    """Keep only callbacks that decide when the loop ends; others would report, or be our own."""
     return type(callback).__name__ == "DefaultFlowCallback"
 
 
@@ -153,8 +153,8 @@ def _calling_trainer() -> Trainer | None:
     """Callbacks are not told whose they are, so the Trainer is looked for among those who called."""
     frame = sys._getframe(1)
     while frame is not None:
-        found = frame.f_locals.get("self")
-        if isinstance(found, Trainer):
-            return found
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Trainer):
+            return owner
         frame = frame.f_back  # type: ignore[assignment]
     return None

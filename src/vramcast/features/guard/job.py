@@ -58,8 +58,8 @@ class JobSubject:
         if done.returncode == 0:
             trace: StepTrace = pickle.loads(done.stdout)
             return trace
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        message = said[-1].removeprefix("vramcast: ") if said else f"the prediction ended with {done.returncode}"
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        message = lines[-1].removeprefix("vramcast: ") if lines else f"the prediction ended with {done.returncode}"
         raise (UsageError if done.returncode == UsageError.exit_code else CannotPredict)(message)
 
     def named(self, fallback: str) -> Iterator[Mapping[str, Any]]:

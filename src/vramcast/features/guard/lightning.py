@@ -109,7 +109,7 @@ class _Repeated(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
 
 
 def _first_batch(loader: Any) -> Any:
-    """Of the first samples, read in this process; a streamed dataset cannot be read twice."""
+    """A batch of the first samples, read in this process; a streamed dataset cannot be read twice."""
     sampler = getattr(loader, "batch_sampler", None)
     if sampler is None:
         raise CannotPredict("its data loader makes no batches of samples: guard a training step with a batch instead")

@@ -36,7 +36,8 @@ def kept(*, fresh: bool) -> Iterator[None]:
 
 @contextmanager
 def random_numbers_kept() -> Iterator[None]:
-    """Those of the real card are not drawn from: its generators are replaced on the virtual one."""
+    """Restore the host's random state. The real card's generators are not drawn from: the virtual card replaces
+    them."""
     numpy = sys.modules.get("numpy")
     torch_state, python_state = torch.get_rng_state(), random.getstate()
     numpy_state = None if numpy is None else numpy.random.get_state()
@@ -78,14 +79,14 @@ def _environment() -> Any:
 def _accelerate(*, fresh: bool) -> Any:
     """accelerate keeps the device and the step of accumulation in dictionaries that all its objects share."""
     shared: list[Any] = [state._shared_state for state in shared_states()]  # type: ignore[attr-defined]
-    before = [dict(one) for one in shared]
+    before = [dict(state) for state in shared]
     if fresh:
-        for one in shared:
-            one.clear()
+        for state in shared:
+            state.clear()
 
     def restore() -> None:
-        for one, values in zip(shared, before, strict=True):
-            one.clear()
-            one.update(values)
+        for state, values in zip(shared, before, strict=True):
+            state.clear()
+            state.update(values)
 
     return restore

@@ -24,17 +24,17 @@ def room(
     prediction again; None: all of it. `otherwise`: the card to take where there is none here."""
     size_bytes = parse_bytes(memory) if isinstance(memory, str) else memory
     if gpu is not None:
-        found = _named(find_gpu(gpu) if isinstance(gpu, str) else gpu)
+        room_there = _named(find_gpu(gpu) if isinstance(gpu, str) else gpu)
     else:
-        found = _by_torch(device, own_bytes) or _by_driver(device) or _by_size(size_bytes, otherwise)
-    if size_bytes is None or size_bytes >= found.available_bytes:
-        return found
+        room_there = _by_torch(device, own_bytes) or _by_driver(device) or _by_size(size_bytes, otherwise)
+    if size_bytes is None or size_bytes >= room_there.available_bytes:
+        return room_there
     return Room(
-        gpu=found.gpu,
-        total_bytes=found.total_bytes,
-        free_bytes=min(size_bytes, found.free_bytes),
+        gpu=room_there.gpu,
+        total_bytes=room_there.total_bytes,
+        free_bytes=min(size_bytes, room_there.free_bytes),
         available_bytes=size_bytes,
-        where=f"allowed on {found.gpu.short_name}",
+        where=f"allowed on {room_there.gpu.short_name}",
     )
 
 
@@ -76,10 +76,10 @@ def _by_torch(device: int | None, own_bytes: int | None) -> Room | None:
 def _by_driver(device: int | None) -> Room | None:
     """From the driver, without a CUDA context of our own."""
     cards = local_gpus()
-    card = next((one for one in cards if one.index == (device or 0)), None)
+    card = next((local for local in cards if local.index == (device or 0)), None)
     if card is None:
         if cards and device is not None:
-            raise UsageError(f"device {device}: the visible cards are {', '.join(str(one.index) for one in cards)}")
+            raise UsageError(f"device {device}: the visible cards are {', '.join(str(local.index) for local in cards)}")
         return None
     where = f"free on {card.spec().short_name} (device {card.index})"
     total = card.total_bytes

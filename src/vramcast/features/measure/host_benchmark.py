@@ -34,7 +34,7 @@ def dispatch_seconds(rounds: int = _ROUNDS) -> dict[str, float]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        found: dict[str, list[float]] = {}
+        seconds: dict[str, list[float]] = {}
         cases = _cases()
         deadline = perf_counter() + _SECONDS
         for done in range(rounds):  # kinds take turns, so that a disturbance meets all of them
@@ -44,8 +44,8 @@ def dispatch_seconds(rounds: int = _ROUNDS) -> dict[str, float]:
                 started = thread_time()
                 for _ in range(count):
                     call()
-                found.setdefault(name, []).append((thread_time() - started) / count)
-        return {name: median(times) for name, times in found.items()}
+                seconds.setdefault(name, []).append((thread_time() - started) / count)
+        return {name: median(times) for name, times in seconds.items()}
     finally:
         torch.set_num_threads(threads)
 

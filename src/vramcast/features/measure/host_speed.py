@@ -56,14 +56,14 @@ def _alike(steps: Sequence[Mapping[str, Any]]) -> bool:
 def _survey() -> dict[int, float]:
     """What the loop takes on each processor that this thread may use, one after the other."""
     allowed = os.sched_getaffinity(0)
-    found = {}
+    seconds = {}
     try:
         for processor in sorted(allowed):
             os.sched_setaffinity(0, {processor})
-            found[processor] = min(_loop(), _loop())
+            seconds[processor] = min(_loop(), _loop())
     finally:
         os.sched_setaffinity(0, allowed)
-    return found
+    return seconds
 
 
 def _loop() -> float:
@@ -74,14 +74,14 @@ def _loop() -> float:
 
 
 def _autograd_threads() -> list[int]:
-    found = []
+    threads = []
     for task in Path("/proc/self/task").iterdir():
         try:
             if (task / "comm").read_text().startswith(_AUTOGRAD):
-                found.append(int(task.name))
+                threads.append(int(task.name))
         except OSError:  # it ended meanwhile
             continue
-    return found
+    return threads
 
 
 @contextmanager

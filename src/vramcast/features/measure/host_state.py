@@ -29,14 +29,14 @@ class _MallocInfo(ctypes.Structure):
 
 
 def resident_bytes() -> dict[str, int]:
-    """By kind, and what malloc holds from the system (of all arenas) and has given out; empty where there is no
-    /proc."""
+    """Resident memory by kind, and what malloc holds from the system (in all arenas) and has given out; empty where
+    there is no /proc."""
     try:
         lines = _STATUS.read_text().splitlines()
     except OSError:
         return {}
-    found = (line.partition(":") for line in lines)
-    return {name: int(rest.split()[0]) * 1024 for name, _, rest in found if name in _FIELDS} | _malloc_bytes()
+    pairs = (line.partition(":") for line in lines)
+    return {name: int(rest.split()[0]) * 1024 for name, _, rest in pairs if name in _FIELDS} | _malloc_bytes()
 
 
 @functools.cache

@@ -26,7 +26,7 @@ class Loading:
     samples: int | None
     """In the dataset; None where it has no length."""
     seconds_per_sample: float | None
-    """Of one process."""
+    """In one process."""
     seconds_per_step: float
     """To load what one optimizer step takes."""
     workers_needed: int | None

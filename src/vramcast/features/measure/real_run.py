@@ -83,7 +83,7 @@ class RealRun:
     """Further steps, each with how fast the host was meanwhile (`host_speed.py`); where asked for."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain dictionaries and lists."""
+        """The measurement as plain dictionaries and lists."""
         return asdict(self)
 
 
@@ -258,8 +258,8 @@ def _watched(step: Callable[[], object], watcher: PhaseWatcher, recorder: _Recor
     recorder.enabled = True
 
     def times() -> dict[str, Any]:
-        one = _measure_step(step, watcher, recorder)
-        return {"device_seconds": one.device_seconds, "phase_seconds": one.phase_seconds}
+        timed = _measure_step(step, watcher, recorder)
+        return {"device_seconds": timed.device_seconds, "phase_seconds": timed.phase_seconds}
 
     with watcher.watching():
         return watched_steps(times)

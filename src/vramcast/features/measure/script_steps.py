@@ -124,14 +124,14 @@ class ScriptSteps:
             self._pause()
 
     def _pause(self) -> None:
-        """In the script's thread: hand over to the measurement and wait."""
+        """Called in the script's thread: hand over to the measurement and wait."""
         self._paused.release()
         self._go_on.acquire()
         if self._stopping:
             raise _Stop
 
     def _let_go_on(self) -> None:
-        """In the measurement's thread: let the script run until it pauses again or ends."""
+        """Called in the measurement's thread: let the script run until it pauses again or ends."""
         if self._ended:
             return
         self._go_on.release()

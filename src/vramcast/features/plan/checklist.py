@@ -44,7 +44,7 @@ def _card(wished: JobPrediction, local: LocalGpu | None) -> CheckItem:
             "`vramcast gpus --here` where it is"
         )
         return CheckItem(name="card", text=text, needed_bytes=needed, there_bytes=there)
-    users = ", ".join(f"{one.name or 'process'} ({one.pid})" for one in local.processes[:3])
+    users = ", ".join(f"{process.name or 'process'} ({process.pid})" for process in local.processes[:3])
     text = f"device {local.index}, {local.name}: {format_gib(local.free_bytes)} free of {format_gib(local.total_bytes)}"
     return CheckItem(
         name="card",
@@ -76,17 +76,19 @@ def _checkpoints(wished: JobPrediction) -> CheckItem:
         part = parts.get(row.module.partition(".")[0])
         if part is None or not part.is_trained:
             continue
-        saved += sum(one.weights_bytes for one in row.tensors if one.trained or part.mode != "lora")
+        saved += sum(tensor.weights_bytes for tensor in row.tensors if tensor.trained or part.mode != "lora")
         state += row.optimizer_bytes
     ema = wished.job.ema
     copies = 2 if ema is not None and ema.enabled else 1
-    one = saved * copies + state
+    checkpoint_bytes = saved * copies + state
     free = shutil.disk_usage(Path()).free
     text = (
-        f"a checkpoint takes {format_size(one)} ({format_size(saved * copies)} weights, {format_size(state)} optimizer "
-        f"state); {format_size(free)} free in this folder"
+        f"a checkpoint takes {format_size(checkpoint_bytes)} ({format_size(saved * copies)} weights, "
+        f"{format_size(state)} optimizer state); {format_size(free)} free in this folder"
     )
-    return CheckItem(name="disk", text=text, ok=one <= free, needed_bytes=one, there_bytes=free)
+    return CheckItem(
+        name="disk", text=text, ok=checkpoint_bytes <= free, needed_bytes=checkpoint_bytes, there_bytes=free
+    )
 
 
 def _host_memory(wished: JobPrediction) -> CheckItem:
@@ -115,5 +117,5 @@ def _available_bytes() -> int | None:
         lines = _MEMINFO.read_text(encoding="ascii").splitlines()
     except (OSError, ValueError):
         return None
-    found = next((line.split() for line in lines if line.startswith("MemAvailable:")), None)
-    return int(found[1]) * 1024 if found else None
+    fields = next((line.split() for line in lines if line.startswith("MemAvailable:")), None)
+    return int(fields[1]) * 1024 if fields else None

@@ -69,7 +69,7 @@ def plan(
     card = spec if spec is not None else choose_card(loaded.job, None)[0]
     wished = predict(loaded, card, steps=steps, progress=progress)
     named = card_options(gpu, memory, device, card)
-    found: list[RampStep] = []
+    ramp_steps: list[RampStep] = []
     left_out: list[str] = []
     for rung in rungs(loaded):
         progress(f"predicting: {rung.name}")
@@ -78,8 +78,8 @@ def plan(
         except VramcastError as error:
             left_out.append(f"{rung.name}: {error}")
             continue
-        found.append(_step(loaded, rung, prediction, named))
-        if not found[-1].fits:
+        ramp_steps.append(_step(loaded, rung, prediction, named))
+        if not ramp_steps[-1].fits:
             break
     advised = None
     if not wished.fits:
@@ -91,7 +91,7 @@ def plan(
         local=local,
         wished=wished.prediction,
         checks=checklist(wished, local),
-        steps=tuple(found),
+        steps=tuple(ramp_steps),
         steps_key=steps_key(loaded),
         advice=None if advised is None else advised.advice,
         left_out=tuple(left_out),
@@ -126,14 +126,14 @@ def _watch(job: Job, prediction: Prediction) -> list[str]:
     if not prediction.fits:
         return []
     most = min(with_margin(needs), prediction.limit_bytes)
-    found = [f"nvidia-smi shows {format_gib(needs)} at the peak; above {format_gib(most)} stop, something differs"]
+    lines = [f"nvidia-smi shows {format_gib(needs)} at the peak; above {format_gib(most)} stop, something differs"]
     if with_margin(needs) > prediction.limit_bytes:
-        found.append("it is close: less than the usual margin is left")
+        lines.append("it is close: less than the usual margin is left")
     if prediction.retries:
-        found.append("the allocator has to give memory back and try again, which takes time")
+        lines.append("the allocator has to give memory back and try again, which takes time")
     for name, part in job.components.items():
         if part.freeze and part.freeze_steps:
-            found.append(
+            lines.append(
                 f"{name}: frozen parts begin to train at step {part.freeze_steps:,}; a run that ends before shows less"
             )
-    return found
+    return lines

@@ -31,19 +31,19 @@ def rungs(loaded: LoadedJob) -> list[Rung]:
     batch, plain = job.effective_sizes["batch"], _plain(job)
     together = {} if job.gpus.count == 1 else _on_one_gpu(loaded)
     where = " on one GPU" if together else ""
-    found: list[Rung] = []
+    ladder: list[Rung] = []
     small = _half(job)
     if small:
         sizes = ", ".join(f"{name} {size:,}" for name, size in small.items())
         changes = {f"sizes.{name}": size for name, size in small.items()}
-        found.append(Rung(f"one sample of {sizes}{where}", {**_batch(job, 1, together), **plain, **changes}))
-    found.append(Rung(f"one sample{where}", {**_batch(job, 1, together), **plain}))
+        ladder.append(Rung(f"one sample of {sizes}{where}", {**_batch(job, 1, together), **plain, **changes}))
+    ladder.append(Rung(f"one sample{where}", {**_batch(job, 1, together), **plain}))
     if together:
-        found.append(Rung(f"one sample on each of {job.gpus.count} GPUs", {**_batch(job, 1, {}), **plain}))
+        ladder.append(Rung(f"one sample on each of {job.gpus.count} GPUs", {**_batch(job, 1, {}), **plain}))
     for size in _ladder(batch):
-        found.append(Rung(f"batch {size:,}", {**_batch(job, size, {}), **plain}))
-    found.append(Rung("as it is", {}))
-    return _without_repeats(job, found)
+        ladder.append(Rung(f"batch {size:,}", {**_batch(job, size, {}), **plain}))
+    ladder.append(Rung("as it is", {}))
+    return _without_repeats(job, ladder)
 
 
 def _plain(job: Job) -> dict[str, Any]:
@@ -80,15 +80,15 @@ def _ladder(batch: int) -> list[int]:
 
 
 def _half(job: Job) -> dict[str, int]:
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for name, grain in _GRAINS.items():
         size = job.sizes.get(name, 0) // 2 // grain * grain
         if size:
-            found[name] = size
+            sizes[name] = size
     if "frames" in job.sizes:
         frames = _fewer_frames(job.sizes["frames"])
-        found |= {"frames": frames} if frames else {}
-    return found
+        sizes |= {"frames": frames} if frames else {}
+    return sizes
 
 
 def _fewer_frames(frames: int) -> int:
@@ -98,7 +98,7 @@ def _fewer_frames(frames: int) -> int:
     return half if 0 < half < frames else 0
 
 
-def _without_repeats(job: Job, found: list[Rung]) -> list[Rung]:
+def _without_repeats(job: Job, ladder: list[Rung]) -> list[Rung]:
     """Runs that are the same as the next are left out."""
-    jobs = [with_overrides(job, rung.changes) for rung in found]
-    return [rung for i, rung in enumerate(found) if i + 1 == len(found) or not same_run(jobs[i], jobs[i + 1])]
+    jobs = [with_overrides(job, rung.changes) for rung in ladder]
+    return [rung for i, rung in enumerate(ladder) if i + 1 == len(ladder) or not same_run(jobs[i], jobs[i + 1])]

@@ -90,8 +90,8 @@ def _row(runs: Batches, card: GpuSpec, label: str, batches: Sequence[int]) -> It
             yield Cell(gpu=card, size=label, batch=batch, fits=fits, device_bytes=device_bytes,
                        limit_bytes=card.total_memory_bytes)  # fmt: skip
         return
-    found = runs.largest(card)
-    yield Cell(gpu=card, size=label, batch=found.batch, fits=found.batch > 0, device_bytes=found.device_bytes,
+    largest = runs.largest(card)
+    yield Cell(gpu=card, size=label, batch=largest.batch, fits=largest.batch > 0, device_bytes=largest.device_bytes,
                limit_bytes=card.total_memory_bytes)  # fmt: skip
 
 

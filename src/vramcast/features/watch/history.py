@@ -1,4 +1,4 @@
-"""What was seen so far: a line for each card that never grows without bound, and its peak."""
+"""What was seen so far: for each card its peak, and a line that never grows without bound."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_POINTS = 4096
 
 @dataclass(slots=True)
 class CardHistory:
-    """Of one card. `values` are the watched bytes; each stands for `per_value` samples, and is the most of them."""
+    """The history of one card. `values` are the watched bytes; each is the maximum over `per_value` samples."""
 
     last: CardSample
     values: list[int] = field(default_factory=list)
@@ -46,7 +46,7 @@ class CardHistory:
 class History:
     predicted_bytes: int | None = None
     threshold: float = 0.9
-    """Of a card's memory; above it there is a warning, once a card."""
+    """Share of a card's memory above which there is a warning, once a card."""
     subject: str = ""
     """What is watched, in words; nothing: the whole card."""
     cards: dict[int, CardHistory] = field(default_factory=dict)
@@ -63,12 +63,12 @@ class History:
         for card in self.cards.values():
             card.lost = True
         warnings = []
-        for one in sample.cards:
-            self.cards.setdefault(one.index, CardHistory(one)).add(one, sample.seconds)
-            if one.used_share > self.threshold and one.index not in self._warned:
-                self._warned.add(one.index)
+        for reading in sample.cards:
+            self.cards.setdefault(reading.index, CardHistory(reading)).add(reading, sample.seconds)
+            if reading.used_share > self.threshold and reading.index not in self._warned:
+                self._warned.add(reading.index)
                 warnings.append(
-                    f"card {one.index} is above {self.threshold:.0%}: {one.used_bytes / 2**30:.2f} of "
-                    f"{one.total_bytes / 2**30:.2f} GiB used"
+                    f"card {reading.index} is above {self.threshold:.0%}: {reading.used_bytes / 2**30:.2f} of "
+                    f"{reading.total_bytes / 2**30:.2f} GiB used"
                 )
         return warnings

@@ -23,7 +23,7 @@ FIELDS = (
 _NUMBERS = ("total_bytes", "used_bytes", "free_bytes", "watched_bytes")
 _MAYBE = ("busy_percent", "temperature_celsius")
 _LARGEST_BYTES = 80_000_000
-"""A week of one card, once a second, takes about so much."""
+"""About what a week of one card takes, at a sample a second."""
 _LARGEST_SIZE = 2**50
 _LONGEST_SECONDS = 1e9
 _HIGHEST_READING = 10_000
@@ -35,14 +35,14 @@ def rows(sample: Sample, predicted_bytes: int | None) -> list[dict[str, Any]]:
     """One for each card, and one for each that does not answer."""
     stamp = datetime.datetime.fromtimestamp(sample.time, datetime.UTC).isoformat(timespec="milliseconds")
     base = {"time": stamp, "seconds": round(sample.seconds, 3)}
-    found = [
+    cards = [
         base
-        | {"device": one.index, "card": one.name, "predicted_bytes": predicted_bytes, "problem": None}
-        | {name: getattr(one, name) for name in (*_NUMBERS, *_MAYBE, "basis")}
-        for one in sample.cards
+        | {"device": card.index, "card": card.name, "predicted_bytes": predicted_bytes, "problem": None}
+        | {name: getattr(card, name) for name in (*_NUMBERS, *_MAYBE, "basis")}
+        for card in sample.cards
     ]
-    found += [base | {"problem": problem} for problem in sample.problems]
-    return [{name: row.get(name) for name in FIELDS} for row in found]
+    cards += [base | {"problem": problem} for problem in sample.problems]
+    return [{name: row.get(name) for name in FIELDS} for row in cards]
 
 
 class LogFile:
@@ -100,7 +100,7 @@ class Log:
 
 
 def read_log(path: Path) -> Log:
-    """All samples that were added to a log; what was cut off in its last line is left out."""
+    """Read all samples of a log; a last line that was cut off is left out."""
     text = read_text(path, _LARGEST_BYTES)
     # Whoever wrote it may have been stopped in the middle of a line.
     lines = io.StringIO(text[: text.rfind("\n") + 1], newline="")
@@ -136,8 +136,8 @@ class _Row:
 
 
 def _rows(path: Path, lines: io.StringIO) -> Iterator[_Row]:
-    found = _csv_rows(path, lines) if path.suffix == ".csv" else _json_rows(path, lines)
-    for number, row in enumerate(found, 1):
+    raw_rows = _csv_rows(path, lines) if path.suffix == ".csv" else _json_rows(path, lines)
+    for number, row in enumerate(raw_rows, 1):
         try:
             yield _row(row)
         except (ValueError, TypeError, KeyError, OverflowError, OSError) as error:

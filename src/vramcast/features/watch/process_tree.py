@@ -21,7 +21,7 @@ class ProcessTree:
             self._roots[pid] = self._started[pid] = started
 
     def members(self) -> frozenset[int]:
-        """Those that run now."""
+        """The processes of the tree that run now."""
         self._started = {pid: at for pid, at in self._started.items() if start_time(pid) == at}
         children: dict[int, list[int]] = {}
         for child, parent in parents().items():

@@ -43,21 +43,23 @@ class Sampler:
         self._grown_from_start = started_here
 
     def sample(self) -> Sample:
-        found = self._look()
+        survey = self._look()
         pids = self._tree.members() if self._tree is not None else frozenset()
         now = self._clock()
         return Sample(
             time=now,
             seconds=max(0.0, now - self._began),
-            cards=tuple(self._card(card, pids) for card in found.cards if self._is_wanted(card)),
-            problems=tuple(f"card {one.index} (as nvidia-smi counts): {one.text}" for one in found.problems),
+            cards=tuple(self._card(card, pids) for card in survey.cards if self._is_wanted(card)),
+            problems=tuple(
+                f"card {problem.index} (as nvidia-smi counts): {problem.text}" for problem in survey.problems
+            ),
         )
 
-    def _check(self, found: Survey) -> None:
-        if not found.cards:
-            raise UsageError(f"no NVIDIA GPU here to watch: {found.why_none}; --replay draws a recorded log")
-        if not any(self._is_wanted(card) for card in found.cards):
-            here = ", ".join(str(card.index) for card in found.cards)
+    def _check(self, survey: Survey) -> None:
+        if not survey.cards:
+            raise UsageError(f"no NVIDIA GPU here to watch: {survey.why_none}; --replay draws a recorded log")
+        if not any(self._is_wanted(card) for card in survey.cards):
+            here = ", ".join(str(card.index) for card in survey.cards)
             raise UsageError(f"--device {self._device}: there is no such card here; the visible ones are {here}")
 
     def _is_wanted(self, card: LocalGpu) -> bool:

@@ -48,7 +48,7 @@ def what_if(
     trials = _Trials(loaded, card, memory, steps, progress)
     asked = trials.outcome(Combination(()))
     options = _options(loaded.job, card, keep)
-    alone = {option: one for option in options if (one := trials.attempt(Combination((option,))))}
+    alone = {option: tried for option in options if (tried := trials.attempt(Combination((option,))))}
     helps = [
         option
         for option, outcome in alone.items()
@@ -56,9 +56,11 @@ def what_if(
         and outcome.samples_per_second > _WORTH * asked.samples_per_second
         and (option.risk <= USUAL or option.knob == "batch")
     ]
-    together = [outcome for one in _together(helps, alone) if (outcome := trials.attempt(one))]
-    found = [*alone.values(), *together]
-    ordered = sorted(found, key=lambda one: (not one.prediction.fits, -one.samples_per_second, len(one.changes)))
+    together = [outcome for combination in _together(helps, alone) if (outcome := trials.attempt(combination))]
+    outcomes = [*alone.values(), *together]
+    ordered = sorted(
+        outcomes, key=lambda outcome: (not outcome.prediction.fits, -outcome.samples_per_second, len(outcome.changes))
+    )
     return WhatIfs(
         job=loaded.job.name,
         recognised_as=loaded.recognised_as,
@@ -70,15 +72,15 @@ def what_if(
 
 def _options(job: Job, gpu: GpuSpec, keep: tuple[str, ...]) -> list[Option]:
     unwanted = {*keep, *(name for name in _all_knobs() if name not in _KNOBS)}
-    found = []
+    chosen = []
     for name, options in options_for(job, gpu, unwanted).items():
         # Accumulation only ever costs time: of the batches that keep the effective one, the larger ones.
         usable = [option for option in options if name != "batch" or option.time < 1]
         usable.sort(key=lambda option: option.time)
-        found += usable if name == "optimizer" else usable[:_OPTIONS_OF_A_KNOB]
+        chosen += usable if name == "optimizer" else usable[:_OPTIONS_OF_A_KNOB]
     if "batch" not in keep:
-        found += _larger_batches(job)
-    return [*found, *_more_workers(job)]
+        chosen += _larger_batches(job)
+    return [*chosen, *_more_workers(job)]
 
 
 def _all_knobs() -> tuple[str, ...]:
@@ -91,12 +93,12 @@ def _larger_batches(job: Job) -> list[Option]:
     if not job.components or job.task != "training":
         return []
     batch = job.effective_sizes["batch"]
-    found = []
+    options = []
     for factor in (2, 4):
         larger = batch * factor
         whole = job.gpus.global_batch is not None
         changes = {"gpus.global_batch": larger * job.gpus.count} if whole else {"sizes.batch": larger}
-        found.append(
+        options.append(
             Option(
                 knob="batch",
                 text=f"batch {larger:,}",
@@ -105,7 +107,7 @@ def _larger_batches(job: Job) -> list[Option]:
                 risk=CHANGES_TRAINING,
             )
         )
-    return found
+    return options
 
 
 def _more_workers(job: Job) -> list[Option]:
@@ -145,22 +147,22 @@ class _Trials:
         self._progress = progress
         self.refused: list[str] = []
 
-    def attempt(self, one: Combination) -> Outcome | None:
+    def attempt(self, combination: Combination) -> Outcome | None:
         """None where the model cannot do it; the reason is kept."""
         try:
-            return self.outcome(one)
+            return self.outcome(combination)
         except VramcastError as error:
-            self.refused.append(f"{one.text}: {error}")
+            self.refused.append(f"{combination.text}: {error}")
             return None
 
-    def outcome(self, one: Combination) -> Outcome:
-        self._progress(f"tracing {one.text or 'the job as it is'}")
-        job = with_overrides(self._loaded.job, one.changes)
+    def outcome(self, combination: Combination) -> Outcome:
+        self._progress(f"tracing {combination.text or 'the job as it is'}")
+        job = with_overrides(self._loaded.job, combination.changes)
         result = predict(job, self._gpu, self._memory, self._steps)
         return Outcome(
-            changes=tuple(option.text for option in one.options),
-            costs=tuple(option.cost for option in one.options),
-            overrides=one.changes,
+            changes=tuple(option.text for option in combination.options),
+            costs=tuple(option.cost for option in combination.options),
+            overrides=combination.changes,
             prediction=result.prediction,
             time=result.time,
             throughput=result.throughput,

@@ -17,7 +17,7 @@ from vramcast.jobs.references import nearest
 ATTENTION = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
 EXPERTS = ("eager", "batched_mm", "grouped_mm")
 WEIGHTS = ("weights", "weights_backbone", "pretrained", "pretrained_backbone", "checkpoint_path", "pretrained_cfg")
-"""Arguments of builders that load weights. Null and false may be said, for that is how it is."""
+"""Arguments of builders that load weights. Null and false are allowed: nothing is loaded here anyway."""
 
 _OF_FEATURES = ("features_only", "out_indices", "output_stride", "scriptable", "exportable", "no_jit")
 _NUMBERS = (bool, int, float, type(None))
@@ -29,7 +29,7 @@ _OF_EVERY_CALL = (
 
 
 def without_weights(key: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments but for those that say in words that nothing is loaded."""
+    """The arguments without those that only state that nothing is loaded."""
     for name in WEIGHTS:
         if arguments.get(name) not in (None, False):
             raise UsageError(f"{key}.{name}: no weights are loaded, and none are needed: leave it out")
@@ -76,20 +76,20 @@ def check_options(key: str, options: Mapping[str, Any], call: Any) -> None:
 
 
 def parameters_of(function: Any) -> tuple[str, ...]:
-    """The names that it takes; what it takes without naming it is not among them."""
+    """The names of its parameters, without *args and **kwargs."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return tuple(name for name, one in inspect.signature(function).parameters.items() if one.kind in kinds)
+    return tuple(name for name, parameter in inspect.signature(function).parameters.items() if parameter.kind in kinds)
 
 
 def network_arguments(module_name: str) -> set[str]:
-    """What the networks of a library's module take when they are made: a builder hands on whatever it is given."""
+    """What the networks of a library's module take when they are made: a builder passes on whatever it is given."""
     module = importlib.import_module(module_name)
-    made = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, nn.Module)]
+    made = [member for member in vars(module).values() if isinstance(member, type) and issubclass(member, nn.Module)]
     return {*_names(made), *_OF_FEATURES} - {"self", *WEIGHTS}
 
 
 def _names(classes: Iterable[type]) -> Iterable[str]:
-    for one in classes:
-        for base in one.__mro__:
+    for class_ in classes:
+        for base in class_.__mro__:
             if "__init__" in vars(base) and issubclass(base, nn.Module) and base is not nn.Module:
                 yield from parameters_of(vars(base)["__init__"])

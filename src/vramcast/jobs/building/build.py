@@ -59,14 +59,14 @@ def build_component(name: str, job: Job) -> Built:
     module.train(training and job.task == "training")
     place = "cuda" if component.device == "gpu" and job.offload_of(name) == "none" else "cpu"
     module = module.to(place)
-    copies = [one.to(place) for one in copies]
+    copies = [module_copy.to(place) for module_copy in copies]
     if component.channels_last:
-        module, *copies = (_in_channels_last(one) for one in (module, *copies))
+        module, *copies = (_in_channels_last(part) for part in (module, *copies))
     return dataclasses.replace(built, module=module, base=built.module, copies=tuple(copies))
 
 
 def _on_the_card(name: str, component: Component, job: Job) -> Built:
-    """In fp32 at first; the cast makes new tensors there."""
+    """Build it in fp32 first; the cast makes new tensors there."""
     as_fp32 = component.model_copy(update={"dtype": "fp32"})
     with torch.device("cuda"):
         built = _from_source(name, as_fp32, job)
@@ -81,11 +81,11 @@ def _in_channels_last(module: nn.Module) -> nn.Module:
 
 
 def _call(key: str, module: nn.Module, method: str) -> None:
-    found = getattr(module, method, None)
-    if not callable(found):
+    callee = getattr(module, method, None)
+    if not callable(callee):
         raise UsageError(f"{key}: {type(module).__name__} has no method {method!r}{_guess(method, module)}")
     try:
-        found()
+        callee()
     except TypeError as error:
         raise UsageError(f"{key}: {method} cannot be called without arguments: {error}") from None
 
@@ -107,15 +107,15 @@ def original(name: str, components: Mapping[str, Component]) -> Component:
 
 
 def _from_source(name: str, component: Component, job: Job) -> Built:
-    said = component.dtype or job.precision.weights_dtype
-    dtype = DTYPES[said]
+    dtype_name = component.dtype or job.precision.weights_dtype
+    dtype = DTYPES[dtype_name]
     if component.source != "factory":
         library(component.source, getattr(component, component.source))
     with sealed(on=component.source != "factory" and not component.trust_remote_code):
-        return _made(f"components.{name}", component, job, said, dtype)
+        return _made(f"components.{name}", component, job, dtype_name, dtype)
 
 
-def _made(key: str, component: Component, job: Job, said: str, dtype: torch.dtype) -> Built:
+def _made(key: str, component: Component, job: Job, dtype_name: str, dtype: torch.dtype) -> Built:
     match component.source:
         case "transformers":
             return transformers_folder.build(key, component, dtype)
@@ -127,7 +127,7 @@ def _made(key: str, component: Component, job: Job, said: str, dtype: torch.dtyp
             return torchvision.build(key, component, dtype)
         case _:
             # A factory may have chosen a dtype itself: it is changed only when the job says one.
-            keep = component.dtype is None and said == "fp32"
+            keep = component.dtype is None and dtype_name == "fp32"
             checkpointing = component.checkpointing or job.checkpointing
             return python_factory.build(component, None if keep else dtype, checkpointing)
 

@@ -11,7 +11,8 @@ from torch import nn
 
 
 def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Libraries build in fp32, and nobody casts to that: a buffer that they make in fp64 stays as it is."""
+    """Cast the module. Libraries build in fp32, and nobody casts to that: a buffer that they make in fp64 stays
+    fp64."""
     return module if dtype == torch.float32 else module.to(dtype)
 
 

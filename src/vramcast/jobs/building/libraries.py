@@ -14,7 +14,7 @@ from vramcast.base.errors import UsageError
 from vramcast.base.factories import without_collections
 
 _SETTINGS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "DIFFUSERS_VERBOSITY": "error"}
-"""Read by the libraries when they are imported: no network, and no advice about a run which is none."""
+"""Read by the libraries when they are imported: no network, and no warnings that make no sense on a virtual GPU."""
 
 
 def library(name: str, wanted_for: object) -> Any:

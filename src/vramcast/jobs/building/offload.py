@@ -54,7 +54,7 @@ class Offloaded:
                 moved.to("cpu")
 
     def end_of_pass(self) -> None:
-        """As a pipeline's maybe_free_model_hooks does."""
+        """Do what a pipeline's maybe_free_model_hooks does."""
         for hook in self._hooks.values():
             hook.offload()
         if self._hooks:

@@ -34,35 +34,35 @@ def plain_config(raw: dict[str, Any], base: type, where: str) -> dict[str, Any]:
     set: `attribute_map`, say, by which one key can stand for another."""
     fields = {field.name for field in dataclasses.fields(base)} if dataclasses.is_dataclass(base) else set()
     own = {name for kind in base.__mro__ for name in (*vars(kind), *vars(kind).get("__annotations__", ()))} - fields
-    found: dict[str, Any] = _plain(raw, own - set(_SETTABLE), where, "")
-    return found
+    config: dict[str, Any] = _plain(raw, own - set(_SETTABLE), where, "")
+    return config
 
 
 def _plain(raw: Any, own: set[str], where: str, key: str) -> Any:
     if isinstance(raw, list):
-        return [_plain(one, own, where, key) for one in raw]
+        return [_plain(item, own, where, key) for item in raw]
     if not isinstance(raw, dict):
         return raw
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for name, value in raw.items():
         place = f"{key}.{name}" if key else str(name)
         if name in _KERNELS:
             check_kernels(f"{where}: {place}", value, _KERNELS[name])
-            found[name] = value
+            config[name] = value
         elif name in _DTYPES:
             if isinstance(value, str) and isinstance(getattr(torch, value.removeprefix("torch."), None), torch.dtype):
-                found[name] = value
+                config[name] = value
         elif name in _CODE or name in own or _is_private(name, value):
             continue
         elif name in _TIMM_ARGUMENTS and isinstance(value, dict):
-            found[name] = _timm_arguments(raw, value, f"{where}: {place}")
+            config[name] = _timm_arguments(raw, value, f"{where}: {place}")
         elif name in _LABELS:
-            found[name] = value
+            config[name] = value
         else:
             if name in _TIMM_NAMES and isinstance(value, str) and not is_plain(value):
                 raise UsageError(f"{where}: {place}: {value!r:.80} would be fetched: name a model of timm, or leave it")
-            found[name] = _plain(value, own, where, place)
-    return found
+            config[name] = _plain(value, own, where, place)
+    return config
 
 
 def _is_private(name: Any, value: Any) -> bool:

@@ -44,5 +44,5 @@ def _kair_arguments(factory: Any, checkpointing: Checkpointing) -> dict[str, Any
         taken = inspect.signature(factory).parameters
     except (TypeError, ValueError):
         return {}
-    said = {argument: getattr(checkpointing, field) for argument, field in _KAIR_ARGUMENTS.items()}
-    return {argument: value for argument, value in said.items() if argument in taken and value not in (None, [])}
+    settings = {argument: getattr(checkpointing, field) for argument, field in _KAIR_ARGUMENTS.items()}
+    return {argument: value for argument, value in settings.items() if argument in taken and value not in (None, [])}

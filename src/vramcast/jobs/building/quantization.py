@@ -32,7 +32,7 @@ def quantize(key: str, module: nn.Module, wanted: Quantization) -> None:
 
 
 def _is_kept(path: str, kept: tuple[str, ...]) -> bool:
-    """By the name of the layer or of a module around it, as transformers compares them."""
+    """Whether its name, or that of a module around it, is listed, as transformers compares them."""
     return any(path == name or path.endswith(f".{name}") or f".{name}." in f".{path}" for name in kept)
 
 

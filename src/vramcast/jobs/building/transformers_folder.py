@@ -122,18 +122,18 @@ def _model_class(folder: Path, raw: dict[str, Any], config: Any, component: Comp
             f"{folder / CONFIG}: architectures: transformers {transformers.__version__} has no class {name!r}; "
             "say which one with class_name (e.g. AutoModelForCausalLM) or task (e.g. causal-lm)"
         )
-    found = getattr(transformers, name)
-    is_auto = name.startswith("Auto") and hasattr(found, "_model_mapping")
-    if not is_auto and not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
+    model_class = getattr(transformers, name)
+    is_auto = name.startswith("Auto") and hasattr(model_class, "_model_mapping")
+    if not is_auto and not (isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel)):
         raise UsageError(f"{name} of transformers is not a model class")
-    return found
+    return model_class
 
 
 def _plain_class(model_class: Any, config: Any) -> Any:
     """The class itself that an Auto class stands for."""
     mapping = getattr(model_class, "_model_mapping", None)
-    found = mapping.get(type(config), model_class) if mapping is not None else model_class
-    return found[0] if isinstance(found, (tuple, list)) else found
+    plain = mapping.get(type(config), model_class) if mapping is not None else model_class
+    return plain[0] if isinstance(plain, (tuple, list)) else plain
 
 
 def _only_guess(text: str) -> str:

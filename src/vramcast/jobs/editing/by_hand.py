@@ -62,7 +62,7 @@ def _line(key: str, value: Any, job: Job) -> str:
             return _precision(job)
         case ["optimizer", *_] if len(job.optimizer) == 1 and class_path(job.optimizer[0].name):
             wish = job.optimizer[0]
-            arguments = "".join(f", {name}={said!r}" for name, said in wish.arguments.items())
+            arguments = "".join(f", {name}={argument!r}" for name, argument in wish.arguments.items())
             return f"optimizer = {class_path(wish.name)}(parameters{arguments})"
         case ["gpus", "count"]:
             return f"torchrun --nproc_per_node {value}  # start it on {value} GPU{'s' if value > 1 else ''}"
@@ -84,7 +84,7 @@ def _line(key: str, value: Any, job: Job) -> str:
 
 def _checkpointing(job: Job) -> str:
     wish = job.checkpointing
-    name, part = next((one for one in job.components.items() if one[1].is_trained), ("model", None))
+    name, part = next((named for named in job.components.items() if named[1].is_trained), ("model", None))
     if wish.scope == "none":
         return "no torch.utils.checkpoint.checkpoint around the blocks"
     blocks = "each block" if wish.scope == "all" else f"the blocks {', '.join(wish.modules)}"

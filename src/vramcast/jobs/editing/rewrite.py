@@ -38,7 +38,7 @@ class Rewritten:
     """The user's files with the changes in them; nothing is written."""
 
     texts: Mapping[Path, str] = field(default_factory=dict)
-    """Those that change."""
+    """The files that change."""
     arguments: tuple[str, ...] = ()
     """The command after `--`, changed or not."""
     beside: Mapping[str, Any] = field(default_factory=dict)
@@ -75,24 +75,25 @@ def rewrite(loaded: LoadedJob, changes: Mapping[str, Any]) -> Rewritten:
 class _State:
     loaded: LoadedJob
     job: Job
-    """As it shall be."""
+    """The job as it should be."""
     texts: Mapping[Path, str]
     arguments: tuple[str, ...]
     left: Mapping[str, Any]
     """What is not said yet."""
 
     def with_aspect(self, aspect: str, sources: list[Source]) -> _State | None:
-        """This with one more aspect said in every file that says it already, or else in the first that can."""
+        """This state with one more aspect written into every file that sets it already, or else into the first that
+        can."""
         about = {key: value for key, value in self.left.items() if _aspect(key) == aspect}
         left = {key: value for key, value in self.left.items() if key not in about}
         with reading_instead(self.texts):
             try:
                 now = with_words(sources, self.arguments)
-                found = [(one, edits) for one in now if (edits := one.edits(aspect, about, self.job))]
-                said = [(one, edits) for one, edits in found if one.says(edits)]
+                possible = [(source, edits) for source in now if (edits := source.edits(aspect, about, self.job))]
+                already_there = [(source, edits) for source, edits in possible if source.says(edits)]
                 texts, arguments = dict(self.texts), self.arguments
-                for one, edits in said or [pair for pair in found if pair[0].own][:1]:
-                    texts, arguments = _changed(one, edits, texts, arguments)
+                for source, edits in already_there or [pair for pair in possible if pair[0].own][:1]:
+                    texts, arguments = _changed(source, edits, texts, arguments)
             except CANNOT_EDIT:
                 return None
         if (texts, arguments) == (self.texts, self.arguments):
@@ -110,7 +111,7 @@ class _State:
             return False
 
     def pruned(self) -> dict[str, Any]:
-        """Of what is left, what makes a difference."""
+        """The changes left that make a difference."""
         kept = dict(self.left)
         for key in self.left:
             without = {other: value for other, value in kept.items() if other != key}

@@ -22,17 +22,17 @@ def edit_script(
     inside = "".join(lines[command.first_line : command.last_line + 1])
     after = "".join(lines[command.last_line + 1 :])
     for name, value in flags.items():
-        found = _flag(name).search(inside)
-        if found is None:
+        flag = _flag(name).search(inside)
+        if flag is None:
             inside = _insert(inside, f"--{name} {_word(value)}", anchors)
-        elif found["value"] is None:
-            inside = inside if value is True else f"{inside[: found.end()]} {_word(value)}{inside[found.end() :]}"
+        elif flag["value"] is None:
+            inside = inside if value is True else f"{inside[: flag.end()]} {_word(value)}{inside[flag.end() :]}"
         else:
-            changed = _assigned(before, inside, found["value"], _word(value))
+            changed = _assigned(before, inside, flag["value"], _word(value))
             if changed is not None:
                 before = changed
             else:
-                inside = inside[: found.start("value")] + _word(value) + inside[found.end("value") :]
+                inside = inside[: flag.start("value")] + _word(value) + inside[flag.end("value") :]
     for name, value in environment.items():
         before, inside = _export(before, inside, name, value)
     return before + inside + after
@@ -71,36 +71,36 @@ def _word(value: Any) -> str:
 
 
 def _insert(command: str, flag: str, anchors: tuple[str, ...]) -> str:
-    """After the first flag of `anchors`; on a line of its own where that has one."""
-    found = next(match for name in anchors if (match := _flag(name).search(command)))
-    line_start = command.rfind("\n", 0, found.start()) + 1
-    indent = command[line_start : found.start()]
+    """Insert after the first flag of `anchors`; on a line of its own where that flag has one."""
+    anchor = next(match for name in anchors if (match := _flag(name).search(command)))
+    line_start = command.rfind("\n", 0, anchor.start()) + 1
+    indent = command[line_start : anchor.start()]
     alone = not indent.strip() and line_start > 0
     gap = f" \\\n{indent}" if alone else " "
-    return f"{command[: found.end()]}{gap}{flag}{command[found.end() :]}"
+    return f"{command[: anchor.end()]}{gap}{flag}{command[anchor.end() :]}"
 
 
 def _assigned(before: str, command: str, value: str, new: str) -> str | None:
-    """The text before the command with the variable that the flag takes its value from changed: where that is the only
-    use of it, and it is assigned once."""
+    """The text before the command, with a new value for the variable that the flag reads: only where the flag is its
+    only use and it is assigned once."""
     variable = _VARIABLE.fullmatch(value)
     name = variable[1] or variable[2] if variable else None
     if name is None or len(re.findall(rf"\$\{{?{name}\b", command)) != 1:
         return None
     assignment = re.compile(rf"^([ \t]*(?:export[ \t]+)?{name}=)(\$\{{{name}:?-)?([^\s#}}]*)(\}}?)", re.MULTILINE)
-    found = list(assignment.finditer(before))
+    assignments = list(assignment.finditer(before))
     uses = re.sub(assignment, "", before)
-    if len(found) != 1 or re.search(rf"\$\{{?{name}\b", uses):
+    if len(assignments) != 1 or re.search(rf"\$\{{?{name}\b", uses):
         return None
-    one = found[0]
-    return f"{before[: one.start()]}{one[1]}{one[2] or ''}{new}{one[4]}{before[one.end() :]}"
+    match = assignments[0]
+    return f"{before[: match.start()]}{match[1]}{match[2] or ''}{new}{match[4]}{before[match.end() :]}"
 
 
 def _export(before: str, command: str, name: str, value: str) -> tuple[str, str]:
-    said = re.compile(rf"(\b{name}=){_VALUE}")
-    if said.search(command):
-        return before, said.sub(rf"\g<1>{value}", command)
-    if said.search(before):
-        return said.sub(rf"\g<1>{value}", before), command
+    assignment = re.compile(rf"(\b{name}=){_VALUE}")
+    if assignment.search(command):
+        return before, assignment.sub(rf"\g<1>{value}", command)
+    if assignment.search(before):
+        return assignment.sub(rf"\g<1>{value}", before), command
     indent = command[: len(command) - len(command.lstrip())]
     return f"{before}{indent}export {name}={value}\n", command

@@ -38,15 +38,15 @@ class DocumentSource:
     def edits(self, aspect: str, changes: Mapping[str, Any], job: Job) -> Edits:
         if self.reader is vramcast_yaml:
             return vramcast_yaml.section_edits(self._keys(), changes, job)
-        found: Edits = self.reader.edits(self._keys(), aspect, job)
-        return found
+        edits: Edits = self.reader.edits(self._keys(), aspect, job)
+        return edits
 
-    def says(self, found: Edits) -> bool:
+    def says(self, edits: Edits) -> bool:
         keys = self._keys()
-        return any(keys.says(key) for key in found)
+        return any(keys.says(key) for key in edits)
 
-    def changed(self, found: Edits) -> str:
-        return edit_document(read_text(self.path), self.path, found)
+    def changed(self, edits: Edits) -> str:
+        return edit_document(read_text(self.path), self.path, edits)
 
     def _keys(self) -> Keys:
         absent = deepspeed.ABSENT if self.reader is deepspeed else ()
@@ -63,13 +63,13 @@ class ScriptSource:
     def edits(self, aspect: str, changes: Mapping[str, Any], job: Job) -> Edits:
         return _of_command(hf_script.training_command(read_text(self.path), str(self.path)).words, aspect, job)
 
-    def says(self, found: Edits) -> bool:
+    def says(self, edits: Edits) -> bool:
         command = hf_script.training_command(read_text(self.path), str(self.path))
-        return _command_says(command.words, command.environment, found)
+        return _command_says(command.words, command.environment, edits)
 
-    def changed(self, found: Edits) -> str:
+    def changed(self, edits: Edits) -> str:
         text = read_text(self.path)
-        flags, environment = _split(found)
+        flags, environment = _split(edits)
         anchors = tuple(mark.removeprefix("--") for mark in hf_script.MARKS)
         return edit_script(text, hf_script.training_command(text, str(self.path)), flags, environment, anchors)
 
@@ -85,11 +85,11 @@ class WordsSource:
     def edits(self, aspect: str, changes: Mapping[str, Any], job: Job) -> Edits:
         return _of_command(list(self.words), aspect, job)
 
-    def says(self, found: Edits) -> bool:
-        return _command_says(list(self.words), {}, found)
+    def says(self, edits: Edits) -> bool:
+        return _command_says(list(self.words), {}, edits)
 
-    def changed(self, found: Edits) -> list[str]:
-        return edit_words(list(self.words), *_split(found))
+    def changed(self, edits: Edits) -> list[str]:
+        return edit_words(list(self.words), *_split(edits))
 
 
 Source = DocumentSource | ScriptSource | WordsSource
@@ -98,14 +98,14 @@ Source = DocumentSource | ScriptSource | WordsSource
 def sources_of(loaded: LoadedJob) -> list[Source]:
     """Every text that has a part in the job, in the order in which they are read."""
     request = loaded.request
-    found: list[Source] = []
+    sources: list[Source] = []
     for name in (*((loaded.where,) if loaded.where else ()), *request.parts):
-        for one in _of_path(Path(name), own=name == loaded.where):
-            if all(one.path != other.path for other in found):
-                found.append(one)
+        for source in _of_path(Path(name), own=name == loaded.where):
+            if all(source.path != other.path for other in sources):
+                sources.append(source)
     if request.arguments:
-        found += [*_beside_command(list(request.arguments), Path()), WordsSource(request.arguments)]
-    return found
+        sources += [*_beside_command(list(request.arguments), Path()), WordsSource(request.arguments)]
+    return sources
 
 
 def steps_key(loaded: LoadedJob) -> str:
@@ -114,16 +114,16 @@ def steps_key(loaded: LoadedJob) -> str:
         sources = sources_of(loaded)
     except CANNOT_EDIT:
         return ""
-    of_command = any(not isinstance(one, DocumentSource) for one in sources)
+    of_command = any(not isinstance(source, DocumentSource) for source in sources)
     if of_command:
         return f"--{hf_edits.STEPS}"
-    named = [getattr(one.reader, "STEPS", "") for one in sources if isinstance(one, DocumentSource)]
+    named = [getattr(source.reader, "STEPS", "") for source in sources if isinstance(source, DocumentSource)]
     return next((name for name in named if name), "")
 
 
 def with_words(sources: list[Source], words: tuple[str, ...]) -> list[Source]:
     """The same after the command was changed."""
-    return [WordsSource(words) if one.path is None else one for one in sources]
+    return [WordsSource(words) if source.path is None else source for source in sources]
 
 
 def _of_path(path: Path, *, own: bool) -> Iterator[Source]:
@@ -169,17 +169,17 @@ def _of_command(words: list[str], aspect: str, job: Job) -> Edits:
     return hf_edits.edits(Keys(command.flags, "the command"), aspect, job)
 
 
-def _command_says(words: list[str], environment: Mapping[str, str], found: Edits) -> bool:
-    said, rest = split_environment(words)
+def _command_says(words: list[str], environment: Mapping[str, str], edits: Edits) -> bool:
+    variables, rest = split_environment(words)
     command = parse_command(rest, "the command")
-    known = {**command.launcher_flags, **command.flags, **environment, **said}
-    return any(key[-1] in known for key in found)
+    known = {**command.launcher_flags, **command.flags, **environment, **variables}
+    return any(key[-1] in known for key in edits)
 
 
-def _split(found: Edits) -> tuple[dict[str, Any], dict[str, str]]:
+def _split(edits: Edits) -> tuple[dict[str, Any], dict[str, str]]:
     """Flags (of the script, or of what starts it), and variables of the environment."""
-    environment = {str(key[1]): str(value) for key, value in found.items() if key[0] == "environment"}
+    environment = {str(key[1]): str(value) for key, value in edits.items() if key[0] == "environment"}
     flags = {
-        key[-1:] if key[0] == "launcher" else key: value for key, value in found.items() if key[0] != "environment"
+        key[-1:] if key[0] == "launcher" else key: value for key, value in edits.items() if key[0] != "environment"
     }
     return hf_edits.as_flags(flags), environment

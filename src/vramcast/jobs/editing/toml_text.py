@@ -29,9 +29,9 @@ def _edit(text: str, section: str, name: str, value: str) -> str:
         return f"{text.rstrip()}\n\n[{section}]\n{name} = {value}\n"
     entry = re.compile(rf"(\s*[\"']?{re.escape(name)}[\"']?\s*=\s*)(?:{_VALUE})(.*)")
     for i in range(start, end):
-        found = entry.fullmatch(lines[i])
-        if found is not None:
-            lines[i] = f"{found[1]}{value}{found[2]}"
+        match = entry.fullmatch(lines[i])
+        if match is not None:
+            lines[i] = f"{match[1]}{value}{match[2]}"
             break
     else:
         while end > start and not lines[end - 1].strip():

@@ -25,7 +25,7 @@ def edit_yaml(text: str, edits: Mapping[Key, Any]) -> str:
 
 
 def edit_json(text: str, edits: Mapping[Key, Any]) -> str:
-    """Also with // comments."""
+    """Edit JSON, also with // comments."""
     for key, value in edits.items():
         text = _edit(text, _compose(without_comments(text).replace("\t", " ")), key, value, json.dumps)
     return text
@@ -68,7 +68,7 @@ def _replace(text: str, node: yaml.Node, new: str) -> str:
 
 
 def _insert_flow(text: str, mapping: yaml.MappingNode, entry: str) -> str:
-    """After the last entry, on a line of its own where the others have one; the comma stands where theirs do."""
+    """Insert after the last entry, on a line of its own where the others have one, with the comma where theirs are."""
     if not mapping.value:
         at = mapping.end_mark.index - 1
         return text[:at].rstrip() + entry + text[at:]

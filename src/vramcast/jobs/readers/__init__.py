@@ -50,7 +50,7 @@ READERS: tuple[str, ...] = (
 
 
 Edits = dict[Key, Any]
-"""Key of a config, from its root → the value that it shall have."""
+"""Key of a config, from its root → its new value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,17 +33,17 @@ def search_in(*folders: Path) -> None:
 
 
 def typed_factory(name: str, folder: Path, gate: CodeGate) -> str:
-    """As resolve_factory, for what was typed: a file may also lie in the current folder."""
+    """Like resolve_factory, for what was typed: a file may also lie in the current folder."""
     file = name.rpartition(":")[0]
-    found = name if file.endswith(".py") and os.path.exists(file) else resolve_factory(name, folder)
+    factory = name if file.endswith(".py") and os.path.exists(file) else resolve_factory(name, folder)
     if not file.endswith(".py") and not _can_be_imported(file.partition(".")[0]):
         search_in(folder)
-    gate.typed(factory_place("--model", found))
-    return found
+    gate.typed(factory_place("--model", factory))
+    return factory
 
 
 def _can_be_imported(package: str) -> bool:
-    """Without the folder of a config, in which something else of that name may lie."""
+    """Whether it can be imported without the config's folder, which may hold something else of that name."""
     if is_there(package, Path()):
         return True
     try:
@@ -66,9 +66,9 @@ def is_there(module: str, folder: Path) -> bool:
 
 
 def taken_by(factory: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Of the keys of a config, those that the function takes as arguments, and the others."""
+    """The keys of a config that the function takes as arguments, and the others."""
     parameters = _parameters(factory)
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(given), []
     taken = {name: value for name, value in given.items() if name in parameters}
     return taken, [name for name in given if name not in taken]
@@ -82,9 +82,9 @@ def first_parameter(factory: str) -> str | None:
 def _parameters(factory: str) -> Mapping[str, inspect.Parameter]:
     hush_torch()
     with overlay.protected():
-        found = load_factory(factory)
+        function = load_factory(factory)
     try:
-        return inspect.signature(found).parameters
+        return inspect.signature(function).parameters
     except (TypeError, ValueError):
         return {}
 

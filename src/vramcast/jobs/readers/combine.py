@@ -20,7 +20,7 @@ def read_together(argument: str | None, request: Request) -> Reading:
     """The job that `argument`, the further files and a script's flags describe together."""
     from vramcast.jobs.readers import hf_script
 
-    parts = [_read_one(one, request) for one in (*((argument,) if argument else ()), *request.parts)]
+    parts = [_read_part(path, request) for path in (*((argument,) if argument else ()), *request.parts)]
     if request.arguments:
         parts.append(hf_script.part_from_words(list(request.arguments), Path(), "the flags", request))
     if not parts:
@@ -41,7 +41,7 @@ def complete(parts: Sequence[Part], request: Request) -> Reading:
         data = merge(data, part.data)
     for part in ordered:
         data = part.finish(data) if part.finish else data
-    said = [set(_dotted(part.data)) for part in ordered]
+    keys_of_parts = [set(_dotted(part.data)) for part in ordered]
     return Reading(
         job=make_job(data, " + ".join(dict.fromkeys(part.where for part in ordered))),
         recognised_as=" + ".join(dict.fromkeys(part.recognised_as for part in ordered)),
@@ -50,7 +50,7 @@ def complete(parts: Sequence[Part], request: Request) -> Reading:
             key: text
             for i, part in enumerate(ordered)
             for key, text in part.assumed.items()
-            if not any(_says(later, key) for later in said[i + 1 :])
+            if not any(_says(later, key) for later in keys_of_parts[i + 1 :])
         },
         unsupported={key: text for part in ordered for key, text in part.unsupported.items()},
         folders=tuple(folder for part in ordered for folder in part.folders),
@@ -92,7 +92,7 @@ def model_part(model: str, request: Request) -> Part:
     return _as_part(model_folder.read(Path(model), request), model)
 
 
-def _read_one(argument: str, request: Request) -> Part:
+def _read_part(argument: str, request: Request) -> Part:
     path = Path(argument)
     if not os.path.exists(path) and factory.is_factory(argument):
         reading = factory.read_factory(argument)
@@ -119,7 +119,7 @@ def _as_part(reading: Reading, where: str) -> Part:
 
 def _named_model(parts: Sequence[Part], request: Request) -> str:
     named = [request.model, *(part.model for part in parts)]
-    model = next((one for one in named if one), None)
+    model = next((name for name in named if name), None)
     if model is None:
         where = parts[0].where
         raise UsageError(
@@ -136,7 +136,10 @@ def _has_model(part: Part) -> bool:
     components = part.data.get("components")
     if not isinstance(components, dict):
         return "step" in part.data
-    return any(isinstance(one, dict) and any(one.get(source) for source in SOURCES) for one in components.values())
+    return any(
+        isinstance(component, dict) and any(component.get(source) for source in SOURCES)
+        for component in components.values()
+    )
 
 
 def _dotted(data: Any, prefix: str = "") -> list[str]:
@@ -146,4 +149,4 @@ def _dotted(data: Any, prefix: str = "") -> list[str]:
 
 
 def _says(keys: set[str], key: str) -> bool:
-    return any(said == key or said.startswith(f"{key}.") for said in keys)
+    return any(known == key or known.startswith(f"{key}.") for known in keys)

@@ -16,7 +16,7 @@ _OF_RENDEZVOUS = (
     "master_port", "master_addr", "main_process_port", "main_process_ip", "machine_rank", "node_rank", "rdzv_id",
     "rdzv_endpoint", "rdzv_backend", "rdzv_conf", "log_dir", "max_restarts",
 )  # fmt: skip
-"""Of a launcher: how its processes find each other."""
+"""Options of a launcher that say how its processes find each other."""
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -78,12 +78,12 @@ def _parts(words: Sequence[str]) -> tuple[str, dict[str, Any], str, Sequence[str
 
 def _flags(words: Sequence[str]) -> dict[str, Any]:
     """--name value, --name=value, --name alone for true, --name a b c for a list."""
-    found: dict[str, Any] = {}
+    flags: dict[str, Any] = {}
     name, values = "", list[str]()
 
     def keep() -> None:
         if name:
-            found[name] = True if not values else _value(values[0]) if len(values) == 1 else [_value(v) for v in values]
+            flags[name] = True if not values else _value(values[0]) if len(values) == 1 else [_value(v) for v in values]
 
     for word in words:
         if word.startswith("--") and len(word) > 2:
@@ -93,7 +93,7 @@ def _flags(words: Sequence[str]) -> dict[str, Any]:
         else:
             values.append(word)
     keep()
-    return found
+    return flags
 
 
 def _known(

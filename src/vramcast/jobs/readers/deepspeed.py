@@ -95,8 +95,8 @@ def _batch(keys: Keys, assumed: dict[str, str]) -> dict[str, Any]:
         if total is not None:
             share, left = divmod(total, micro * (passes or 1))
             if left or not share:
-                said = f"{micro} a GPU" + (f" × {passes} passes" if passes else "")
-                keys.fail("train_batch_size", f"{total} is no multiple of {said}")
+                factors = f"{micro} a GPU" + (f" × {passes} passes" if passes else "")
+                keys.fail("train_batch_size", f"{total} is no multiple of {factors}")
             if passes is not None:
                 data["gpus"] = {"count": share}
             else:
@@ -137,9 +137,9 @@ def _optimizer(keys: Keys, unsupported: dict[str, str]) -> dict[str, Any]:
     if name is None:
         keys.need("type", '"AdamW"')
     keys.section("params").as_dict()
-    found = _OPTIMIZERS.get(name.lower())
-    if found is not None:
-        return found
+    optimizer = _OPTIMIZERS.get(name.lower())
+    if optimizer is not None:
+        return optimizer
     if name.lower() not in _OTHER_OPTIMIZERS:
         keys.fail("type", f"there is no optimizer {name!r} in DeepSpeed; there is {', '.join(_OPTIMIZERS)}")
     unsupported["optimizer"] = f"optimizer.type: {name} is not modelled; name another with --optimizer"
@@ -168,11 +168,11 @@ def _batch_edits(keys: Keys, aspect: str, job: Job) -> Edits:
     """The three that depend on each other are said together."""
     batch, passes = job.effective_sizes["batch"], job.accumulation
     micro, total, steps = "train_micro_batch_size_per_gpu", "train_batch_size", "gradient_accumulation_steps"
-    found: Edits = {}
+    changes: Edits = {}
     if micro in keys or (aspect == "batch" and total not in keys):
-        found[(micro,)] = batch
+        changes[(micro,)] = batch
     if total in keys:
-        found[(total,)] = batch * passes * job.gpus.count
+        changes[(total,)] = batch * passes * job.gpus.count
     if steps in keys or aspect == "accumulation":
-        found[(steps,)] = passes
-    return found
+        changes[(steps,)] = passes
+    return changes

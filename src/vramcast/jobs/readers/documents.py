@@ -87,12 +87,12 @@ def _parse_json(text: str, path: Path) -> Any:
 
 
 def _once_each(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
         twice = Counter(names).most_common(1)[0][0]
         raise UsageError(f"{path}: {twice}: this key is there twice")
-    return found
+    return mapping
 
 
 def _parse_toml(text: str, path: Path) -> Any:
@@ -121,8 +121,8 @@ def _search_line(text: str, key: Key) -> int | None:
     """JSON and TOML parsers do not tell lines: the names of the key are looked for one after the other."""
     start = 0
     for name in key:
-        found = re.compile(rf"(?<![\w-]){re.escape(str(name))}(?![\w-])").search(text, start)
-        if found is None:
+        match = re.compile(rf"(?<![\w-]){re.escape(str(name))}(?![\w-])").search(text, start)
+        if match is None:
             return None
-        start = found.end()
+        start = match.end()
     return text.count("\n", 0, start) + 1

@@ -23,19 +23,19 @@ def is_factory(argument: str) -> bool:
 def read_factory(argument: str) -> Reading:
     """The attribute is a Job, the same as a dict, or a function without arguments that returns one."""
     with overlay.protected():
-        found: Any = load_attribute(argument)
-        if callable(found) and not isinstance(found, Job):
+        made: Any = load_attribute(argument)
+        if callable(made) and not isinstance(made, Job):
             try:
-                found = found()
+                made = made()
             except VramcastError:
                 raise
             except Exception as error:
                 raise UsageError(f"{argument} failed: {type(error).__name__}: {error}") from error
-    if isinstance(found, Job):
-        return Reading(job=found, recognised_as=NAME)
-    if isinstance(found, Mapping):
-        return Reading(job=make_job(found, argument), recognised_as=NAME)
+    if isinstance(made, Job):
+        return Reading(job=made, recognised_as=NAME)
+    if isinstance(made, Mapping):
+        return Reading(job=make_job(made, argument), recognised_as=NAME)
     raise UsageError(
-        f"{argument} gives {type(found).__name__}; a vramcast.Job or the same as a dict is needed, e.g. "
+        f"{argument} gives {type(made).__name__}; a vramcast.Job or the same as a dict is needed, e.g. "
         '{"components": {"model": {"factory": "package.module:build"}}, "inputs": ...}'
     )

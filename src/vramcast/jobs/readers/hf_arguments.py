@@ -19,7 +19,7 @@ NAME = "Hugging Face TrainingArguments"
 
 _CERTAIN = ("per_device_train_batch_size", "model_name_or_path")
 _ENOUGH = 3
-"""Of the arguments' names; a file with fewer is something else."""
+"""A file with fewer of the arguments' names is something else."""
 _NAMES = (*hf_names.WITHOUT_EFFECT, "gradient_accumulation_steps", "gradient_checkpointing", "bf16", "fp16", "optim")
 _NOT_MODELLED = {
     "use_liger_kernel": "Liger kernels are not modelled: logits and their gradients take less than is predicted",
@@ -208,7 +208,7 @@ def _gpus(keys: Keys) -> dict[str, Any]:
 def _evaluation(keys: Keys) -> dict[str, Any]:
     batch = keys.whole("per_device_eval_batch_size")
     when = [keys.take(name) for name in hf_names.EVALUATION_NAMES]
-    if all(one in (None, "no", False) for one in when):
+    if all(value in (None, "no", False) for value in when):
         return {}
     return {"evaluation": {"when": "between", "batch": batch or hf_names.DEFAULT_BATCH}}
 
@@ -223,6 +223,6 @@ def _deepspeed(keys: Keys, folder: Path, request: Request) -> Part | None:
 
 def _check_batches(keys: Keys, nested: Part) -> None:
     """The Trainer refuses a DeepSpeed config that says another batch than its own argument."""
-    said, theirs = keys.whole("per_device_train_batch_size"), nested.data.get("sizes", {}).get("batch")
-    if said is not None and theirs is not None and said != theirs:
-        keys.fail("per_device_train_batch_size", f"{said}, but train_micro_batch_size_per_gpu of DeepSpeed is {theirs}")
+    ours, theirs = keys.whole("per_device_train_batch_size"), nested.data.get("sizes", {}).get("batch")
+    if ours is not None and theirs is not None and ours != theirs:
+        keys.fail("per_device_train_batch_size", f"{ours}, but train_micro_batch_size_per_gpu of DeepSpeed is {theirs}")

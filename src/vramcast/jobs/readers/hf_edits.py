@@ -63,13 +63,13 @@ def _nested(keys: Keys, aspect: str, job: Job) -> Edits:
     if not isinstance(config, dict):
         return {}
     inner = Keys(config, keys.where, absent=deepspeed.ABSENT)
-    found = deepspeed.edits(inner, aspect, job)
-    return {("deepspeed", *key): value for key, value in found.items() if inner.says(key)}
+    changes = deepspeed.edits(inner, aspect, job)
+    return {("deepspeed", *key): value for key, value in changes.items() if inner.says(key)}
 
 
 def _precision(keys: Keys, job: Job) -> Edits:
     wish = job.precision
-    found: Edits = {
+    changes: Edits = {
         (name,): wish.autocast_dtype == name
         for name in ("bf16", "fp16")
         if bool(keys.flag(name)) != (wish.autocast_dtype == name)
@@ -77,10 +77,10 @@ def _precision(keys: Keys, job: Job) -> Edits:
     spelt = next((text for text, dtype in hf_names.DTYPES.items() if dtype == wish.weights_dtype), None)
     name = keys.first(hf_names.DTYPE_NAMES)
     if spelt is not None and (name or spelt != "float32") and "finetuning_type" not in keys:
-        found[(name or hf_names.DTYPE_NAMES[0],)] = spelt
+        changes[(name or hf_names.DTYPE_NAMES[0],)] = spelt
     if bool(keys.flag("tf32")) != wish.uses_tf32:
-        found[("tf32",)] = wish.uses_tf32
-    return found
+        changes[("tf32",)] = wish.uses_tf32
+    return changes
 
 
 def _checkpointing(keys: Keys, job: Job, wish: Checkpointing) -> Edits:
@@ -89,34 +89,34 @@ def _checkpointing(keys: Keys, job: Job, wish: Checkpointing) -> Edits:
     wanted = wish.scope == "all"
     if "finetuning_type" in keys:
         return {("disable_gradient_checkpointing",): not wanted}
-    found: Edits = {("gradient_checkpointing",): wanted}
+    changes: Edits = {("gradient_checkpointing",): wanted}
     options = keys.take("gradient_checkpointing_kwargs")
     reentrant = options.get("use_reentrant", False) if isinstance(options, dict) else False
     if wanted and reentrant != wish.reentrant:
-        found[("gradient_checkpointing_kwargs",)] = {"use_reentrant": wish.reentrant}
+        changes[("gradient_checkpointing_kwargs",)] = {"use_reentrant": wish.reentrant}
     if job.gpus.count > 1 and keys.flag("ddp_find_unused_parameters") is None:  # it would follow from the other
-        found[("ddp_find_unused_parameters",)] = job.gpus.find_unused_parameters
-    return found
+        changes[("ddp_find_unused_parameters",)] = job.gpus.find_unused_parameters
+    return changes
 
 
 def _model(keys: Keys, job: Job) -> Edits:
     part = job.components.get("model")
-    found: Edits = {}
+    changes: Edits = {}
     if part is None or not any(name in keys for name in _TRL):
-        return found
+        return changes
     if part.mode == "lora" and not keys.flag("use_peft"):
-        found[("use_peft",)] = True
+        changes[("use_peft",)] = True
         if part.lora is not None:
-            found[("lora_r",)] = part.lora.rank
+            changes[("lora_r",)] = part.lora.rank
     if part.quantization in _BITS and not keys.flag(_BITS[part.quantization]):
-        found[(_BITS[part.quantization],)] = True
-    return found
+        changes[(_BITS[part.quantization],)] = True
+    return changes
 
 
-def as_flags(found: Edits) -> dict[str, Any]:
+def as_flags(edits: Edits) -> dict[str, Any]:
     """For a command line, where a value is one word."""
     return {
         str(key[-1]): shlex.quote(json.dumps(value)) if isinstance(value, dict) else value
-        for key, value in found.items()
+        for key, value in edits.items()
         if len(key) == 1
     }

@@ -66,9 +66,9 @@ def _trl_lora(keys: Keys) -> dict[str, Any] | None:
     wanted = keys.flag("use_peft")
     if not (rank is not None if wanted is None else wanted):
         return None
-    found: list[str] | str | None = "all-linear" if targets == ["all-linear"] else targets
+    adapted: list[str] | str | None = "all-linear" if targets == ["all-linear"] else targets
     rank = rank or _DEFAULT_RANK["trl"]
-    return {"rank": rank, "alpha": alpha, "dropout": dropout, "targets": found, "trained_modules": whole}
+    return {"rank": rank, "alpha": alpha, "dropout": dropout, "targets": adapted, "trained_modules": whole}
 
 
 def _llama_factory_lora(keys: Keys) -> dict[str, Any] | None:
@@ -76,5 +76,5 @@ def _llama_factory_lora(keys: Keys) -> dict[str, Any] | None:
     targets = keys.text("lora_target") or "all"
     if keys.take("finetuning_type") != "lora":
         return None
-    found = "all-linear" if targets == "all" else [name.strip() for name in targets.split(",")]
-    return {"rank": rank or _DEFAULT_RANK["llama-factory"], "alpha": alpha, "dropout": dropout, "targets": found}
+    adapted = "all-linear" if targets == "all" else [name.strip() for name in targets.split(",")]
+    return {"rank": rank or _DEFAULT_RANK["llama-factory"], "alpha": alpha, "dropout": dropout, "targets": adapted}

@@ -52,14 +52,14 @@ def read_part(path: Path, request: Request) -> Part:
 def training_command(text: str, where: str) -> ShellCommand:
     """The one command of a shell script that starts a training."""
     followed = follow(text, where)
-    found = [command for command in followed.commands if _is_training(command.words)]
-    if len(found) != 1:
+    trainings = [command for command in followed.commands if _is_training(command.words)]
+    if len(trainings) != 1:
         ended = f" before it ends in line {followed.exit_line}, without arguments" if followed.exit_line else ""
         raise UsageError(
-            f"{where}: {len(found) or 'none'} of its commands{ended} start a training with {MARKS[0]} or the like; one "
-            "is needed. Or write it after --: vramcast predict -- torchrun train.py ..."
+            f"{where}: {len(trainings) or 'none'} of its commands{ended} start a training with {MARKS[0]} or the like; "
+            "one is needed. Or write it after --: vramcast predict -- torchrun train.py ..."
         )
-    return found[0]
+    return trainings[0]
 
 
 def part_from_words(
@@ -71,9 +71,9 @@ def part_from_words(
     unknown: Mapping[str, str] | None = None,
 ) -> Part:
     """Paths in a command are those of the folder in which it is started: here, or where the shell script lies."""
-    said, words = split_environment(words)
-    said = {**(environment or {}), **said}
-    conf = next((said[name] for name in ALLOCATOR_VARIABLES if said.get(name)), None)
+    variables, words = split_environment(words)
+    variables = {**(environment or {}), **variables}
+    conf = next((variables[name] for name in ALLOCATOR_VARIABLES if variables.get(name)), None)
     part = _part(parse_command(words, where, unknown, hf_names.WITHOUT_EFFECT), folder, where, request)
     return dataclasses.replace(part, data={**part.data, "allocator_conf": conf}) if conf else part
 

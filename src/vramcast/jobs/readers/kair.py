@@ -91,14 +91,14 @@ def _network(keys: Keys, folder: Path, request: Request, notes: list[Note]) -> d
     wanted = {name: value for name, value in net.as_dict().items() if name not in _NOT_FOR_THE_NETWORK}
     arguments, left = taken_by(factory, wanted)
     notes += unused_note([net.name_of(name) for name in left], f"{keys.where}: {factory} takes no such argument")
-    said = {_CHECKPOINTING[name]: value for name, value in arguments.items() if name in _CHECKPOINTING}
+    checkpointing = {_CHECKPOINTING[name]: value for name, value in arguments.items() if name in _CHECKPOINTING}
     for name in ("use_checkpoint_attn", "use_checkpoint_ffn"):
         net.flag(name)
     for name in ("no_checkpoint_attn_blocks", "no_checkpoint_ffn_blocks"):
         net.wholes(name)
     arguments = {name: value for name, value in arguments.items() if name not in _CHECKPOINTING}
     component = {"factory": factory, "arguments": arguments, "inputs": ["L"]}
-    return {"components": {"network": component}, "checkpointing": {"scope": "none", **said}}
+    return {"components": {"network": component}, "checkpointing": {"scope": "none", **checkpointing}}
 
 
 def _factory(net: Keys, folder: Path, request: Request) -> tuple[str, str]:

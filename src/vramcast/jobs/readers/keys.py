@@ -1,4 +1,4 @@
-"""The keys of a foreign config, read one by one: each with its type, and those that nobody asked for are known."""
+"""The keys of a foreign config, read one by one, each with its type; keys that no reader asked for are reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vramcast.jobs.yaml_file import Key
 from vramcast.trace import Note
 
 _ALIKE = 0.84
-"""Of two names, from 0 to 1: above this one is a slip of the pen for the other."""
+"""How alike two names are, from 0 to 1; above this, one is a typo for the other."""
 _MOST_NAMED = 14
 
 
@@ -97,13 +97,13 @@ class Keys:
         value = self.take(name)
         if isinstance(value, str):
             return [value]
-        if value is not None and not (isinstance(value, list) and all(isinstance(one, str) for one in value)):
+        if value is not None and not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
             self.fail(name, f"a list of names is needed, not {in_words(value)}")
         return value
 
     def wholes(self, name: str) -> list[int] | None:
         value = self.take(name)
-        if value is not None and not (isinstance(value, list) and all(type(one) is int for one in value)):
+        if value is not None and not (isinstance(value, list) and all(type(item) is int for item in value)):
             self.fail(name, f"a list of whole numbers is needed, not {in_words(value)}")
         return value
 
@@ -128,27 +128,27 @@ class Keys:
         return ".".join(str(part) for part in (*self._key, name))
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, for handing over as it is."""
+        """The whole mapping, to hand over as it is."""
         self._asked |= set(self._values)
         return dict(self._values)
 
     def ignore(self, *names: str) -> None:
-        """Known, and of no interest: neither used nor a slip of the pen."""
+        """Mark a key as known and of no interest: neither used nor a typo."""
         self._asked |= set(names)
 
     def unused(self, known: Collection[str] = ()) -> list[str]:
-        """Keys that nobody asked for, dotted. One that is nearly a key that was asked for is a mistake: UsageError."""
-        found: list[str] = []
+        """Keys that no reader asked for, dotted. One that is nearly a known key is a mistake: UsageError."""
+        names: list[str] = []
         missing = [name for name in self._asked if name not in self._values]
         for name in self._values:
             if name in self._sections:
-                found += self._sections[name].unused(known)
+                names += self._sections[name].unused(known)
             elif name not in self._asked:
                 close = difflib.get_close_matches(name, missing, n=1, cutoff=_ALIKE)
                 if close and name not in known:
                     self.fail(name, f"there is no such key; did you mean {close[0]!r}?")
-                found.append(self.name_of(name))
-        return found
+                names.append(self.name_of(name))
+        return names
 
     def only(self, known: Collection[str]) -> None:
         """UsageError for a key that the tool itself would refuse."""

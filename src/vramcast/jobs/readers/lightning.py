@@ -137,7 +137,7 @@ def _as_factory(class_path: str, section: Keys, request: Request) -> str:
 
 
 def _batch(keys: Keys, assumed: dict[str, str]) -> dict[str, int]:
-    """Of one process: in the data module's arguments, or in the model's."""
+    """The batch of one process: in the data module's arguments, or in the model's."""
     place = _place_of_batch(keys)
     if place is not None:
         section = keys
@@ -151,7 +151,7 @@ def _batch(keys: Keys, assumed: dict[str, str]) -> dict[str, int]:
 def _place_of_batch(keys: Keys) -> tuple[str, ...] | None:
     below = ("data", "init_args") if "class_path" in keys.section("data") else ("data",)
     places = dict.fromkeys((below, ("data",), ("model", "init_args")))
-    return next((key for one in places for name in _BATCHES if keys.says(key := (*one, name))), None)
+    return next((key for section in places for name in _BATCHES if keys.says(key := (*section, name))), None)
 
 
 def _optimizer(keys: Keys, assumed: dict[str, str], request: Request) -> dict[str, Any]:
@@ -219,7 +219,9 @@ def edits(keys: Keys, aspect: str, job: Job) -> Edits:
         case "accumulation":
             return {("trainer", "accumulate_grad_batches"): job.accumulation}
         case "precision":
-            names = [name for name, one in _PRECISIONS.items() if same_precision(Precision(**one), job.precision)]
+            names = [
+                name for name, precision in _PRECISIONS.items() if same_precision(Precision(**precision), job.precision)
+            ]
             return {("trainer", "precision"): max(names, key=len)} if names else {}
         case "gpus" if type(keys.section("trainer").take("devices")) is int:
             nodes = keys.section("trainer").whole("num_nodes") or 1

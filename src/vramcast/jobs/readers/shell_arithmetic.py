@@ -70,13 +70,13 @@ class _Parser:
                 raise _NotFollowedError
             self._tokens.append(match[1])
             at = match.end()
-        found = self._assignment()
+        result = self._assignment()
         while self._peek() == ",":
             self._next()
-            found = self._assignment()
+            result = self._assignment()
         if self._at < len(self._tokens):
             raise _NotFollowedError
-        return found
+        return result
 
     def _peek(self, ahead: int = 0) -> str:
         at = self._at + ahead
@@ -107,11 +107,11 @@ class _Parser:
     def _binary(self, level: int) -> int | None:
         if level == len(_LEVELS):
             return self._power()
-        found = self._binary(level + 1)
+        result = self._binary(level + 1)
         while self._peek() in _LEVELS[level]:
             operator = self._next()
-            found = self._applied(operator, found, self._binary(level + 1))
-        return found
+            result = self._applied(operator, result, self._binary(level + 1))
+        return result
 
     def _applied(self, operator: str, left: int | None, right: int | None) -> int | None:
         if left is None or right is None:

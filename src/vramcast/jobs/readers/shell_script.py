@@ -64,7 +64,7 @@ _COMPARED: dict[str, Callable[[int, int], bool]] = {
 
 Value = str | list[str]
 Status = bool | None
-"""Of a command: succeeds, fails, or nobody can say."""
+"""Whether a command succeeds; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,11 @@ class ShellCommand:
     """What was exported before it, or stands in front of it."""
     first_line: int
     last_line: int
-    """Of the script, from 0."""
+    """Line of the script, from 0."""
     unknown: dict[str, str] = field(default_factory=dict)
     """What in its words is not known, as it is spelt there → why."""
     assumed: tuple[str, ...] = ()
-    """What was taken for granted on the way to it."""
+    """What was assumed on the way to it."""
 
 
 class _Exit(Exception):
@@ -94,7 +94,7 @@ class Followed:
     commands: list[ShellCommand]
     """In the order in which they would run."""
     exit_line: int | None = None
-    """Where the script would end before its end."""
+    """The line in which the script would end early."""
 
 
 def follow(text: str, where: str) -> Followed:
@@ -116,7 +116,7 @@ class _State:
     variables: dict[str, Value] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
     unset: set[str] = field(default_factory=set)
-    """By the script itself, so that the environment does not matter."""
+    """Variables set by the script itself, so that the environment does not matter."""
     read_from: str = ""
     """Another file that was read in, which may have set any variable."""
 
@@ -131,7 +131,7 @@ class _Shell:
         self._state = _State()
         self._functions: dict[str, Node] = {}
         self._arguments: list[list[str]] = []
-        """Of the functions that are being run."""
+        """Arguments of the functions that are being run."""
         self._unknowns: list[tuple[str, str]] = []
         self._assumed: dict[str, None] = {}
         self.line = 1
@@ -191,7 +191,7 @@ class _Shell:
             self._state = before
 
     def _and_or(self, node: AndOr) -> Status:
-        """A program is taken to succeed; a question that has no answer leaves both ways open."""
+        """A program is taken to succeed; where a condition has no answer, both ways stay open."""
         status = self._node(node.first)
         first: Node | None = node.first
         for operator, after in node.rest:
@@ -226,7 +226,7 @@ class _Shell:
         return status if body and _is_decided_here(body[-1]) else None
 
     def _either(self, bodies: Sequence[Body]) -> None:
-        """One of these runs, and nobody can say which."""
+        """One of these runs, and it is not known which."""
         line, before = self.line, self._state
         after: list[_State] = []
         for body in bodies:
@@ -279,9 +279,9 @@ class _Shell:
 
     def _case(self, node: Case) -> None:
         self.line = node.line
-        value = self.one(node.word)
+        value = self.known_text(node.word)
         for patterns, body in node.branches:
-            expanded = [self.one(pattern) for pattern in patterns]
+            expanded = [self.known_text(pattern) for pattern in patterns]
             if value is None or None in expanded:
                 self._either([*(body for _, body in node.branches), ()])
                 return
@@ -291,7 +291,7 @@ class _Shell:
 
     def _simple(self, node: Simple) -> Status:
         tokens = list(node.words)
-        said: dict[str, Value] = {}
+        assigned: dict[str, Value] = {}
         before = self._state
         while tokens and self._is_assignment(tokens[0].kind, tokens[0].text):
             if len(tokens) > 1 and before is self._state:
@@ -300,7 +300,7 @@ class _Shell:
             self._assign(token.kind, token.text, token.items)
             name = _NAME.match(token.text)
             if name is not None:
-                said[name[0]] = self._state.variables.get(name[0], "")
+                assigned[name[0]] = self._state.variables.get(name[0], "")
         if not tokens:
             if before is not self._state:
                 self._state = self._state.copy()
@@ -315,10 +315,10 @@ class _Shell:
             operands = [token.text for token in tokens[1:]]
             return self._test(operands[:-1] if tokens[0].text == "[" else operands, is_double=False)
         words = [word for token in tokens for word in self._words(token.text)]
-        environment = {name: value for name, value in said.items() if isinstance(value, str)}
+        environment = {name: value for name, value in assigned.items() if isinstance(value, str)}
         return self._command(words, environment, node)
 
-    def _command(self, words: list[str], said: dict[str, str], node: Simple) -> Status:
+    def _command(self, words: list[str], variables: dict[str, str], node: Simple) -> Status:
         words = without_plain_prefixes(words)
         if not words:
             return True
@@ -359,7 +359,7 @@ class _Shell:
         shell = next((i for i, word in enumerate(words) if word in ("bash", "sh", "/bin/bash", "/bin/sh")), None)
         if shell is not None and len(words) > shell + 2 and re.fullmatch("-[a-z]*c", words[shell + 1]):
             return self._text(words[shell + 2])
-        self._record(words, said, node)
+        self._record(words, variables, node)
         return None
 
     def _call(self, name: str, arguments: list[str]) -> Status:
@@ -395,14 +395,14 @@ class _Shell:
             else:
                 self._arguments.append(given)
 
-    def _record(self, words: list[str], said: dict[str, str], node: Simple) -> None:
+    def _record(self, words: list[str], variables: dict[str, str], node: Simple) -> None:
         exported = {
             name: value
             for name in sorted(self._state.exported)
             if isinstance(value := self._state.variables.get(name), str)
         }
-        environment = {name: value for name, value in {**exported, **said}.items() if not _UNKNOWN.search(value)}
-        found = [self._unknowns[int(match[1])] for word in words for match in _UNKNOWN.finditer(word)
+        environment = {name: value for name, value in {**exported, **variables}.items() if not _UNKNOWN.search(value)}
+        unknowns = [self._unknowns[int(match[1])] for word in words for match in _UNKNOWN.finditer(word)
                  if int(match[1]) < len(self._unknowns)]  # fmt: skip
         self.commands.append(
             ShellCommand(
@@ -410,7 +410,7 @@ class _Shell:
                 environment=environment,
                 first_line=node.line - 1,
                 last_line=node.last_line - 1,
-                unknown=dict(found),
+                unknown=dict(unknowns),
                 assumed=tuple(self._assumed),
             )
         )
@@ -516,15 +516,15 @@ class _Shell:
 
     def _words(self, raw: str, *, split: bool = True) -> list[str]:
         """What a word expands to; `split` at blanks where it is not quoted."""
-        found = _Fields(split)
-        self._expand(raw, found)
-        words = found.finish()
+        fields = _Fields(split)
+        self._expand(raw, fields)
+        words = fields.finish()
         self._expanded += sum(len(word) + 1 for word in words)
         if self._expanded > _MOST_EXPANDED or len(words) > _MOST_WORDS:
             raise UsageError(f"{self._where}:{self.line}: the script's variables expand to more than can be read")
         return words
 
-    def _expand(self, raw: str, found: _Fields) -> None:
+    def _expand(self, raw: str, fields: _Fields) -> None:
         at, in_quotes = 0, False
         while at < len(raw):
             sign = raw[at]
@@ -532,82 +532,82 @@ class _Shell:
                 after = raw[at + 1]
                 if after != "\n":
                     keep = in_quotes and after not in '$`"\\'
-                    found.add(f"\\{after}" if keep else after, quoted=True)
+                    fields.add(f"\\{after}" if keep else after, quoted=True)
                 at += 2
             elif sign == "'" and not in_quotes:
                 end = raw.find("'", at + 1)
                 end = len(raw) if end < 0 else end
-                found.add(raw[at + 1 : end], quoted=True)
+                fields.add(raw[at + 1 : end], quoted=True)
                 at = end + 1
             elif sign == '"':
                 in_quotes = not in_quotes
-                found.add("", quoted=True)
+                fields.add("", quoted=True)
                 at += 1
             elif sign == "`":
                 end = raw.find("`", at + 1)
                 end = len(raw) if end < 0 else end + 1
-                found.add(self._output(raw[at:end]), quoted=True)
+                fields.add(self._output(raw[at:end]), quoted=True)
                 at = end
             elif sign == "$" and at + 1 < len(raw):
-                at = self._dollar(raw, at, found, in_quotes=in_quotes)
+                at = self._dollar(raw, at, fields, in_quotes=in_quotes)
             elif sign in "<>" and raw[at + 1 : at + 2] == "(":
-                found.add(self._output(raw[at:]), quoted=True)
+                fields.add(self._output(raw[at:]), quoted=True)
                 return
             else:
                 end = at + 1
                 while end < len(raw) and raw[end] not in "\\'\"`$<>":
                     end += 1
-                found.add(raw[at:end], quoted=True)
+                fields.add(raw[at:end], quoted=True)
                 at = end
 
     def _output(self, spelt: str) -> str:
         return self._unknown(spelt, f"it is what a program prints (line {self.line})")
 
-    def _dollar(self, raw: str, at: int, found: _Fields, *, in_quotes: bool) -> int:
+    def _dollar(self, raw: str, at: int, fields: _Fields, *, in_quotes: bool) -> int:
         after = raw[at + 1]
         if raw.startswith("$((", at):
             end = closing(raw, at + 2, "(", ")")
             end = len(raw) if end < 0 else end
             value = self._arithmetic(raw[at + 3 : end - 2])
             unknown = self._unknown(raw[at:end], f"the arithmetic in line {self.line} needs what is not known")
-            found.add(unknown if value is None else str(value), quoted=in_quotes)
+            fields.add(unknown if value is None else str(value), quoted=in_quotes)
             return end
         if after == "(":
             end = closing(raw, at + 2, "(", ")")
             end = len(raw) if end < 0 else end
-            found.add(self._output(raw[at:end]), quoted=True)
+            fields.add(self._output(raw[at:end]), quoted=True)
             return end
         if after == "{":
             end = closing(raw, at + 2, "{", "}")
             end = len(raw) if end < 0 else end
-            self._parameter(raw[at + 2 : end - 1], raw[at:end], found, in_quotes=in_quotes)
+            self._parameter(raw[at + 2 : end - 1], raw[at:end], fields, in_quotes=in_quotes)
             return end
         if after == "'":  # $'...'
             end = raw.find("'", at + 2)
             end = len(raw) if end < 0 else end
-            found.add(raw[at + 2 : end].replace("\\n", "\n").replace("\\t", "\t"), quoted=True)
+            fields.add(raw[at + 2 : end].replace("\\n", "\n").replace("\\t", "\t"), quoted=True)
             return end + 1
         name = _NAME.match(raw, at + 1)
         if name is not None:
-            self._parameter(name[0], f"${name[0]}", found, in_quotes=in_quotes)
+            self._parameter(name[0], f"${name[0]}", fields, in_quotes=in_quotes)
             return name.end()
         if after.isdigit() or after in "@*#?$!-":
-            self._parameter(after, f"${after}", found, in_quotes=in_quotes)
+            self._parameter(after, f"${after}", fields, in_quotes=in_quotes)
             return at + 2
-        found.add("$", quoted=True)
+        fields.add("$", quoted=True)
         return at + 1
 
-    def _parameter(self, inside: str, spelt: str, found: _Fields, *, in_quotes: bool) -> None:
+    def _parameter(self, inside: str, spelt: str, fields: _Fields, *, in_quotes: bool) -> None:
         match = _PARAMETER.fullmatch(inside)
         if match is None or (match[1] and match[4]):
-            found.add(self._unknown(spelt, f"its form in line {self.line} is not followed"), quoted=True)
+            fields.add(self._unknown(spelt, f"its form in line {self.line} is not followed"), quoted=True)
             return
         is_length, name, index, rest = bool(match[1]), match[2], match[3], match[4]
         if name in "@*#" or (is_length and name in "@*"):
-            self._positional("#" if is_length else name, rest, found, in_quotes=in_quotes)
+            self._positional("#" if is_length else name, rest, fields, in_quotes=in_quotes)
             return
         if name in "?$!-":
-            found.add(self._unknown(spelt, "only a running shell knows it"), quoted=True)
+            fields.add(self._unknown(spelt, "only a running shell knows it"), quoted=True)
             return
         value = self._lookup(name)
         if index is not None:
@@ -615,18 +615,18 @@ class _Shell:
         elif isinstance(value, list):
             value = value[0] if value else None
         if is_length:
-            found.add(self._length(value, spelt), quoted=in_quotes)
+            fields.add(self._length(value, spelt), quoted=in_quotes)
             return
         if rest:
-            self._operation(name, value, rest, spelt, found, in_quotes=in_quotes)
+            self._operation(name, value, rest, spelt, fields, in_quotes=in_quotes)
         elif isinstance(value, list):
-            found.add_all(value, quoted=in_quotes)
+            fields.add_all(value, quoted=in_quotes)
         elif value is None:
-            found.add(self._unknown(spelt, _NOT_SET), quoted=True)
+            fields.add(self._unknown(spelt, _NOT_SET), quoted=True)
         else:
-            found.add(value, quoted=in_quotes)
+            fields.add(value, quoted=in_quotes)
 
-    def _positional(self, name: str, rest: str, found: _Fields, *, in_quotes: bool) -> None:
+    def _positional(self, name: str, rest: str, fields: _Fields, *, in_quotes: bool) -> None:
         arguments = self._arguments[-1] if self._arguments else []
         if not self._arguments:
             self._assumed[_WITHOUT_ARGUMENTS] = None
@@ -634,15 +634,15 @@ class _Shell:
         if part is not None and name != "#":
             first = int(part[1])
             arguments = arguments[max(0, first - 1) :][: None if part[2] is None else int(part[2])]
-            found.add_all(arguments, quoted=in_quotes)
+            fields.add_all(arguments, quoted=in_quotes)
         elif rest and not rest.startswith((":-", "-")):
-            found.add(self._unknown(spelt, f"its form in line {self.line} is not followed"), quoted=True)
+            fields.add(self._unknown(spelt, f"its form in line {self.line} is not followed"), quoted=True)
         elif name == "#":
-            found.add(str(len(arguments)), quoted=in_quotes)
+            fields.add(str(len(arguments)), quoted=in_quotes)
         elif arguments or not rest:
-            found.add_all(arguments, quoted=in_quotes)
+            fields.add_all(arguments, quoted=in_quotes)
         else:
-            self._expand(rest.lstrip(":").removeprefix("-"), found)
+            self._expand(rest.lstrip(":").removeprefix("-"), fields)
 
     def _item(self, value: Value | None, index: str, spelt: str) -> Value | None:
         if value is None:
@@ -663,11 +663,11 @@ class _Shell:
         return str(len(value or ""))
 
     def _operation(
-        self, name: str, value: Value | None, rest: str, spelt: str, found: _Fields, *, in_quotes: bool
+        self, name: str, value: Value | None, rest: str, spelt: str, fields: _Fields, *, in_quotes: bool
     ) -> None:
         match = _OPERATION.fullmatch(rest)
         if match is None:
-            found.add(self._unknown(spelt, f"its form in line {self.line} is not followed"), quoted=True)
+            fields.add(self._unknown(spelt, f"its form in line {self.line} is not followed"), quoted=True)
             return
         operator, word = match[1], match[2]
         text = " ".join(value) if isinstance(value, list) else value
@@ -678,34 +678,34 @@ class _Shell:
             missing = text is None or (operator.startswith(":") and not text)
             if operator.endswith("+"):
                 if is_unknown:
-                    found.add(self._unknown(spelt, "whether it is set is not known"), quoted=True)
+                    fields.add(self._unknown(spelt, "whether it is set is not known"), quoted=True)
                 elif not missing:
-                    self._expand_in(word, found, in_quotes=in_quotes)
+                    self._expand_in(word, fields, in_quotes=in_quotes)
             elif is_unknown or not missing:
                 if isinstance(value, list):
-                    found.add_all(value, quoted=in_quotes)
+                    fields.add_all(value, quoted=in_quotes)
                 else:
-                    found.add(text or "", quoted=in_quotes)
+                    fields.add(text or "", quoted=in_quotes)
             elif operator.endswith("?"):
-                found.add(self._unknown(spelt, _NOT_SET), quoted=True)
+                fields.add(self._unknown(spelt, _NOT_SET), quoted=True)
             else:
-                self._expand_in(word, found, in_quotes=in_quotes)
+                self._expand_in(word, fields, in_quotes=in_quotes)
                 if operator.endswith("="):
                     self._set(name, " ".join(self._words(word, split=False)))
             return
         pattern = " ".join(self._words(word, split=False))
         changed = None if text is None or is_unknown or _UNKNOWN.search(pattern) else _trimmed(text, operator, pattern)
         if changed is None:
-            found.add(self._unknown(spelt, f"its form in line {self.line} is not followed"), quoted=True)
+            fields.add(self._unknown(spelt, f"its form in line {self.line} is not followed"), quoted=True)
         else:
-            found.add(changed, quoted=in_quotes)
+            fields.add(changed, quoted=in_quotes)
 
-    def _expand_in(self, word: str, found: _Fields, *, in_quotes: bool) -> None:
+    def _expand_in(self, word: str, fields: _Fields, *, in_quotes: bool) -> None:
         if in_quotes:
-            found.add(" ".join(self._words(word, split=False)), quoted=True)
+            fields.add(" ".join(self._words(word, split=False)), quoted=True)
         else:
             for piece in self._words(word, split=False):
-                found.add(piece, quoted=False)
+                fields.add(piece, quoted=False)
 
     # Arithmetic and conditions
 
@@ -731,7 +731,7 @@ class _Shell:
     def _test(self, words: list[str], *, is_double: bool) -> Status:
         return _Test(words, self, is_double=is_double).value()
 
-    def one(self, word: str) -> str | None:
+    def known_text(self, word: str) -> str | None:
         """The value of a word in a condition; None where it is not known. A variable that is not set is empty."""
         value = self._unset_as_empty(" ".join(self._words(word, split=False)))
         return None if _UNKNOWN.search(value) else value
@@ -740,7 +740,7 @@ class _Shell:
         return self._lookup(name) is not None
 
     def whole(self, word: str) -> int | None:
-        value = self.one(word)
+        value = self.known_text(word)
         return None if value is None else _whole(value) if value else 0
 
 
@@ -752,7 +752,7 @@ class _Fields:
         self._words: list[str] = []
         self._current: str | None = None
         self._is_gone = False
-        """There was a quoted list without items, which is no word, as an empty text would be."""
+        """There was a quoted list without items, which is no word, while an empty text would be one."""
 
     def add(self, text: str, *, quoted: bool) -> None:
         if quoted or not self._split:
@@ -799,8 +799,8 @@ class _Test:
     def value(self) -> Status:
         if not self._words:
             return False
-        found = self._or()
-        return found if self._at == len(self._words) else None
+        status = self._or()
+        return status if self._at == len(self._words) else None
 
     def _peek(self) -> str | None:
         return self._words[self._at] if self._at < len(self._words) else None
@@ -810,31 +810,31 @@ class _Test:
         return self._words[self._at - 1] if self._at <= len(self._words) else ""
 
     def _or(self) -> Status:
-        found = self._and()
+        status = self._and()
         while self._plain(self._peek()) in ("||", "-o"):
             self._next()
             other = self._and()
-            found = True if found or other else None if found is None or other is None else False
-        return found
+            status = True if status or other else None if status is None or other is None else False
+        return status
 
     def _and(self) -> Status:
-        found = self._not()
+        status = self._not()
         while self._plain(self._peek()) in ("&&", "-a"):
             self._next()
             other = self._not()
-            found = False if found is False or other is False else None if found is None or other is None else True
-        return found
+            status = False if status is False or other is False else None if status is None or other is None else True
+        return status
 
     def _not(self) -> Status:
         negated = False
         while self._plain(self._peek()) == "!":
             self._next()
             negated = not negated
-        found = self._primary()
-        return found if not negated or found is None else not found
+        status = self._primary()
+        return status if not negated or status is None else not status
 
     def _plain(self, word: str | None) -> str:
-        """As an operator, which may be quoted."""
+        """The word as an operator, which may be quoted."""
         return "" if word is None else word.strip("'\"")
 
     def _primary(self) -> Status:
@@ -843,10 +843,10 @@ class _Test:
         if self._depth > _DEEPEST_CALLS * 10:
             return None
         if self._plain(word) == "(":
-            found = self._or()
+            status = self._or()
             if self._plain(self._peek()) == ")":
                 self._next()
-            return found
+            return status
         operator = self._plain(self._peek())
         if operator in ("=", "==", "!="):
             self._next()
@@ -866,22 +866,22 @@ class _Test:
                 return self._shell.is_set(self._plain(operand))
             if plain not in ("-z", "-n"):
                 return None  # a question about files
-            value = self._shell.one(operand)
+            value = self._shell.known_text(operand)
             return None if value is None else (not value) == (plain == "-z")
-        value = self._shell.one(word)
+        value = self._shell.known_text(word)
         return None if value is None else bool(value)
 
     def _compared(self, left: str, right: str, *, negated: bool) -> Status:
-        one, other = self._shell.one(left), self._shell.one(right)
-        if one is None or other is None:
+        text, expected = self._shell.known_text(left), self._shell.known_text(right)
+        if text is None or expected is None:
             return None
         is_pattern = self._is_double and not right.startswith(("'", '"'))
-        same = _matches(one, other) if is_pattern else one == other
+        same = _matches(text, expected) if is_pattern else text == expected
         return same != negated
 
 
 def _is_question(node: Node | None) -> bool:
-    """What is asked for its answer: a test, or a program that only looks something up."""
+    """Whether a command is run for its answer: a test, or a program that only looks something up."""
     if isinstance(node, Simple):
         first = node.words[0].text if node.words else ""
         return first in ("[", "test", "grep", "which", "command", "hash", "type", "diff", "cmp", "read", "pgrep")
@@ -889,7 +889,7 @@ def _is_question(node: Node | None) -> bool:
 
 
 def _is_decided_here(node: Node) -> bool:
-    """Whether a condition is more than the success of a program, which nobody can know."""
+    """Whether a condition is more than the success of a program, which is not known."""
     if isinstance(node, Simple):
         first = node.words[0].text if node.words else ""
         return first in ("[", "test", "true", ":", "false", "let")
@@ -911,7 +911,7 @@ def _assigned_in(body: Body) -> set[str]:
                     if match_ is not None:
                         names.add(match_[1])
                 if node.words and node.words[0].text in ("read", "let", "unset"):
-                    names |= {found for token in node.words[1:] for found in _NAME.findall(token.text)}
+                    names |= {name for token in node.words[1:] for name in _NAME.findall(token.text)}
             case Arithmetic():
                 names |= shell_arithmetic.assigned_in(node.text)
             case AndOr():

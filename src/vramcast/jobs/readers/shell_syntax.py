@@ -26,11 +26,11 @@ class Token:
     kind: str
     """word, array, operator, end"""
     text: str
-    """Of an array: what stands before the parenthesis, NAME= or NAME+=."""
+    """For an array, what stands before the parenthesis: NAME= or NAME+=."""
     line: int
     last_line: int
     items: tuple[str, ...] = ()
-    """Of an array."""
+    """The items of an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +221,11 @@ class _Scanner:
             return None
         if self.text[self.at : self.at + 2] in ("<(", ">("):
             return None
-        found = next(one for one in _OPERATORS if self.text.startswith(one, self.at))
-        self._move(self.at + len(found))
-        if found == "\n":
+        operator = next(candidate for candidate in _OPERATORS if self.text.startswith(candidate, self.at))
+        self._move(self.at + len(operator))
+        if operator == "\n":
             self._skip_here_documents()
-        return found
+        return operator
 
     def _skip_here_documents(self) -> None:
         for end_word, strip_tabs in self.here_documents:
@@ -301,7 +301,7 @@ class _Parser:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise UsageError(f"{self._where}:{self._token.line}: nested too deeply")
-        found: list[Node] = []
+        nodes: list[Node] = []
         while True:
             while self._is_operator("\n", ";", "&"):
                 self._advance()
@@ -309,9 +309,9 @@ class _Parser:
                 break
             if self._token.text in _RESERVED_ENDS:
                 self._scanner.fail(self._token.line, f"{self._token.text!r} does not belong here")
-            found.append(self._and_or())
+            nodes.append(self._and_or())
         self._depth -= 1
-        return tuple(found)
+        return tuple(nodes)
 
     def _advance(self) -> Token:
         token, self._token = self._token, self._scanner.next()
@@ -360,29 +360,29 @@ class _Parser:
             if self._scanner.text[self._scanner.at : self._scanner.at + 1] == "(":
                 return self._arithmetic()
             self._advance()
-            found: Node = Group(self.body((")",)), is_subshell=True)
+            node: Node = Group(self.body((")",)), is_subshell=True)
             self._take(")")
         elif self._is_word("{"):
             self._advance()
-            found = Group(self.body(("}",)), is_subshell=False)
+            node = Group(self.body(("}",)), is_subshell=False)
             self._take("}")
         elif self._is_word("if"):
-            found = self._if()
+            node = self._if()
         elif self._is_word("while", "until"):
-            found = self._while()
+            node = self._while()
         elif self._is_word("for", "select"):
-            found = self._for()
+            node = self._for()
         elif self._is_word("case"):
-            found = self._case()
+            node = self._case()
         elif self._is_word("[["):
-            found = self._test()
+            node = self._test()
         elif self._is_word("function"):
             self._advance()
             return self._function(self._advance().text)
         else:
             return self._simple(token)
         self._redirections()
-        return found
+        return node
 
     def _arithmetic(self) -> Arithmetic:
         line = self._token.line

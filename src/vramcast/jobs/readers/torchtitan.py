@@ -161,7 +161,7 @@ def _layers(keys: Keys) -> int:
 
 
 def _every(number: int, layers: int) -> list[str]:
-    """The layers that are checkpointed when every so-manieth is."""
+    """The layers that are checkpointed when every n-th is."""
     return [f"model.layers.{i}" for i in range(number - 1, layers, number)]
 
 
@@ -180,10 +180,10 @@ def edits(keys: Keys, aspect: str, job: Job) -> Edits:
     match aspect:
         case "batch" | "accumulation":
             batch = job.effective_sizes["batch"]
-            found: Edits = {("training", training.first(_BATCHES) or _BATCHES[0]): batch}
+            changes: Edits = {("training", training.first(_BATCHES) or _BATCHES[0]): batch}
             if job.accumulation > 1 or training.take("global_batch_size") not in (None, -1):
-                found[("training", "global_batch_size")] = batch * job.gpus.count * job.accumulation
-            return found
+                changes[("training", "global_batch_size")] = batch * job.gpus.count * job.accumulation
+            return changes
         case "sequence":
             return {("training", "seq_len"): job.sizes["sequence"]}
         case "precision" if job.precision.preset in ("bf16", "fp32"):
@@ -199,8 +199,8 @@ def edits(keys: Keys, aspect: str, job: Job) -> Edits:
 
 
 def _optimizer_edits(name: str, arguments: dict[str, Any]) -> Edits:
-    spelt = next((one for one, of_job in _OPTIMIZERS.items() if of_job == name), None)
-    how = next((one for one, of_job in _IMPLEMENTATIONS.items() if of_job == arguments), None)
+    spelt = next((spelling for spelling, of_job in _OPTIMIZERS.items() if of_job == name), None)
+    how = next((spelling for spelling, of_job in _IMPLEMENTATIONS.items() if of_job == arguments), None)
     if spelt is None or how is None:
         return {}
     return {("optimizer", "name"): spelt, ("optimizer", "implementation"): how}

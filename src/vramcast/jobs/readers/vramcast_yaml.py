@@ -115,15 +115,15 @@ def _resolve_script(data: dict[str, Any], folder: Path) -> None:
 
 def section_edits(keys: Keys, changes: Mapping[str, Any], job: Job) -> Edits:
     """The fields themselves (dotted key → value). A short form (`gpus: 4`) gives way to the whole section."""
-    found: Edits = {}
+    edits: Edits = {}
     for key, value in changes.items():
         path = tuple(key.split("."))
         top = keys.take(path[0])
         if key == "sizes.batch" and keys.says(("gpus", "global_batch")):
-            found[("gpus", "global_batch")] = value * job.gpus.count
+            edits[("gpus", "global_batch")] = value * job.gpus.count
         elif len(path) > 1 and top is not None and not isinstance(top, Mapping):
             section = job.model_dump(mode="json", exclude_unset=True)[path[0]]
-            found[(path[0],)] = section[0] if isinstance(section, list) and len(section) == 1 else section
+            edits[(path[0],)] = section[0] if isinstance(section, list) and len(section) == 1 else section
         else:
-            found[path] = value
-    return found
+            edits[path] = value
+    return edits

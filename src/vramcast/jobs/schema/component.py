@@ -182,8 +182,8 @@ class Component(Section):
     def _agree(self) -> Self:
         given = [name for name in SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
-            said = " and ".join(given) if given else "none of them"
-            raise ValueError(f"a component has exactly one of {', '.join(SOURCES)}; this one has {said}")
+            listed = " and ".join(given) if given else "none of them"
+            raise ValueError(f"a component has exactly one of {', '.join(SOURCES)}; this one has {listed}")
         if self.same_as is not None and (extra := sorted(set(self.changed_fields) - _FIELDS_OF_A_CALL)):
             raise ValueError(
                 f"`{extra[0]}` is said where the component itself stands ({self.same_as}), not beside same_as"

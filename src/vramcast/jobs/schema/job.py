@@ -120,7 +120,7 @@ class Job(Section):
 
     @property
     def samples_per_step(self) -> int:
-        """Of all GPUs and passes."""
+        """Samples of all GPUs and passes in a step."""
         return self.effective_sizes["batch"] * self.accumulation * self.gpus.count
 
     @model_validator(mode="after")

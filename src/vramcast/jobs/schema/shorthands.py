@@ -32,7 +32,7 @@ def offload_words(value: Any) -> Any:
     words = [value] if isinstance(value, str) else value
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return value
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for word in words:
-        said |= {"components": word} if word in ("model", "sequential") else {word: True}
-    return said
+        fields |= {"components": word} if word in ("model", "sequential") else {word: True}
+    return fields

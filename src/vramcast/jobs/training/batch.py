@@ -16,14 +16,14 @@ from vramcast.jobs.training.references import channels_last
 Batch = dict[str, torch.Tensor]
 
 _LARGEST_BYTES = 2**42
-"""Of one input: above this it is a slip of the pen."""
+"""The largest input; above this it is a typo."""
 
 _REAL_BYTES = 2**24
 """CPU tensors up to this size have data of their own; larger ones repeat one row, or one number, and take no memory."""
 
 
 _PADDED_PART = 8
-"""One in so many places of a padded row is padding."""
+"""One in this many places of a padded row is padding."""
 
 
 class Data:
@@ -31,12 +31,12 @@ class Data:
 
     def __init__(self, inputs: Mapping[str, Input], sizes: Mapping[str, int]) -> None:
         self._inputs = dict(inputs)
-        self.shapes = {name: shape_of(name, one, sizes) for name, one in inputs.items()}
+        self.shapes = {name: shape_of(name, spec, sizes) for name, spec in inputs.items()}
         self._below = {
-            name: evaluate(one.below, sizes, f"inputs.{name}.below") if one.below is not None else 2
-            for name, one in inputs.items()
+            name: evaluate(spec.below, sizes, f"inputs.{name}.below") if spec.below is not None else 2
+            for name, spec in inputs.items()
         }
-        self._host = {name: self._make(name, "cpu") for name, one in inputs.items() if one.made_on == "cpu"}
+        self._host = {name: self._make(name, "cpu") for name, spec in inputs.items() if spec.made_on == "cpu"}
 
     def to_card(self) -> Batch:
         return {name: self._next(name) for name in self._inputs}
@@ -48,12 +48,12 @@ class Data:
         return host.to("cuda", non_blocking=self._inputs[name].pinned)
 
     def _make(self, name: str, device: str) -> torch.Tensor:
-        one, shape = self._inputs[name], self.shapes[name]
-        dtype = DTYPES[one.dtype]
+        spec, shape = self._inputs[name], self.shapes[name]
+        dtype = DTYPES[spec.dtype]
         if device == "cpu" and math.prod(shape) * dtype.itemsize > _REAL_BYTES:
-            return self._filled(one, self._repeated(shape, dtype), dtype, self._below[name], device).expand(shape)
-        tensor = self._filled(one, shape, dtype, self._below[name], device)
-        return channels_last(tensor) if one.channels_last else tensor
+            return self._filled(spec, self._repeated(shape, dtype), dtype, self._below[name], device).expand(shape)
+        tensor = self._filled(spec, shape, dtype, self._below[name], device)
+        return channels_last(tensor) if spec.channels_last else tensor
 
     @staticmethod
     def _repeated(shape: list[int], dtype: torch.dtype) -> list[int]:
@@ -63,23 +63,25 @@ class Data:
         return row if is_small else [1] * len(shape)
 
     @staticmethod
-    def _filled(one: Input, shape: list[int], dtype: torch.dtype, below: int, device: str) -> torch.Tensor:
-        if one.fill != "random":
-            tensor = (torch.zeros if one.fill == "zeros" else torch.ones)(shape, dtype=dtype, device=device)
-            if one.fill == "padded" and shape:
+    def _filled(spec: Input, shape: list[int], dtype: torch.dtype, below: int, device: str) -> torch.Tensor:
+        if spec.fill != "random":
+            tensor = (torch.zeros if spec.fill == "zeros" else torch.ones)(shape, dtype=dtype, device=device)
+            if spec.fill == "padded" and shape:
                 tensor[..., shape[-1] - max(1, shape[-1] // _PADDED_PART) :] = 0
             return tensor
         if dtype.is_floating_point:
             return torch.randn(shape, dtype=dtype, device=device)
         if dtype is torch.bool:
             return torch.ones(shape, dtype=dtype, device=device)
-        return torch.randint(one.at_least, max(one.at_least + 1, below), shape, dtype=dtype, device=device)
+        return torch.randint(spec.at_least, max(spec.at_least + 1, below), shape, dtype=dtype, device=device)
 
 
-def shape_of(name: str, one: Input, sizes: Mapping[str, int]) -> list[int]:
-    shape = [evaluate(dimension, sizes, f"inputs.{name}.shape") for dimension in one.shape]
-    size_bytes = math.prod(shape) * DTYPES[one.dtype].itemsize
+def shape_of(name: str, spec: Input, sizes: Mapping[str, int]) -> list[int]:
+    shape = [evaluate(dimension, sizes, f"inputs.{name}.shape") for dimension in spec.shape]
+    size_bytes = math.prod(shape) * DTYPES[spec.dtype].itemsize
     if size_bytes > _LARGEST_BYTES:
-        said = " × ".join(str(dimension) for dimension in shape)
-        raise UsageError(f"inputs.{name}: a tensor of {said} takes {size_bytes / 2**40:,.0f} TiB; check the sizes")
+        dimensions = " × ".join(str(dimension) for dimension in shape)
+        raise UsageError(
+            f"inputs.{name}: a tensor of {dimensions} takes {size_bytes / 2**40:,.0f} TiB; check the sizes"
+        )
     return shape

@@ -52,7 +52,7 @@ class TrainingLoop:
         self._criterion = Criterion(plan.loss, plan.model, modules) if plan.loss else None
         self.passes = min(job.accumulation, MOST_ACCUMULATED)
         self.later_passes: int | None = None
-        """Of the steps after the first, where these have others."""
+        """Passes of the steps after the first, where these have others."""
         self.after_pass: Callable[[], None] = lambda: None
         """Called when a backward pass has ended."""
         self.loss_was_guessed = False
@@ -138,7 +138,8 @@ class TrainingLoop:
         return self._loss(batch, live)
 
     def _in_function(self, batch: Batch, live: dict[str, Any]) -> torch.Tensor:
-        """`live` gets what such a function returns beside the loss; what it had from the step before lived on."""
+        """`live` receives what such a function returns beside the loss; what it held from the step before lived until
+        then."""
         made: dict[str, Any] = {}
         loss = self._in_loop(batch, made)
         live[self._plan.model] = made[self._plan.model]
@@ -156,7 +157,7 @@ class TrainingLoop:
         self._offloaded.end_of_pass()
 
     def _convert(self, call: Call, batch: Batch, live: dict[str, Any]) -> None:
-        """What is brought into another layout has a name of its own in a script, and lives as long."""
+        """Convert layouts. A converted input has a name of its own in a script, and lives as long."""
         for _, reference in call.arguments:
             if reference.endswith(f".{CHANNELS_LAST}"):
                 live[reference] = look_up(reference, {**live, **batch}, f"components.{call.component}.inputs")

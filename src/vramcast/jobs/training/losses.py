@@ -34,7 +34,7 @@ def cross_entropy(prediction: torch.Tensor, target: torch.Tensor, label_smoothin
 
 
 def distillation(prediction: torch.Tensor, target: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
-    """Of a student's logits from its teacher's, as Hinton et al. weigh it."""
+    """Distil a teacher's logits into the student's, weighted as by Hinton et al."""
     divergence = F.kl_div(
         F.log_softmax(prediction / temperature, dim=1), F.softmax(target / temperature, dim=1), reduction="batchmean"
     )
@@ -55,7 +55,7 @@ _OPTIONS = {"cross-entropy": "label_smoothing", "distillation": "temperature"}
 
 
 class Criterion:
-    """All terms of a job's loss."""
+    """The sum of all terms of a job's loss."""
 
     def __init__(self, terms: Sequence[Loss], model: str, modules: Mapping[str, nn.Module]) -> None:
         self._terms = terms

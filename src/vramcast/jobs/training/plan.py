@@ -44,7 +44,7 @@ class Plan:
     diffusion: Diffusion | None
     sizes: Mapping[str, int]
     assumed_sizes: Mapping[str, int]
-    """Those that the job did not say."""
+    """Sizes that the job did not give."""
 
 
 def make_plan(job: Job, built: Mapping[str, Built]) -> Plan:
@@ -100,7 +100,11 @@ def make_plan(job: Job, built: Mapping[str, Built]) -> Plan:
 
 def main_component(job: Job) -> str:
     """The last one that is trained and called; for inference, the last one that is called."""
-    called = [name for name, one in job.components.items() if one.call and one.effective_role != "loss-network"]
+    called = [
+        name
+        for name, component in job.components.items()
+        if component.call and component.effective_role != "loss-network"
+    ]
     trained = [name for name in called if job.components[name].is_trained]
     if job.task == "training" and not trained:
         raise UsageError("components: none of them is trained and called; write mode: trained, or task: inference")
@@ -132,13 +136,13 @@ def _by_signature(module: nn.Module, component: Component, job: Job) -> tuple[tu
 
 
 def _usual_inputs(usual: Usual, prefix: str, component: Component, job: Job) -> dict[str, Input]:
-    """Without autocast, what a half-precision model is given is in its own dtype."""
+    """The usual inputs; without autocast, those of a half-precision model are in its own dtype."""
     dtype = component.dtype or job.precision.weights_dtype
     half = dtype in _HALVES and job.precision.autocast_dtype == "none"
     changed = {}
-    for name, one in usual.inputs.items():
-        cast = half and one.dtype == "fp32" and one.made_on == "cpu"
-        changed[prefix + name] = one.model_copy(update={"dtype": dtype}) if cast else one
+    for name, tensor in usual.inputs.items():
+        cast = half and tensor.dtype == "fp32" and tensor.made_on == "cpu"
+        changed[prefix + name] = tensor.model_copy(update={"dtype": dtype}) if cast else tensor
     return changed
 
 
@@ -155,5 +159,5 @@ def _check_sizes(job: Job, inputs: Mapping[str, Input], sizes: Mapping[str, int]
 
 
 def _uses(inputs: Mapping[str, Input], size: str) -> bool:
-    expressions = (dimension for one in inputs.values() for dimension in (*one.shape, one.below))
+    expressions = (dimension for tensor in inputs.values() for dimension in (*tensor.shape, tensor.below))
     return any(isinstance(text, str) and size in check(text) for text in expressions)

@@ -17,7 +17,7 @@ from vramcast.jobs.references import CHANNELS_LAST, CONVERSIONS
 
 
 def channels_last(tensor: torch.Tensor) -> torch.Tensor:
-    """In that layout; as it is where it has neither two nor three dimensions of space."""
+    """The tensor in channels-last layout; unchanged where it has neither two nor three spatial dimensions."""
     layouts = {4: torch.channels_last, 5: torch.channels_last_3d}
     return tensor.to(memory_format=layouts[tensor.dim()]) if tensor.dim() in layouts else tensor
 
@@ -33,7 +33,7 @@ _OF_TENSORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sum()": torch.Tensor.sum,
 }
 _OF_DISTRIBUTIONS = ("sample()", "mode()", "kl()")
-"""Of what an autoencoder of diffusers returns for its latents."""
+"""Methods of what an autoencoder of diffusers returns for its latents."""
 assert {*_OF_TENSORS, *_OF_DISTRIBUTIONS} == set(CONVERSIONS)
 
 
@@ -47,7 +47,7 @@ def look_up(reference: str, values: Mapping[str, Any], key: str) -> Any:
         try:
             value = _converted(value, part) if part.endswith("()") else _field(value, part)
         except (KeyError, IndexError, TypeError, ValueError, OverflowError, RuntimeError):  # of torch: a huge index
-            raise UsageError(f"{key}: {reference!r}: {_kind(value)} has no {part!r}{_what_it_has(value)}") from None
+            raise UsageError(f"{key}: {reference!r}: {_kind(value)} has no {part!r}{_known_keys(value)}") from None
     return value
 
 
@@ -83,10 +83,10 @@ def _is_distribution(value: Any) -> bool:
 
 def first_tensor(output: Any, key: str) -> torch.Tensor:
     """The prediction in whatever a model returns: logits, sample, out, or the first tensor that is no loss."""
-    found = next(_tensors(output), None)
-    if found is None:
+    tensor = next(_tensors(output), None)
+    if tensor is None:
         raise UsageError(f"{key}: the model returns {_kind(output)}, in which there is no tensor to compare")
-    return found
+    return tensor
 
 
 def _tensors(output: Any) -> Iterator[torch.Tensor]:
@@ -105,5 +105,5 @@ def _kind(value: Any) -> str:
     return type(value).__name__
 
 
-def _what_it_has(value: Any) -> str:
+def _known_keys(value: Any) -> str:
     return f" (it has {', '.join(map(str, value))})" if isinstance(value, Mapping) and value else ""

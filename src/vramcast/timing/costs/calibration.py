@@ -65,8 +65,8 @@ class Calibration:
         except UsageError as error:
             raise UsageError(f"calibration {error}; {_REMEDY}") from None
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            found = data.get("format") if isinstance(data, dict) else None
-            raise UsageError(f"calibration {place}: its format is {found!r}, not {FORMAT!r}; {_REMEDY}")
+            actual = data.get("format") if isinstance(data, dict) else None
+            raise UsageError(f"calibration {place}: its format is {actual!r}, not {FORMAT!r}; {_REMEDY}")
         try:
             return cls(
                 gpu=str(data["gpu"]),

@@ -49,7 +49,7 @@ def fit(samples: Iterable[Sample], start: dict[str, KindModel] | None = None) ->
             for part, guess in zip(sample.parts, guesses, strict=True):
                 share = guess / total
                 rows.setdefault(part.kind, []).append((part, sample.seconds * share, sample.weight * share))
-        models = {kind: _fit_kind(found) for kind, found in rows.items()}
+        models = {kind: _fit_kind(samples_of_kind) for kind, samples_of_kind in rows.items()}
         if all(len(sample.parts) == 1 for sample in known):
             break
     launches = _launches(known)
@@ -67,11 +67,11 @@ def _launches(samples: Sequence[Sample]) -> dict[str, float]:
             together = sum(counted)
             if not sample.kernels or not together:
                 continue
-            for part, one in zip(sample.parts, counted, strict=True):
+            for part, kernels in zip(sample.parts, counted, strict=True):
                 sum_ = sums.setdefault(part.kind, [0.0, 0.0])
-                sum_[0] += one / together * sample.kernels
+                sum_[0] += kernels / together * sample.kernels
                 sum_[1] += part.kernels
-        factors = {kind: found / counted for kind, (found, counted) in sums.items() if counted}
+        factors = {kind: launched / counted for kind, (launched, counted) in sums.items() if counted}
     return factors
 
 

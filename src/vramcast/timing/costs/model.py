@@ -20,7 +20,7 @@ class OpCost:
     """What one call of an operator takes on the device."""
 
     kind: str
-    """Of the part that takes longest."""
+    """Kind of the part that takes longest."""
     flops: float
     bytes: float
     """The least it must move."""

@@ -40,7 +40,7 @@ class Tensor:
     sparse: bool = False
     numel: int = field(init=False)
     nbytes: int = field(init=False)
-    """Of the distinct elements: a dimension that is only expanded (stride 0) is read once."""
+    """Bytes of the distinct elements: a dimension that is only expanded (stride 0) is read once."""
 
     def __post_init__(self) -> None:
         numel = prod(self.shape)
@@ -91,10 +91,10 @@ class Arguments:
     @property
     def tensors(self) -> list[Tensor]:
         """Every tensor, those in lists included, in order."""
-        found: list[Tensor] = []
+        tensors: list[Tensor] = []
         for value in (*self.args, *self.kwargs.values()):
-            _gather(value, found)
-        return found
+            _gather(value, tensors)
+        return tensors
 
     def tensor(self, index: int) -> Tensor | None:
         value = self.args[index] if index < len(self.args) else None
@@ -109,12 +109,12 @@ class Arguments:
         return [item for item in value if isinstance(item, Tensor)] if isinstance(value, list) else []
 
 
-def _gather(value: Value, found: list[Tensor]) -> None:
+def _gather(value: Value, tensors: list[Tensor]) -> None:
     if isinstance(value, Tensor):
-        found.append(value)
+        tensors.append(value)
     elif isinstance(value, list):
         for item in value:
-            _gather(item, found)
+            _gather(item, tensors)
 
 
 @lru_cache(maxsize=1 << 16)

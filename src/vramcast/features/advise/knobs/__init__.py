@@ -47,4 +47,4 @@ def check_pins(keep: Collection[str]) -> None:
 def options_for(job: Job, gpu: GpuSpec, keep: Collection[str]) -> dict[str, list[Option]]:
     """Knob → its options, without those that are pinned."""
     check_pins(keep)
-    return {knob.NAME: found for knob in knobs() if knob.NAME not in keep and (found := knob.options(job, gpu))}
+    return {knob.NAME: options for knob in knobs() if knob.NAME not in keep and (options := knob.options(job, gpu))}

@@ -22,10 +22,10 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     now = job.allocator_conf or ""
     if "expandable_segments" in now or "backend" in now:
         return []
-    found = []
+    choices = []
     for text, (setting, cost) in _SETTINGS.items():
         if setting.partition(":")[0] not in now:
             conf = f"{now},{setting}" if now else setting
             cost = f"{cost}: set PYTORCH_CUDA_ALLOC_CONF={conf}"
-            found.append(Option(knob=NAME, text=text, changes={"allocator_conf": conf}, cost=cost))
-    return found
+            choices.append(Option(knob=NAME, text=text, changes={"allocator_conf": conf}, cost=cost))
+    return choices

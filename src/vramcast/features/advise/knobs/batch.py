@@ -21,12 +21,12 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     if job.task != "training" or not job.components:
         return []
     now, together = job.effective_sizes["batch"], job.effective_sizes["batch"] * job.accumulation
-    found = []
+    choices = []
     for steps in _divisors(together):
         batch = together // steps
         if batch == now or steps > MOST_STEPS:
             continue
-        found.append(
+        choices.append(
             Option(
                 knob=NAME,
                 text=f"batch {batch:,}, accumulation {steps:,}",
@@ -35,7 +35,7 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
                 time=_sample_time(batch) / _sample_time(now),
             )
         )
-    return found
+    return choices
 
 
 def _changes(job: Job, batch: int, steps: int) -> dict[str, Any]:
@@ -49,5 +49,5 @@ def _sample_time(batch: int) -> float:
 
 
 def _divisors(number: int) -> list[int]:
-    small = [one for one in range(1, isqrt(number) + 1) if number % one == 0]
-    return small + [number // one for one in reversed(small) if one * one != number]
+    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
+    return small + [number // divisor for divisor in reversed(small) if divisor * divisor != number]

@@ -19,13 +19,13 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     wish = job.checkpointing
     if wish.attention is not None or wish.feed_forward is not None:
         return []
-    found = []
+    choices = []
     if wish.scope != "all":
         cost = "a step takes up to a third longer; the result is the same"
-        found.append(_option("checkpoint every block", "all", cost, _RECOMPUTE if wish.scope == "none" else 1.1, 0.5))
+        choices.append(_option("checkpoint every block", "all", cost, _RECOMPUTE if wish.scope == "none" else 1.1, 0.5))
     if wish.scope != "none":
-        found.append(_option("no checkpointing", "none", "costs memory only: it is faster", 1 / _RECOMPUTE, 2.0))
-    return found
+        choices.append(_option("no checkpointing", "none", "costs memory only: it is faster", 1 / _RECOMPUTE, 2.0))
+    return choices
 
 
 def _option(text: str, scope: str, cost: str, time: float, guess: float) -> Option:

@@ -11,7 +11,7 @@ NAME = "frames"
 
 
 def options(job: Job, gpu: GpuSpec) -> list[Option]:
-    """4 n + 1 stays 4 n + 1, which autoencoders of videos need; even stays even."""
+    """Keep 4 n + 1 frames, which video autoencoders need; even stays even."""
     rest = {1: 1, 0: 0, 2: 0, 3: 0}[job.sizes.get("frames", 0) % 4]
     step = 4 if rest else 2
     cost = "shorter clips: less motion to learn from"

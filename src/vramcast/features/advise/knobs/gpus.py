@@ -20,16 +20,16 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     gpus = job.gpus
     if job.task != "training" or not job.components or gpus.effective_strategy not in ("none", "ddp"):
         return []
-    found = []
+    choices = []
     if gpus.effective_strategy == "ddp" and not gpus.gradient_as_bucket_view:
         cost = "costs nothing: gradients lie in DDP's buckets instead of beside them"
         changes = {"gpus.gradient_as_bucket_view": True}
-        found.append(Option(knob=NAME, text="gradients in the buckets", changes=changes, cost=cost))
+        choices.append(Option(knob=NAME, text="gradients in the buckets", changes=changes, cost=cost))
     together = job.effective_sizes["batch"] * gpus.count
     for count in _COUNTS:
         if count > gpus.count and together % count == 0:
-            found.append(_more(job, count, together))
-    return found
+            choices.append(_more(job, count, together))
+    return choices
 
 
 def _more(job: Job, count: int, together: int) -> Option:

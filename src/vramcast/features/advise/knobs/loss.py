@@ -21,12 +21,12 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     if len(job.loss) > 1 or any(term.kind != "model" or term.chunks > 1 for term in job.loss):
         return []
     width = vocabulary(part)
-    said = job.loss[0].model_dump(exclude_unset=True) if job.loss else {}
+    fields = job.loss[0].model_dump(exclude_unset=True) if job.loss else {}
     return [
         Option(
             knob=NAME,
             text=f"cross-entropy in {_CHUNKS} pieces",
-            changes={"loss": {"kind": "model", **said, "chunks": _CHUNKS}},
+            changes={"loss": {"kind": "model", **fields, "chunks": _CHUNKS}},
             cost="the head is computed twice; the loss must be written so, or by a library such as Liger Kernel",
             time=_HEAD_AGAIN,
             thinned=None if width is None else (width, 1 / _CHUNKS),

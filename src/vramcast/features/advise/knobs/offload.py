@@ -33,48 +33,48 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     moved = 1 + _COMPONENTS * tflops / _PAGEABLE_GB_PER_SECOND
     on_cpu = 1 + _OPTIMIZER * tflops
     pinned = 1 + _ACTIVATIONS * tflops / rate
-    found = []
+    choices = []
     if _components(job):
-        found.append(_option("components between their calls", {"components": "model"}, over, moved))
+        choices.append(_option("components between their calls", {"components": "model"}, over, moved))
         if importlib.util.find_spec("accelerate") is not None:
             cost = f"every module is {over} in every call; needs accelerate"
-            found.append(_option("components module by module", {"components": "sequential"}, cost, 1.5 * moved))
+            choices.append(_option("components module by module", {"components": "sequential"}, cost, 1.5 * moved))
     if job.task != "training":
-        return found
+        return choices
     if _optimizer(job):
         beside = ("gpus", "precision: fp16 autocast", *_OTHER_OPTIMIZERS)
         cost = "the CPU makes the step; needs torchao"
         optimizer: dict[str, Any] = {"optimizer": True}
-        found.append(_option("optimizer", optimizer, cost, on_cpu, beside))
+        choices.append(_option("optimizer", optimizer, cost, on_cpu, beside))
         if job.accumulation == 1:
             cost += "; nothing can be accumulated"
             both = {**optimizer, "gradients": True}
-            found.append(_option("optimizer and gradients", both, cost, on_cpu, ("batch", *beside)))
+            choices.append(_option("optimizer and gradients", both, cost, on_cpu, ("batch", *beside)))
     if not job.offload.activations:
         cost = f"{over}, and the computer's memory must hold them, pinned: pageable memory takes several times as long"
         activations: dict[str, Any] = {"activations": True, "pinned": True}
-        found.append(_option("activations", activations, cost, pinned))
+        choices.append(_option("activations", activations, cost, pinned))
         if _optimizer(job):
             time = pinned + on_cpu - 1
             text = "optimizer and activations"
-            found.append(_option(text, {**optimizer, **activations}, cost, time, beside))
-    return found
+            choices.append(_option(text, {**optimizer, **activations}, cost, time, beside))
+    return choices
 
 
 _OTHER_OPTIMIZERS = tuple(f"optimizer: {text}" for text in ("8-bit Adam", "paged 8-bit Adam", "paged Adam"))
 
 
-def _option(text: str, said: dict[str, Any], cost: str, time: float, excludes: tuple[str, ...] = ()) -> Option:
+def _option(text: str, settings: dict[str, Any], cost: str, time: float, excludes: tuple[str, ...] = ()) -> Option:
     return Option(
         knob=NAME,
         text=f"offload {text}",
-        changes={f"offload.{key}": value for key, value in said.items()},
+        changes={f"offload.{key}": value for key, value in settings.items()},
         cost=cost,
         risk=SAFE,
         time=time,
         by_rule=True,
-        state_ratio=0.0 if "optimizer" in said else 1.0,
-        traced="activations" in said,
+        state_ratio=0.0 if "optimizer" in settings else 1.0,
+        traced="activations" in settings,
         excludes=excludes,
     )
 

@@ -25,22 +25,22 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     name = plain(wish.name)
     if wish.factory is not None or name not in _EIGHT_BIT:
         return []
-    found = []
+    choices = []
     if not wish.arguments.get("fused"):
         cost = "costs nothing: the same update without temporary copies"
-        found.append(_option("fused Adam", wish, wish.name, {"fused": True}, cost, SAFE, 1.0))
+        choices.append(_option("fused Adam", wish, wish.name, {"fused": True}, cost, SAFE, 1.0))
     if importlib.util.find_spec("bitsandbytes") is not None:
         ratio = 0.26 if job.precision.weights_dtype == "fp32" else 0.52
         cost = "state in 8 bits: the loss is mostly the same; needs bitsandbytes"
-        found.append(_option("8-bit Adam", wish, _EIGHT_BIT[name], {}, cost, USUAL, ratio))
+        choices.append(_option("8-bit Adam", wish, _EIGHT_BIT[name], {}, cost, USUAL, ratio))
         cost = "state in memory that the driver moves to the computer when the card is full; needs bitsandbytes"
         for text, paged in (("paged 8-bit Adam", f"paged-{_EIGHT_BIT[name]}"), ("paged Adam", f"paged-{name}")):
-            found.append(_option(text, wish, paged, {}, cost, USUAL, 0.0, _PAGED_TIME))
+            choices.append(_option(text, wish, paged, {}, cost, USUAL, 0.0, _PAGED_TIME))
     cost = "another optimizer: choose its learning rate anew"
-    found.append(_option("Adafactor", wish, "adafactor", None, cost, CHANGES_TRAINING, 0.01))
+    choices.append(_option("Adafactor", wish, "adafactor", None, cost, CHANGES_TRAINING, 0.01))
     cost = "no adaptive rates: transformers mostly train badly with it"
-    found.append(_option("SGD", wish, "sgd", None, cost, CHANGES_TRAINING, 0.0))
-    return found
+    choices.append(_option("SGD", wish, "sgd", None, cost, CHANGES_TRAINING, 0.0))
+    return choices
 
 
 def _option(
@@ -55,8 +55,8 @@ def _option(
 ) -> Option:
     """`more`: arguments beside those that were said; None: none of them means the same here."""
     kept = {} if more is None else {k: v for k, v in wish.arguments.items() if k not in _ADAM_ONLY} | more
-    said = wish.model_dump(exclude_unset=True, exclude={"name", "arguments"})
-    value: Any = {"name": name, **({"arguments": kept} if kept else {}), **said}
+    other_fields = wish.model_dump(exclude_unset=True, exclude={"name", "arguments"})
+    value: Any = {"name": name, **({"arguments": kept} if kept else {}), **other_fields}
     return Option(
         knob=NAME,
         text=text,

@@ -13,7 +13,7 @@ NAME = "precision"
 _BF16_FROM = (8, 0)
 _FP16_FROM = (7, 0)
 _LEFT = {"bf16": 0.7, "fp16": 0.7, "pure-bf16": 0.5, "pure-fp16": 0.5}
-"""Of the memory, before there is a trace: weights and state stay what they are under autocast."""
+"""Share of the memory that is left, before there is a trace: weights and state stay what they are under autocast."""
 _HALF_TIME = 0.5
 """Matrix products in half precision take at most half the time of fp32 on every card with tensor cores."""
 
@@ -21,25 +21,25 @@ _HALF_TIME = 0.5
 def options(job: Job, gpu: GpuSpec) -> list[Option]:
     now = job.precision
     if not job.components or any(value is not None for value in (now.weights, now.autocast, now.grad_scaler)):
-        return []  # it was said part by part: somebody meant it
+        return []  # set part by part, so somebody meant it
     if now.weights_dtype != "fp32":
         return []
     speed = _HALF_TIME if now.autocast_dtype == "none" else 1.0
-    found = []
+    choices = []
     if now.autocast_dtype == "none" and job.task == "training":
         if gpu.compute_capability >= _BF16_FROM:
-            found.append(_option(now, "bf16 autocast", "bf16", "activations are rounded to 8 bits", USUAL, speed))
+            choices.append(_option(now, "bf16 autocast", "bf16", "activations are rounded to 8 bits", USUAL, speed))
         elif gpu.compute_capability >= _FP16_FROM:
             text = "needs a GradScaler; overflows in rare models"
-            found.append(_option(now, "fp16 autocast", "fp16", text, USUAL, speed))
-    says_fp32 = any(one.dtype == "fp32" for one in job.inputs.values())  # which bf16 weights do not take
+            choices.append(_option(now, "fp16 autocast", "fp16", text, USUAL, speed))
+    says_fp32 = any(tensor.dtype == "fp32" for tensor in job.inputs.values())  # which bf16 weights do not take
     if gpu.compute_capability >= _BF16_FROM and not says_fp32:
         text = "small updates are lost to rounding: look at the loss, or round stochastically"
-        found.append(_option(now, "weights in bf16", "pure-bf16", text, CHANGES_TRAINING, speed))
+        choices.append(_option(now, "weights in bf16", "pure-bf16", text, CHANGES_TRAINING, speed))
     elif gpu.compute_capability >= _FP16_FROM and gpu.compute_capability < _BF16_FROM and not says_fp32:
         text = "small updates are lost, and Adam's epsilon vanishes in fp16: only for short fine-tuning"
-        found.append(_option(now, "weights in fp16", "pure-fp16", text, CHANGES_TRAINING, speed))
-    return found
+        choices.append(_option(now, "weights in fp16", "pure-fp16", text, CHANGES_TRAINING, speed))
+    return choices
 
 
 def _option(now: Precision, text: str, preset: str, cost: str, risk: int, time: float) -> Option:

@@ -1,4 +1,4 @@
-"""What predicted changes make of the step that was measured."""
+"""What predicted changes do to the measured step."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from vramcast.features.diagnose.logs.result import MEASURED, PREDICTED, Predicte
 
 _WORTH = 1.01
 _DOUBTFUL = 3
-"""A log that differs by so much from the prediction may be of something else."""
+"""A log that differs this much from the prediction may be of another run."""
 _WAITS = 0.01
-"""Of the step: with workers, a loop that waits longer than this runs as fast as they load."""
+"""With workers, a loop that waits longer than this share of the step runs as fast as they load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +22,16 @@ class Basis:
 
     seconds: float
     waiting: float
-    """Of it, the loop waits for data."""
+    """The part of it that the loop waits for data."""
     asked: PredictedChange
 
-    def changed(self, one: PredictedChange) -> float:
+    def changed(self, change: PredictedChange) -> float:
         """Computation is as much faster as predicted; loading is another process's, or the loop's own."""
-        computing = (self.seconds - self.waiting) * one.seconds / self.asked.seconds
-        if not self.asked.loading_seconds or one.loading_seconds is None:
-            return computing + self.waiting * one.samples / self.asked.samples
-        loading = self._loading * one.loading_seconds / self.asked.loading_seconds
-        return max(computing, loading) if one.workers else computing + loading
+        computing = (self.seconds - self.waiting) * change.seconds / self.asked.seconds
+        if not self.asked.loading_seconds or change.loading_seconds is None:
+            return computing + self.waiting * change.samples / self.asked.samples
+        loading = self._loading * change.loading_seconds / self.asked.loading_seconds
+        return max(computing, loading) if change.workers else computing + loading
 
     @property
     def _loading(self) -> float:
@@ -44,7 +44,7 @@ class Basis:
 
 
 def basis(step: Step, asked: PredictedChange) -> Basis:
-    """Of a log that has not recorded the wait for data, the predicted share counts."""
+    """Where a log has not recorded the wait for data, the predicted share counts."""
     measured = [p.seconds for p in step.split.parts if p.phase == q.DATA and p.source == MEASURED and p.seconds]
     if measured:
         return Basis(step.seconds, min(sum(measured), step.seconds), asked)
@@ -53,30 +53,30 @@ def basis(step: Step, asked: PredictedChange) -> Basis:
     return Basis(step.seconds, step.seconds * waiting / (asked.seconds + waiting), asked)
 
 
-def what_changes_give(
+def gains_and_losses(
     step: Step, asked: PredictedChange, changes: Sequence[PredictedChange]
 ) -> tuple[list[WhatIf], list[WhatIf]]:
-    """Those that fit and are faster, best first; and the others, with the reason."""
+    """The changes that fit and are faster, best first; and the others, with the reason."""
     now = basis(step, asked)
     helps, useless = [], []
-    for one in changes:
-        seconds = now.changed(one)
-        faster = (one.samples / seconds) / (asked.samples / step.seconds)
+    for change in changes:
+        seconds = now.changed(change)
+        faster = (change.samples / seconds) / (asked.samples / step.seconds)
         samples = step.setup.samples_per_step
         rate = None if samples is None else samples / step.seconds * faster
         row = WhatIf(
-            change=one.change,
+            change=change.change,
             source=PREDICTED,
             step_seconds=seconds,
             samples_per_second=rate,
-            epoch_seconds=None if one.steps_per_epoch is None else one.steps_per_epoch * seconds,
+            epoch_seconds=None if change.steps_per_epoch is None else change.steps_per_epoch * seconds,
             # As many samples in all.
             total_seconds=None if step.total_steps is None else step.total_steps * step.mean_seconds / faster,
-            device_bytes=one.device_bytes,
-            fits=one.fits,
-            why=one.cost,
+            device_bytes=change.device_bytes,
+            fits=change.fits,
+            why=change.cost,
         )
-        if one.fits and faster > _WORTH:
+        if change.fits and faster > _WORTH:
             helps.append((faster, row))
         else:
             useless.append((faster, row))
@@ -88,11 +88,11 @@ def what_changes_give(
 def _useless(row: WhatIf, faster: float) -> WhatIf:
     needs = f"{(row.device_bytes or 0) / 2**30:.1f} GiB"
     gain = f"{faster - 1:+.0%}".replace("-0%", "+0%")
-    said = f"{gain} samples/s, a step of {text(row.step_seconds or 0.0)}, {needs}"
+    outcome = f"{gain} samples/s, a step of {text(row.step_seconds or 0.0)}, {needs}"
     return WhatIf(
         change=row.change, source=PREDICTED, step_seconds=row.step_seconds, samples_per_second=row.samples_per_second,
         epoch_seconds=row.epoch_seconds, total_seconds=row.total_seconds, device_bytes=row.device_bytes, fits=row.fits,
-        why=said if row.fits else f"does not fit: {said}",
+        why=outcome if row.fits else f"does not fit: {outcome}",
     )  # fmt: skip
 
 

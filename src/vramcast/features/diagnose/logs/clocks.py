@@ -26,14 +26,14 @@ def clock_of(line: str) -> tuple[float, float] | None:
     head = line[:_LOOK_AT]
     if head.count(":") < 2:
         return None
-    found = _DATED.search(head)
-    if found is not None:
-        day = _day(found[1], found[2], found[3])
+    match = _DATED.search(head)
+    if match is not None:
+        day = _day(match[1], match[2], match[3])
         if day is not None:
-            return _seconds(day, found[4], found[5], found[6], found[7])
-    found = _TIME_ONLY.search(head)
-    if found is not None:
-        return _seconds(0.0, found[1], found[2], found[3], found[4])
+            return _seconds(day, match[4], match[5], match[6], match[7])
+    match = _TIME_ONLY.search(head)
+    if match is not None:
+        return _seconds(0.0, match[1], match[2], match[3], match[4])
     return None
 
 
@@ -45,7 +45,7 @@ def _seconds(day: float, hours: str, minutes: str, seconds: str, fraction: str |
 
 
 def duration(text: str) -> float | None:
-    """As tqdm and rich write them: 00:07, 1:02:03."""
+    """Parse a duration as tqdm and rich write it: 00:07, 1:02:03."""
     parts = text.split(":")
     if not 2 <= len(parts) <= 3 or not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
         return None

@@ -12,10 +12,10 @@ from vramcast.features.diagnose.logs.split import GPU_IDLE, Split
 COMPUTING = (q.FORWARD, q.LOSS, q.BACKWARD, q.RECOMPUTATION, q.OPTIMIZER)
 LOADING = (q.DATA, q.TRANSFER)
 MATTERS = 0.05
-"""Of the step: what takes less is not worth changing."""
+"""What takes less than this share of the step is not worth changing."""
 CONTRADICTION = "contradiction"
 _CONTRADICTS = 1.2
-"""Parts of a step may overlap a little; that much they do not."""
+"""Parts of a step may overlap a little, but not by this much."""
 BACKWARD_FACTOR = 2.0
 """The backward pass of a matrix product is two: one for its input, one for its weights."""
 
@@ -36,7 +36,7 @@ class Step:
         return f"{share:.0%}" if share >= 0.005 or not seconds else "below 0.5%"
 
     def changed(self, change: str, saved: float, why: str) -> WhatIf:
-        """With so much less time a step, and everything else as it is."""
+        """The step with this much less time, and everything else as it is."""
         seconds = max(self.seconds - saved, 0.0)
         samples = self.setup.samples_per_step
         mean = max(self.mean_seconds - saved, seconds)
@@ -125,17 +125,17 @@ def _mostly(step: Step) -> str:
 
 def _others(step: Step, kind: str) -> str:
     loading = step.split.seconds(*LOADING)
-    said = []
+    remarks = []
     unrecorded = step.split.unrecorded
     if kind == "computation":
         if unrecorded is not None and unrecorded.seconds:
-            said.append(
+            remarks.append(
                 f"{text(unrecorded.seconds)} ({step.share(unrecorded.seconds)}) of it in what the log did not record, "
                 f"{_list(unrecorded.covers)}"
             )
         if loading is not None:
-            said.append(f"data loading takes {text(loading)} ({step.share(loading)})")
-    return "; " + "; ".join(said) if said else ""
+            remarks.append(f"data loading takes {text(loading)} ({step.share(loading)})")
+    return "; " + "; ".join(remarks) if remarks else ""
 
 
 def _only_step_time(step: Step) -> str:
@@ -151,12 +151,12 @@ def about_unrecorded(step: Step) -> list[str]:
     if unrecorded is None or not unrecorded.seconds or not forward or q.BACKWARD not in unrecorded.covers:
         return []
     times = unrecorded.seconds / forward
-    said = (
+    remark = (
         f"{_list(unrecorded.covers)} take {times:.1f} times the forward pass; by its arithmetic a backward pass takes "
         f"about {BACKWARD_FACTOR:g} times ({text(BACKWARD_FACTOR * forward)}), and {BACKWARD_FACTOR + 1:g} times "
         f"({text((BACKWARD_FACTOR + 1) * forward)}) when checkpointing computes all of forward again"
     )
-    return [said]
+    return [remark]
 
 
 # -- what would help -------------------------------------------------------------------------------------------------
@@ -164,10 +164,10 @@ def about_unrecorded(step: Step) -> list[str]:
 
 def helps(step: Step) -> list[WhatIf]:
     """The most that each can give, best first."""
-    found = [one for one in _candidates(step) if (one.step_seconds or 0.0) <= (1 - MATTERS) * step.seconds]
-    found += _regular(step)
-    found.sort(key=lambda one: (one.total_seconds or 0.0, one.step_seconds or 0.0))
-    return [*found, *_larger_batch(step)]
+    gains = [gain for gain in _candidates(step) if (gain.step_seconds or 0.0) <= (1 - MATTERS) * step.seconds]
+    gains += _regular(step)
+    gains.sort(key=lambda gain: (gain.total_seconds or 0.0, gain.step_seconds or 0.0))
+    return [*gains, *_larger_batch(step)]
 
 
 def _larger_batch(step: Step) -> Iterator[WhatIf]:
@@ -256,17 +256,17 @@ def _largest_leaf(part: Part) -> Part:
 
 
 def _regular(step: Step) -> Iterator[WhatIf]:
-    """Without the steps that take longer."""
-    for one in step.irregular:
-        if one.share < MATTERS or not step.total_steps:
+    """The run without the steps that take longer."""
+    for irregular in step.irregular:
+        if irregular.share < MATTERS or not step.total_steps:
             continue
         change = {
             "periodic": "no slow steps: save and evaluate less often, or asynchronously",
             "stalls": "no stalls: faster storage, no other work on the machine",
             "drift": "as fast as at the beginning: look for lists that grow, leaks, heat",
             "evaluation": "no evaluation while training",
-        }[one.kind]
-        mean = step.mean_seconds * (1 - one.share)
+        }[irregular.kind]
+        mean = step.mean_seconds * (1 - irregular.share)
         samples = step.setup.samples_per_step
         yield WhatIf(
             change=change,
@@ -274,7 +274,7 @@ def _regular(step: Step) -> Iterator[WhatIf]:
             step_seconds=mean,
             samples_per_second=samples / mean if samples and mean else None,
             total_seconds=mean * step.total_steps,
-            why=one.text,
+            why=irregular.text,
         )
 
 
@@ -289,17 +289,17 @@ def will_not_help(step: Step) -> list[WhatIf]:
         ((q.SYNC,), "a faster link between the GPUs", "gradient sync takes"),
         ((q.LOSS,), "a cheaper loss", "the loss takes"),
     )
-    found = []
+    useless = []
     for phases, change, what in small:
         seconds = split.seconds(*phases)
         if seconds is not None and seconds < MATTERS * step.seconds:
             why = f"{what} {text(seconds)} of {text(step.seconds)}: {100 * seconds / step.seconds:.2g} % at most"
-            found.append(step.changed(change, seconds, why))
+            useless.append(step.changed(change, seconds, why))
     loading = split.seconds(*LOADING)
     if loading is not None and loading > step.seconds / 2:
         why = f"the step waits {step.share(loading)} of its time for data, which no change to the model makes shorter"
-        found.append(step.changed("a faster card, half precision, torch.compile", step.seconds - loading, why))
-    return found
+        useless.append(step.changed("a faster card, half precision, torch.compile", step.seconds - loading, why))
+    return useless
 
 
 def _list(names: tuple[str, ...]) -> str:

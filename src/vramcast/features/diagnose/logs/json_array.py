@@ -68,9 +68,9 @@ def _find_array(stream: _Text, key: str) -> None:
         if start >= 0 and stream.text[start : start + 1] == "[":
             stream.at = start + 1
             return
-        found = pattern.search(stream.text)
-        if found is not None:
-            stream.at = found.end()
+        match = pattern.search(stream.text)
+        if match is not None:
+            stream.at = match.end()
             return
         # Keep what could be the beginning of the key.
         stream.at = max(0, len(stream.text) - len(key) - 64)
@@ -79,8 +79,8 @@ def _find_array(stream: _Text, key: str) -> None:
 
 
 def _skip(text: str, at: int) -> int:
-    found = _BETWEEN.match(text, at)
-    return at if found is None else found.end()
+    match = _BETWEEN.match(text, at)
+    return at if match is None else match.end()
 
 
 def _damaged(stream: _Text, at: int, error: Exception) -> UsageError:

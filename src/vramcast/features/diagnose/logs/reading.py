@@ -19,11 +19,11 @@ from vramcast.features.diagnose.logs.sample import Sample
 from vramcast.features.diagnose.logs.text import WHAT_IS_READ, Block, Source, blocks, opened
 
 WHOLE_BYTES = 1 << 20
-"""So much is parsed line by line from the beginning."""
+"""This much is parsed line by line from the beginning."""
 BUDGET_BYTES = 4 << 20
-"""So much is parsed of a large log in all: the first part of every block, as large as its length allows."""
+"""This much of a large log is parsed in all: the first part of every block, as large as its length allows."""
 UNKNOWN_SHARE = 1 / 64
-"""Of each block, where nobody can say how much will come: a pipe, a packed log."""
+"""The share of each block that is parsed where the total size is not known: a pipe, a packed log."""
 TAIL_BYTES = 1 << 17
 _LONGEST_PARSED = 2000
 """Characters of a line; only objects of JSON and rows of tables are longer and worth it."""
@@ -41,46 +41,46 @@ _EVENTS = tuple(
     )
 )
 _MOST_OF_A_RARE_WORD = 4096
-"""A word that stands in every line is not rare; after so many it is no longer looked for."""
+"""A word that stands in every line is not rare; after this many it is no longer looked for."""
 
 
 def read_log(path: str | Path, into: Collected | None = None) -> Collected:
     """Read one log, into what other logs of the same run said already."""
-    found = into if into is not None else Collected()
-    before = sum(found.formats.values())
-    found.logs.append(str(path))
+    collected = into if into is not None else Collected()
+    before = sum(collected.formats.values())
+    collected.logs.append(str(path))
     with opened(path) as source:
-        if profiler_trace.is_one(source.head):
+        if profiler_trace.recognises(source.head):
             if str(path) == "-":
                 raise UsageError("a profiler trace is read twice; give it as a file, not on standard input")
             for sample in profiler_trace.samples(str(path), source):
-                _add(found, sample, 0, profiler_trace.NAME)
-        elif trainer_state.is_one(source.head):
+                _add(collected, sample, 0, profiler_trace.NAME)
+        elif trainer_state.recognises(source.head):
             for sample in trainer_state.samples(source):
-                _add(found, sample, 0, trainer_state.NAME)
+                _add(collected, sample, 0, trainer_state.NAME)
         else:
-            _Lines(found, source).read()
-    if sum(found.formats.values()) == before:
-        raise UsageError(f"{source.name}: {_why_nothing(source, found)}; {WHAT_IS_READ} is needed")
-    return found
+            _Lines(collected, source).read()
+    if sum(collected.formats.values()) == before:
+        raise UsageError(f"{source.name}: {_why_nothing(source, collected)}; {WHAT_IS_READ} is needed")
+    return collected
 
 
-def _why_nothing(source: Source, found: Collected) -> str:
+def _why_nothing(source: Source, collected: Collected) -> str:
     first = source.head.decode(source.encoding, errors="replace").strip().splitlines()
     begins = f', which begins "{first[0][:60]}"' if first and first[0].isprintable() else ""
-    return f"none of its {found.lines:,} lines says anything about steps or times{begins}"
+    return f"none of its {collected.lines:,} lines says anything about steps or times{begins}"
 
 
-def _add(found: Collected, sample: Sample, line: int, reader: str) -> None:
-    found.formats[reader] += 1
-    found.add(sample, line)
+def _add(collected: Collected, sample: Sample, line: int, reader: str) -> None:
+    collected.formats[reader] += 1
+    collected.add(sample, line)
 
 
 class _Lines:
     """A log that is lines."""
 
-    def __init__(self, found: Collected, source: Source) -> None:
-        self._found = found
+    def __init__(self, collected: Collected, source: Source) -> None:
+        self._collected = collected
         self._source = source
         self._readers = self._choose()
         self._long_line_readers = [
@@ -100,9 +100,9 @@ class _Lines:
     def read(self) -> None:
         for block in blocks(self._source):
             data = block.data
-            found = self._found
-            found.bytes_read += len(data)
-            found.lines += block.line_ends + (block.is_last and not data.endswith(b"\n"))
+            collected = self._collected
+            collected.bytes_read += len(data)
+            collected.lines += block.line_ends + (block.is_last and not data.endswith(b"\n"))
             end = len(data) if block.offset < WHOLE_BYTES else _line_end(data, int(len(data) * self._share))
             self._parse(data[:end] if end < len(data) else data, block.first_line)
             tail = _line_end(data, max(end, len(data) - TAIL_BYTES)) if block.is_last else len(data)
@@ -133,7 +133,7 @@ class _Lines:
             self._rare[word] = count
 
     def _parse(self, data: bytes, number: int) -> None:
-        found = self._found
+        collected = self._collected
         text = data.decode(self._source.encoding, errors="replace")
         if "\x1b" in text:
             text = _COLOURS.sub("", text)
@@ -141,24 +141,24 @@ class _Lines:
             for line in row.split("\r") if "\r" in row else (row,):
                 line = line.rstrip()
                 if line:
-                    found.lines_parsed += 1
-                    self._one(line, number)
+                    collected.lines_parsed += 1
+                    self._parse_line(line, number)
             number += 1
 
-    def _one(self, line: str, number: int) -> None:
-        found = self._found
+    def _parse_line(self, line: str, number: int) -> None:
+        collected = self._collected
         if "\ufffd" in line or "\x00" in line:
-            found.broken_lines += 1
+            collected.broken_lines += 1
             line = line.replace("\x00", "")
         is_long = len(line) > _LONGEST_PARSED
         for reader in self._long_line_readers if is_long else self._readers:
             sample = reader.parse(line)
             if sample is not None:
-                _add(found, sample, number, reader.name)
+                _add(collected, sample, number, reader.name)
                 return
         for kind, pattern in () if is_long else _EVENTS:
             if pattern.search(line):
-                found.add_event(kind, number, line.strip())
+                collected.add_event(kind, number, line.strip())
                 return
 
 

@@ -29,15 +29,15 @@ class PredictedChange:
 
     change: str
     seconds: float
-    """A step without any wait for data."""
+    """Seconds of a step without any wait for data."""
     samples: int
-    """In a step, of all GPUs."""
+    """Samples of a step, over all GPUs."""
     device_bytes: int
     fits: bool
     loading_seconds: float | None = None
-    """To load the samples of a step; None where the job does not say it."""
+    """Seconds to load the samples of a step; None where the job does not say."""
     workers: int = 0
-    """That load meanwhile; 0: the loop loads itself."""
+    """Processes that load meanwhile; 0 where the loop loads itself."""
     steps_per_epoch: float | None = None
     cost: str = ""
 
@@ -77,11 +77,11 @@ class Estimate:
 
     seconds: float
     mean_seconds: float
-    """With the slow ones."""
+    """The mean, including the slow steps."""
     how: str
     count: int
     warm_up: int = 0
-    """Slow ones at the beginning that were left out."""
+    """Slow steps at the beginning that were left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Irregular:
     """periodic, stalls, drift or evaluation."""
     text: str
     share: float
-    """Of the run's time that it costs."""
+    """Share of the run's time that it costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Setup:
 
     @property
     def samples_per_step(self) -> int | None:
-        """Of all GPUs."""
+        """Samples of all GPUs in a step."""
         if self.batch is not None:
             return self.batch * (self.gpus or 1) * (self.accumulation or 1)
         return self.global_batch
@@ -147,7 +147,7 @@ class Diagnosis:
     step: Estimate | None
     other_estimates: tuple[Estimate, ...]
     samples_per_second: float | None
-    """Of all GPUs."""
+    """On all GPUs together."""
     tokens_per_second: float | None
     last_step: int | None
     total_steps: int | None
@@ -172,4 +172,4 @@ class Diagnosis:
     job: JobMemory | None = None
     predicted: PredictedStep | None = None
     what_ifs: tuple[WhatIf, ...] = ()
-    """Of the prediction; empty without one."""
+    """Changes that were predicted; empty without a prediction."""

@@ -31,7 +31,7 @@ SETTINGS = frozenset({BATCH, GLOBAL_BATCH, ACCUMULATION, WORLD_SIZE, SEQUENCE, T
 DATA, TRANSFER, FORWARD, LOSS = "data", "transfer", "forward", "loss"
 BACKWARD, RECOMPUTATION, SYNC, OPTIMIZER = "backward", "recomputation", "gradient sync", "optimizer"
 PHASES = (DATA, TRANSFER, FORWARD, LOSS, BACKWARD, RECOMPUTATION, SYNC, OPTIMIZER)
-"""Of a step, in their order."""
+"""The phases of a step, in order."""
 
 _PHASE = "phase:"
 

@@ -56,7 +56,7 @@ class Series:
 
     @property
     def values(self) -> Sequence[float]:
-        """In their order, from the beginning to the end, thinned out where there are many."""
+        """The values in order, from the beginning to the end, thinned out where there are many."""
         return self._values
 
     @property

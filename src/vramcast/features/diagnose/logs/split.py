@@ -25,7 +25,7 @@ class Split:
     notes: tuple[str, ...]
 
     def seconds(self, *phases: str) -> float | None:
-        """Of phases that are known by themselves."""
+        """The total of these phases, as far as they are known by themselves."""
         known = [part.seconds for part in self.parts if part.phase in phases and part.seconds is not None]
         return sum(known) if known else None
 
@@ -34,9 +34,9 @@ class Split:
         return next((part for part in self.parts if part.covers), None)
 
 
-def split(found: Collected, step_seconds: float | None, setup: Setup, predicted: PredictedStep | None) -> Split:
-    tree = stage_tree(found.stages)
-    parts = [*_logged(found), *tree.parts]
+def split(collected: Collected, step_seconds: float | None, setup: Setup, predicted: PredictedStep | None) -> Split:
+    tree = stage_tree(collected.stages)
+    parts = [*_logged(collected), *tree.parts]
     for phase in {part.phase for part in tree.parts if part.phase is not None}:
         # A stage timing says more than a single figure of the same phase.
         parts = [part for part in parts if part.phase != phase or part in tree.parts]
@@ -54,7 +54,7 @@ def split(found: Collected, step_seconds: float | None, setup: Setup, predicted:
                 "whose throughput it is are not as assumed"
             )
         if unknown == (q.SYNC,) and setup.gpus is None:
-            # Nobody said that there are several GPUs.
+            # It is not known that there are several GPUs.
             unknown = ()
         parts += _remainder(rest, step_seconds, unknown)
     elif unknown:
@@ -83,20 +83,20 @@ def _fill(missing: tuple[str, ...], predicted: PredictedStep | None) -> list[Par
     return [replace(part, children=children) if part.phase == q.FORWARD else part for part in made]
 
 
-def _logged(found: Collected) -> list[Part]:
+def _logged(collected: Collected) -> list[Part]:
     """Phases under their usual names."""
     made = {}
-    for quantity, series in found.series.items():
+    for quantity, series in collected.series.items():
         phase = q.phase_of_key(quantity)
         if phase is not None:
             made[phase] = series.median
-    closure = found.series.get(lightning_profile.OPTIMIZER_WITH_CLOSURE)
+    closure = collected.series.get(lightning_profile.OPTIMIZER_WITH_CLOSURE)
     if closure is not None and q.OPTIMIZER not in made:
         # Lightning runs forward and backward in a closure that the optimizer calls.
         inside = made.get(q.FORWARD, 0.0) + made.get(q.BACKWARD, 0.0)
         made[q.OPTIMIZER] = max(0.0, closure.median - inside)
     parts = [Part(name=phase, seconds=seconds, source=MEASURED, phase=phase) for phase, seconds in made.items()]
-    idle = found.series.get(q.GPU_IDLE_SECONDS)
+    idle = collected.series.get(q.GPU_IDLE_SECONDS)
     if idle is not None:
         # Loading that the GPU does not wait for costs no time.
         waited = min(made.get(q.DATA, 0.0), idle.median)

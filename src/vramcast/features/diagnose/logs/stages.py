@@ -64,7 +64,7 @@ def stage_tree(stages: Mapping[str, Stage]) -> StageTree:
 
 
 def _parent(node: _Node, before: list[_Node]) -> _Node | None:
-    """By indentation where there is any; or else by what names and times allow."""
+    """The enclosing stage: by indentation where there is any, or else by what names and times allow."""
     if node.depth:
         return next((other for other in reversed(before) if other.depth < node.depth), None)
     if node.phase is not None:

@@ -23,18 +23,18 @@ _DRIFT = 1.1
 _NEAR_LINES = 5
 
 
-def estimates(found: Collected, setup: Setup) -> list[Estimate]:
+def estimates(collected: Collected, setup: Setup) -> list[Estimate]:
     """The most direct one first."""
-    return [one for one in _estimates(found, setup) if one.seconds > 0]
+    return [estimate for estimate in _estimates(collected, setup) if estimate.seconds > 0]
 
 
-def _estimates(found: Collected, setup: Setup) -> Iterator[Estimate]:
-    series, track = found.series, found.main_track
-    smoothed = found.formats.get("progress bars", 0) > 0
+def _estimates(collected: Collected, setup: Setup) -> Iterator[Estimate]:
+    series, track = collected.series, collected.main_track
+    smoothed = collected.formats.get("progress bars", 0) > 0
     logged = track.logged if track is not None and track.logged.count else None
-    clock = _by_clock(found)
+    clock = _by_clock(collected)
     if q.STEP_SECONDS in series:
-        how = "of the profiler's steps" if profiler_trace.NAME in found.formats else "as logged"
+        how = "of the profiler's steps" if profiler_trace.NAME in collected.formats else "as logged"
         yield _estimate(series[q.STEP_SECONDS], how)
     if lightning_profile.TRAINING_BATCH in series:
         parts = [
@@ -52,37 +52,45 @@ def _estimates(found: Collected, setup: Setup) -> Iterator[Estimate]:
         yield _estimate(logged, "the bar's own smoothed rate")
     if q.STEPS_PER_SECOND in series:
         yield _rate(series[q.STEPS_PER_SECOND], 1.0, "from steps/s")
-    yield from _by_throughput(found, setup)
+    yield from _by_throughput(collected, setup)
     if q.RUN_STEPS_PER_SECOND in series:
         yield _rate(series[q.RUN_STEPS_PER_SECOND], 1.0, "of the whole run, by its summary")
 
 
-def _by_clock(found: Collected) -> Estimate | None:
-    track = found.main_track
+def _by_clock(collected: Collected) -> Estimate | None:
+    track = collected.main_track
     if track is None or not track.clocked_steps:
         return None
     mean = track.clocked_seconds / track.clocked_steps
     if track.by_clock.count >= 3:
-        one = _estimate(track.by_clock, "from the times of the lines")
-        return Estimate(seconds=one.seconds, mean_seconds=mean, how=one.how, count=one.count, warm_up=one.warm_up)
+        estimate = _estimate(track.by_clock, "from the times of the lines")
+        return Estimate(
+            seconds=estimate.seconds,
+            mean_seconds=mean,
+            how=estimate.how,
+            count=estimate.count,
+            warm_up=estimate.warm_up,
+        )
     if track.clocked_seconds < _ENOUGH_TICKS:
         return None
     return Estimate(seconds=mean, mean_seconds=mean, how="from the times of the lines", count=track.clocked_steps)
 
 
-def _by_throughput(found: Collected, setup: Setup) -> Iterator[Estimate]:
+def _by_throughput(collected: Collected, setup: Setup) -> Iterator[Estimate]:
     samples = setup.counted_samples
     if samples is None:
         return
     whose = "all GPUs" if setup.throughput_of == "all" else "one GPU"
-    if q.SAMPLES_PER_SECOND in found.series:
-        yield _rate(found.series[q.SAMPLES_PER_SECOND], samples, f"{samples:g} samples a step / samples/s of {whose}")
-    if q.TOKENS_PER_SECOND in found.series and setup.sequence is not None:
-        tokens = samples * setup.sequence
-        yield _rate(found.series[q.TOKENS_PER_SECOND], tokens, f"{tokens:,.0f} tokens a step / tokens/s of {whose}")
-    if q.RUN_SAMPLES_PER_SECOND in found.series and setup.samples_per_step is not None:
+    if q.SAMPLES_PER_SECOND in collected.series:
         yield _rate(
-            found.series[q.RUN_SAMPLES_PER_SECOND], setup.samples_per_step, "of the whole run, by its samples/s"
+            collected.series[q.SAMPLES_PER_SECOND], samples, f"{samples:g} samples a step / samples/s of {whose}"
+        )
+    if q.TOKENS_PER_SECOND in collected.series and setup.sequence is not None:
+        tokens = samples * setup.sequence
+        yield _rate(collected.series[q.TOKENS_PER_SECOND], tokens, f"{tokens:,.0f} tokens a step / tokens/s of {whose}")
+    if q.RUN_SAMPLES_PER_SECOND in collected.series and setup.samples_per_step is not None:
+        yield _rate(
+            collected.series[q.RUN_SAMPLES_PER_SECOND], setup.samples_per_step, "of the whole run, by its samples/s"
         )
 
 
@@ -98,7 +106,7 @@ def _rate(series: Series, amount: float, how: str) -> Estimate:
 
 
 def steady(series: Series) -> tuple[Sequence[float], int]:
-    """Without the slow ones at the beginning: the first steps load kernels, fill caches and compile."""
+    """The series without the slow steps at the beginning, which load kernels, fill caches and compile."""
     values = series.values
     limit = _WARM_UP_FACTOR * series.median
     most = int(_MOST_WARM_UP * len(values)) if len(values) > 2 else 0
@@ -120,21 +128,26 @@ def is_elapsed(series: Series) -> bool:
 # -- how regular they are --------------------------------------------------------------------------------------------
 
 
-def irregularities(found: Collected) -> list[Irregular]:
-    track = found.main_track
-    candidates = [found.series.get(q.STEP_SECONDS), found.series.get(q.TIME)]
+def irregularities(collected: Collected) -> list[Irregular]:
+    track = collected.main_track
+    candidates = [collected.series.get(q.STEP_SECONDS), collected.series.get(q.TIME)]
     if track is not None:
         # A bar smooths its rate, which hides slow steps and makes trends of nothing.
-        own = [track.by_clock] if "progress bars" in found.formats else [track.logged, track.by_clock]
+        own = [track.by_clock] if "progress bars" in collected.formats else [track.logged, track.by_clock]
         candidates = [*own, *candidates]
     series = next(
-        (one for one in candidates if one is not None and one.count >= _ELAPSED_FROM and not is_elapsed(one)), None
+        (
+            candidate
+            for candidate in candidates
+            if candidate is not None and candidate.count >= _ELAPSED_FROM and not is_elapsed(candidate)
+        ),
+        None,
     )
     made = []
     if series is not None:
-        made += [one for one in (_slow_ones(found, series), _drift(series)) if one is not None]
-    evaluation = found.series.get(q.EVALUATION_SECONDS)
-    run = found.series.get(q.RUN_SECONDS)
+        made += [irregular for irregular in (_slow_ones(collected, series), _drift(series)) if irregular is not None]
+    evaluation = collected.series.get(q.EVALUATION_SECONDS)
+    run = collected.series.get(q.RUN_SECONDS)
     if evaluation is not None:
         whole = run.total if run is not None else track.clocked_seconds if track is not None else 0.0
         share = min(1.0, evaluation.total / whole) if whole else 0.0
@@ -145,7 +158,7 @@ def irregularities(found: Collected) -> list[Irregular]:
     return made
 
 
-def _slow_ones(found: Collected, series: Series) -> Irregular | None:
+def _slow_ones(collected: Collected, series: Series) -> Irregular | None:
     values, warm_up = steady(series)
     middle = median(values)
     limit = max(_SLOW_FACTOR * middle, middle + 6 * spread(values))
@@ -157,7 +170,7 @@ def _slow_ones(found: Collected, series: Series) -> Irregular | None:
     cost = sum(value - middle for value in values if value > limit) / sum(values)
     worst = max(late)
     where = f"line {worst.line:,}" + (f", step {worst.step:,}" if worst.step >= 0 else "")
-    longest = f"the longest {_seconds(worst.value)} at {where}{_beside(found.events, worst)}"
+    longest = f"the longest {_seconds(worst.value)} at {where}{_beside(collected.events, worst)}"
     every = period(slow)
     if every is not None:
         usual = median(point.value for point in slow)

@@ -26,7 +26,7 @@ _LARGEST_UNPACKED_BYTES = 2 << 30
 _GZIP = b"\x1f\x8b"
 _CONTROL = re.compile(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f]")
 _MOST_CONTROL = 0.02
-"""Of the first bytes; a progress bar has a few, a binary file many."""
+"""Share of control characters in the first bytes; a progress bar has a few, a binary file many."""
 _FOREIGN = (
     (b"PK\x03\x04", "a zip archive (torch.save writes such files)"),
     (b"\x80\x02", "a pickle (an old torch.save file)"),
@@ -151,7 +151,7 @@ def _encoding(name: str, head: bytes) -> str:
 
 
 def _few_broken(head: bytes) -> bool:
-    """Mostly UTF-8: a few characters were cut, as logs of several processes have it."""
+    """Whether it is mostly UTF-8, with a few cut characters, as in logs of several processes."""
     text = head.decode("utf-8", errors="replace")
     beyond_ascii = sum(character > "\x7f" for character in text)
     return text.count("\ufffd") * 10 <= beyond_ascii
@@ -195,7 +195,7 @@ def _read_fully(stream: Readable, size: int) -> bytes:
 
 @dataclass(slots=True)
 class _Careful:
-    """Reads, and turns what can go wrong into a message that names the place."""
+    """Reads, and turns errors into a message that names the place."""
 
     file: Readable
     name: str

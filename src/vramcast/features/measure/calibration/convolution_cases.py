@@ -150,7 +150,8 @@ def depthwise(draw: Draw, count: int) -> Iterator[Case]:
 
 
 def signals(draw: Draw, count: int) -> Iterator[Case]:
-    """In one dimension: as the ends of speech models take them, long and strided, and in the middle, by channel."""
+    """Convolutions in one dimension: long and strided as at the ends of speech models, and by channel as in the
+    middle."""
 
     def make() -> _Layer:
         dtype, kind = draw.dtype(), draw.of(("plain", "plain", "long", "groups", "depthwise"))
@@ -190,7 +191,7 @@ def volumes(draw: Draw, count: int) -> Iterator[Case]:
 
 
 def transposed(draw: Draw, count: int) -> Iterator[Case]:
-    """As decoders and generators grow images."""
+    """Transposed convolutions, as decoders and generators grow images."""
 
     def make() -> _Layer:
         image, usual = _image(draw)

@@ -90,11 +90,11 @@ def host_costs() -> dict[str, float]:
 
 def _optimizers(tensors: list[torch.Tensor]) -> dict[str, float]:
     """AdamW on 100 parameters, for each parameter."""
-    found = {}
+    seconds = {}
     for name, options in (("foreach", {"foreach": True}), ("fused", {"fused": True}), ("single", {"foreach": False})):
         parameters = [tensor.detach().clone().requires_grad_() for tensor in tensors]
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
         step = torch.optim.AdamW(parameters, **options).step  # type: ignore[arg-type]
-        found[f"adamw-{name}"] = _issue_seconds(step, 5) / len(parameters)
-    return found
+        seconds[f"adamw-{name}"] = _issue_seconds(step, 5) / len(parameters)
+    return seconds

@@ -147,7 +147,7 @@ def losses(draw: Draw, count: int) -> Iterator[Case]:
 
 
 def _losses(batch: int, classes: int, side: int, frames: int, letters: int) -> Any:
-    said = max(frames // 8, 1)
+    length = max(frames // 8, 1)
 
     def run() -> None:
         scores, places = tensor(batch, classes, side, side, grad=True), (batch, side, side)
@@ -157,8 +157,8 @@ def _losses(batch: int, classes: int, side: int, frames: int, letters: int) -> A
         functional.smooth_l1_loss(scores, wanted).backward()
         functional.mse_loss(scores, wanted).backward()
         spoken = tensor(frames, batch, letters, grad=True).log_softmax(-1)
-        text = torch.randint(1, letters, (batch, said), device="cuda")
-        heard, written = (torch.full((batch,), size, device="cuda") for size in (frames, said))
+        text = torch.randint(1, letters, (batch, length), device="cuda")
+        heard, written = (torch.full((batch,), size, device="cuda") for size in (frames, length))
         functional.ctc_loss(spoken, text, heard, written).backward()
 
     return run

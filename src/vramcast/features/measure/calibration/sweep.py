@@ -39,7 +39,7 @@ _FAMILIES: tuple[tuple[str, Callable[[Draw, int], Iterator[Case]], int], ...] = 
 
 
 def cases(largest_bytes: int, turn: int = 1) -> list[Case]:
-    """Of all families in turn, by their share: a sweep cut short has some of each."""
+    """Cases of all families, interleaved by their share, so that a sweep cut short has some of each."""
     placed: list[tuple[float, Case]] = []
     for name, family, count in _FAMILIES:
         made = list(family(Draw(name, largest_bytes, turn), count))

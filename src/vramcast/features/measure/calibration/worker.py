@@ -51,20 +51,20 @@ def calibrate(
     from vramcast.features.measure.calibration.sweep import sweep
     from vramcast.features.measure.driver_state import environment
 
-    found = environment()
+    here = environment()
     spec = _card_here(torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device))
-    progress(f"calibrating {found['gpu']} with torch {found['torch']}: about {minutes:g} minutes")
+    progress(f"calibrating {here['gpu']} with torch {here['torch']}: about {minutes:g} minutes")
     host = host_costs()
     swept = sweep(60 * minutes, progress, turn)
     if rows_to is not None:
-        text = json.dumps({"environment": found, "host": host, **swept}, separators=(",", ":"))
+        text = json.dumps({"environment": here, "host": host, **swept}, separators=(",", ":"))
         rows_to.write_bytes(gzip.compress(text.encode(), mtime=0))
     if len(swept["rows"]) < _LEAST_OPERATORS:
         raise CannotPredict(f"only {len(swept['rows'])} operators could be timed; allow more with --minutes")
     kinds = fit(samples_from_rows(swept["rows"], Card(spec)))
     now = datetime.now(UTC)
-    versions = {name: str(found[name]) for name in ("gpu", "driver", "torch", "cuda", "cudnn", "python")}
-    source = f"measured on {found['gpu']}, torch {found['torch']}, {now:%Y-%m-%d}"
+    versions = {name: str(here[name]) for name in ("gpu", "driver", "torch", "cuda", "cudnn", "python")}
+    source = f"measured on {here['gpu']}, torch {here['torch']}, {now:%Y-%m-%d}"
     calibration = Calibration(
         gpu=spec.id, source=source, date=f"{now:%Y-%m-%d}", environment=versions, kinds=kinds, host=host
     )

@@ -31,7 +31,7 @@ class Usual:
 
     def without_targets(self) -> Usual:
         """For a forward pass alone: nothing to compare with."""
-        inputs = {name: one for name, one in self.inputs.items() if name not in _TARGETS}
+        inputs = {name: tensor for name, tensor in self.inputs.items() if name not in _TARGETS}
         call = {argument: ref for argument, ref in self.call.items() if ref not in _TARGETS}
         return dataclasses.replace(self, inputs=inputs, call=call)
 

@@ -39,10 +39,10 @@ _LONG_WINDOW_SHARE = 0.25
 
 
 def _sizes(value: Value, count: int, default: int) -> list[int]:
-    found = [item for item in value if isinstance(item, int)] if isinstance(value, list) else []
-    if len(found) == 1:
-        found = found * count
-    return found if len(found) == count else [default] * count
+    sizes = [item for item in value if isinstance(item, int)] if isinstance(value, list) else []
+    if len(sizes) == 1:
+        sizes = sizes * count
+    return sizes if len(sizes) == count else [default] * count
 
 
 def _channels_last(tensor: Tensor) -> bool:
@@ -169,8 +169,8 @@ def _grouped(card: Card, shape: _Shape, direction: str, unit: str, layout: str, 
         return Part("long-window", base, shape.flops, shape.bytes, "f32", (), (), 3 * shape.groups)
     m, n, k = _product(shape, direction, shape.c_in, shape.c_out)
     kernels = shape.groups * (3 if shape.last else 4)
-    one = max(tiled_seconds(card, 1, m, n, k, unit, splits=direction == "wgrad"), moved / shape.groups)
-    base = shape.groups * one + 2 * moved + kernels * _SHORTEST_KERNEL_SECONDS
+    group_seconds = max(tiled_seconds(card, 1, m, n, k, unit, splits=direction == "wgrad"), moved / shape.groups)
+    base = shape.groups * group_seconds + 2 * moved + kernels * _SHORTEST_KERNEL_SECONDS
     both = (feature("window", shape.window), feature("few", few))
     return Part(f"looped-{direction}", base, shape.flops, shape.bytes, unit, both, tuple(tags), kernels)
 
@@ -203,7 +203,8 @@ def _depthwise(card: Card, shape: _Shape, direction: str, layout: str, tags: lis
 
 
 def output_shape(x: Tensor, weight: Tensor, args: Arguments) -> tuple[int, ...]:
-    """Of aten.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)."""
+    """Output shape of aten.convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding,
+    groups)."""
     count = len(x.shape) - 2
     values = (*args.args, *([None] * 9))
     stride, padding = _sizes(values[3], count, 1), _sizes(values[4], count, 0)

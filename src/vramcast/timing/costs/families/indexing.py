@@ -139,14 +139,14 @@ def index_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) ->
     """index_put into a new tensor, accumulating: how the gradient of an indexed tensor is recorded. Where nobody
     records, autograd adds in place to zeros of its own and trusts the indices (`_index_put_impl_`, unsafe): no copy and
     no checks. Few indices are sorted by one block."""
-    found = []
+    parts = []
     for part in index_put(args, card, tf32, cudnn_tf32):
         if part.kind == "index-sort":
             is_small = part.bytes <= _SORTED_BY_ONE_BLOCK * _sorting(card, 1).bytes
-            found.append(replace(part, kernels=3 if is_small else 8))
+            parts.append(replace(part, kernels=3 if is_small else 8))
         elif part.kind != "index-checks":
-            found.append(part)
-    return found
+            parts.append(part)
+    return parts
 
 
 def gather(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:

@@ -156,7 +156,7 @@ class _Network:
 
     @property
     def is_static(self) -> bool:
-        """All multiprocessors together hold them."""
+        """Whether all multiprocessors together hold them."""
         layers = len(self.matrices) // 2 // self.directions
         return not self.is_standard and self.x.dtype == "f16" and has_static_kernel(
             self.mode, self.hidden, input_size=self.x.shape[-1], layers=layers, directions=self.directions,

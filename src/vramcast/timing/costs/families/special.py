@@ -23,8 +23,8 @@ def grouped_product(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -
     rows, experts = args.tensor(0), args.tensor(1)
     if rows is None or experts is None or len(experts.shape) != 3 or len(rows.shape) != 2:
         return []
-    one = Tensor(experts.dtype, experts.shape[1:], experts.strides[1:] if experts.strides else None)
-    return [product(card, rows, one, tf32=tf32, extra=("grouped",), added=float(experts.nbytes - one.nbytes))]
+    expert = Tensor(experts.dtype, experts.shape[1:], experts.strides[1:] if experts.strides else None)
+    return [product(card, rows, expert, tf32=tf32, extra=("grouped",), added=float(experts.nbytes - expert.nbytes))]
 
 
 def _sampled(kind: str, card: Card, samples: float, tensors: list[Tensor], written: float) -> Part:

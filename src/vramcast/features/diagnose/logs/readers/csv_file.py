@@ -31,13 +31,13 @@ def reader(names: list[str]) -> Callable[[str], Sample | None]:
             return None
         pairs = [(name, value, "") for name, cell in zip(names, cells, strict=True)
                  if cell and (value := number(cell.strip('" '))) is not None]  # fmt: skip
-        found = sample_of(pairs)
-        if found is None:
+        sample = sample_of(pairs)
+        if sample is None:
             return None
         for i in clocks:
             clock = clock_of(cells[i].strip('" '))
             if clock is not None:
-                found.clock_seconds, found.clock_resolution = clock
-        return found
+                sample.clock_seconds, sample.clock_resolution = clock
+        return sample
 
     return parse

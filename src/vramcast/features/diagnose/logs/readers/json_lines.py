@@ -29,22 +29,22 @@ def parse(line: str) -> Sample | None:
 
 
 def from_document(document: dict[str, Any]) -> Sample | None:
-    found = sample_of(_pairs(document))
-    if found is None:
+    sample = sample_of(_pairs(document))
+    if sample is None:
         return None
     for key in _CLOCKS:
         value = document.get(key)
         if isinstance(value, str):
             clock = clock_of(value)
             if clock is not None:
-                found.clock_seconds, found.clock_resolution = clock
+                sample.clock_seconds, sample.clock_resolution = clock
                 break
         elif isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e17:
             # Whole milliseconds are as common as seconds.
-            found.clock_seconds = value / 1000 if value > 1e11 else float(value)
-            found.clock_resolution = 1e-3
+            sample.clock_seconds = value / 1000 if value > 1e11 else float(value)
+            sample.clock_resolution = 1e-3
             break
-    return found
+    return sample
 
 
 def _pairs(document: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float, str]]:

@@ -23,13 +23,13 @@ def _kind(key: str) -> tuple[bool, bool, bool]:
 
 def sample_of(pairs: Iterable[tuple[str, float, str]], line: str = "") -> Sample | None:
     """(key, value, unit) → what is known of them; None when nothing is."""
-    found = Sample()
-    values = found.values
+    sample = Sample()
+    values = sample.values
     of_evaluation = False
     for key, value, unit in pairs:
         counts, evaluation, one_gpu = _kind(key)
         if counts:
-            found.step = whole(value) if not unit else found.step
+            sample.step = whole(value) if not unit else sample.step
             continue
         of_evaluation = of_evaluation or evaluation
         known = read(key, value, unit)
@@ -38,18 +38,18 @@ def sample_of(pairs: Iterable[tuple[str, float, str]], line: str = "") -> Sample
         quantity, figure = known
         values[quantity] = figure
         if one_gpu and quantity in (q.SAMPLES_PER_SECOND, q.TOKENS_PER_SECOND):
-            found.throughput_of = "one"
+            sample.throughput_of = "one"
     if of_evaluation:
         # The rates and steps of an evaluation are not those of training.
         kept = values.get(q.EVALUATION_SECONDS)
         return None if kept is None else Sample(values={q.EVALUATION_SECONDS: kept})
-    if found.step is None and not values:
+    if sample.step is None and not values:
         return None
-    add_clock(found, line)
-    return found
+    add_clock(sample, line)
+    return sample
 
 
-def add_clock(found: Sample, line: str) -> None:
-    clock = clock_of(line) if found.step is not None else None
+def add_clock(sample: Sample, line: str) -> None:
+    clock = clock_of(line) if sample.step is not None else None
     if clock is not None:
-        found.clock_seconds, found.clock_resolution = clock
+        sample.clock_seconds, sample.clock_resolution = clock

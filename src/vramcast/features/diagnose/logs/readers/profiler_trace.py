@@ -34,7 +34,7 @@ _ALWAYS = (q.FORWARD, q.BACKWARD, q.SYNC, q.OPTIMIZER)
 """A trace with kernels shows these; one that has none of a phase says that it took no time."""
 
 
-def is_one(head: bytes) -> bool:
+def recognises(head: bytes) -> bool:
     start = head.lstrip()[:1]
     if start == b"{":
         return b'"traceEvents"' in head or (b'"schemaVersion"' in head and b'"deviceProperties"' in head)
@@ -179,7 +179,7 @@ def _summary(host: _Host, busy: _Spans, by_phase: dict[str, float], kernels: int
     n_steps = max(1, len(lengths))
     values: dict[str, float] = {}
     if lengths:
-        # The mean, as of the phases: a trace has few steps, and its parts shall add up.
+        # The mean, as for the phases: a trace has few steps, and its parts must add up.
         values[q.STEP_SECONDS] = sum(lengths) / n_steps
     if kernels:
         window = sum(lengths) if lengths else host.last - host.first
@@ -195,9 +195,9 @@ def _summary(host: _Host, busy: _Spans, by_phase: dict[str, float], kernels: int
 
 def _host_phases(host: _Host, n_steps: int) -> dict[str, float]:
     """A trace without a GPU: wall-clock time of the annotations."""
-    found = {phase: spans.seconds / n_steps for phase, spans in host.spans.items() if spans.seconds}
-    found[q.FORWARD] = max(0.0, host.ops.seconds / n_steps - sum(found.values()))
-    return {q.phase_key(phase): seconds for phase, seconds in found.items()}
+    phases = {phase: spans.seconds / n_steps for phase, spans in host.spans.items() if spans.seconds}
+    phases[q.FORWARD] = max(0.0, host.ops.seconds / n_steps - sum(phases.values()))
+    return {q.phase_key(phase): seconds for phase, seconds in phases.items()}
 
 
 def _timed(event: dict[str, Any]) -> tuple[float, float, str, str] | None:

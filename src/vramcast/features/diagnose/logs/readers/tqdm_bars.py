@@ -32,20 +32,20 @@ _NOT_TRAINING = re.compile(
 def parse(line: str) -> Sample | None:
     if "/s" not in line and "s/" not in line:
         return None
-    found = _TQDM.match(line) if "%|" in line else _RICH.match(line) if "•" in line else None
-    if found is None or _NOT_TRAINING.search(found["name"]):
+    bar = _TQDM.match(line) if "%|" in line else _RICH.match(line) if "•" in line else None
+    if bar is None or _NOT_TRAINING.search(bar["name"]):
         return None
-    done, total = whole(_count(found["done"])), whole(_count(found["total"]))
+    done, total = whole(_count(bar["done"])), whole(_count(bar["total"]))
     if done is None or not total:
         return None
-    sample = sample_of(_pairs(found["more"])) or Sample()
+    sample = sample_of(_pairs(bar["more"])) or Sample()
     sample.step, sample.total_steps = done, total
-    sample.clock_seconds = duration(found["spent"])
+    sample.clock_seconds = duration(bar["spent"])
     # Bars of other lengths count other things; the epoch in the name does not matter.
-    sample.track = f"{_DIGITS.sub('', found['name'])[:40].strip()} of {total}"
-    rate = number(found["rate"])
+    sample.track = f"{_DIGITS.sub('', bar['name'])[:40].strip()} of {total}"
+    rate = number(bar["rate"])
     if rate:
-        _add_rate(sample, rate, found["unit"])
+        _add_rate(sample, rate, bar["unit"])
     return sample
 
 

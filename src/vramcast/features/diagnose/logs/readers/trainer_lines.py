@@ -27,13 +27,13 @@ def parse(line: str) -> Sample | None:
     line = line.strip()
     if line.startswith("{'") and line.endswith("}"):
         pairs = [(key, value, "") for key, text in _PAIR.findall(line) if (value := number(text)) is not None]
-        found = sample_of(pairs, line)
-        if found is None:
+        sample = sample_of(pairs, line)
+        if sample is None:
             return Sample() if "'loss'" in line else None
-        if q.RUN_SAMPLES_PER_SECOND in found.values:
+        if q.RUN_SAMPLES_PER_SECOND in sample.values:
             # Trainer counts the samples of all processes.
-            found.throughput_of = "all"
-        return found
+            sample.throughput_of = "all"
+        return sample
     if " = " in line:
         setting = _SETTING.match(line)
         value = number(setting[2]) if setting is not None else None

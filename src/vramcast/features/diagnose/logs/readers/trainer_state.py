@@ -17,7 +17,7 @@ READS = "log_history as the lines of the Trainer; max_steps, train_batch_size"
 _LARGEST_BYTES = 1 << 28
 
 
-def is_one(head: bytes) -> bool:
+def recognises(head: bytes) -> bool:
     return head.lstrip().startswith(b"{") and b'"log_history"' in head
 
 
@@ -37,8 +37,8 @@ def samples(source: Source) -> Iterator[Sample]:
         values={name: float(value) for name, value in settings.items() if isinstance(value, int) and 0 < value < 10**15}
     )
     for entry in document["log_history"]:
-        found = from_document(entry) if isinstance(entry, dict) else None
-        if found is not None:
-            if q.RUN_SAMPLES_PER_SECOND in found.values:
-                found.throughput_of = "all"
-            yield found
+        sample = from_document(entry) if isinstance(entry, dict) else None
+        if sample is not None:
+            if q.RUN_SAMPLES_PER_SECOND in sample.values:
+                sample.throughput_of = "all"
+            yield sample
