@@ -13,6 +13,7 @@ from vramcast.memory.account import Account, account
 from vramcast.memory.curve import StepLevels, curve
 from vramcast.memory.growth import Outlook, outlook
 from vramcast.memory.lengthening import lengthened
+from vramcast.memory.margin import Margin, has_many_convolutions, margin_for
 from vramcast.memory.replay import Refusal, Replay, replay
 from vramcast.timing import StepTime, step_time
 from vramcast.trace import HostUse, Note, StepTrace
@@ -39,6 +40,8 @@ class Prediction:
     steps: int
     """Optimizer steps that were traced."""
     account: Account
+    margin: Margin
+    """How far recorded runs like this one were from their predictions."""
     touched_bytes: int = 0
     """What nvidia-smi would show at the highest where libraries find room to try out more than the run needs
     (cudnn.benchmark); at least `device_bytes`."""
@@ -60,6 +63,26 @@ class Prediction:
     def headroom_bytes(self) -> int:
         """What is left at the peak; below zero, what is missing."""
         return self.limit_bytes - self.device_bytes
+
+    @property
+    def interval(self) -> tuple[int, int]:
+        """Where 95 of 100 recorded runs like this one would lie, on the device."""
+        return self.margin.interval(self.device_bytes)
+
+    @property
+    def reserved_interval(self) -> tuple[int, int]:
+        """The same of what PyTorch's allocator holds."""
+        return self.margin.interval(self.peak_reserved_bytes)
+
+    @property
+    def with_margin_bytes(self) -> int:
+        """What to keep free for it on the device."""
+        return self.margin.upper(self.device_bytes)
+
+    @property
+    def comfortable(self) -> bool:
+        """It fits with the margin."""
+        return self.fits and self.with_margin_bytes <= self.limit_bytes
 
     @property
     def host_bytes(self) -> int:
@@ -142,6 +165,7 @@ def predict(
         retries=limited.retries,
         steps=trace.steps,
         account=account(shown, context_bytes=context_bytes),
+        margin=margin_for(gpu.id, notes, many_convolutions=has_many_convolutions(trace)),
         replayed_steps=run.steps,
         curve=curve(shown, trace.steps),
         notes=tuple(notes),

@@ -7,9 +7,8 @@ from typing import Any
 
 from vramcast.base.units import format_gib, format_size
 from vramcast.features.check.verdict import Verdict
-from vramcast.memory.cards import MARGIN
 from vramcast.report.page import Line, Page
-from vramcast.report.wording import with_article
+from vramcast.report.wording import with_article, with_margin
 
 CHECK_FORMAT = "vramcast-check"
 CHECK_VERSION = 1
@@ -20,7 +19,7 @@ def check_page(verdict: Verdict) -> Page:
     what = f" ({verdict.recognised_as})" if verdict.recognised_as else ""
     page = [
         Line(sentence(verdict), "good" if verdict.fits else "bad"),
-        Line(f"needs  {format_gib(needed)}, with a margin of {MARGIN:.0%} {format_gib(verdict.with_margin_bytes)}"),
+        Line(f"needs  {format_gib(needed)}, {with_margin(verdict.prediction)}"),
         Line(f"there  {format_gib(there)} {_where(verdict)}{_less(verdict)}"),
     ]
     if verdict.fits:
@@ -55,6 +54,7 @@ def check_document(verdict: Verdict) -> dict[str, Any]:
         "gpu": verdict.prediction.gpu.id,
         "needed_bytes": verdict.needed_bytes,
         "with_margin_bytes": verdict.with_margin_bytes,
+        "interval_bytes": list(verdict.prediction.interval),
         "available_bytes": verdict.available_bytes,
         "margin": verdict.margin,
         "headroom_bytes": verdict.available_bytes - verdict.needed_bytes,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from vramcast.base.units import format_gib, format_size
+from vramcast.base.units import GIB, format_gib, format_size
 from vramcast.memory import Moment, Prediction
 from vramcast.trace import HostUse
 
 # Letters whose names begin with a vowel: "an RTX 4090", "an H100", but "a B200", "a Tesla T4".
 _VOWEL_LETTERS = "AEFHILMNORSX"
 _VOWEL_NUMBERS = ("8", "11", "18")
+
+
+_WORTH_AN_INTERVAL_BYTES = GIB // 10
 
 
 def with_article(name: str) -> str:
@@ -38,6 +41,19 @@ def verdict(prediction: Prediction) -> str:
         # It ran out although the peak is below the limit: no free range was large enough.
         return f"Does not fit {card}: needs {needs} in larger pieces than {usable} can give"
     return f"Does not fit {card}: needs {needs}, {usable} usable"
+
+
+def with_margin(prediction: Prediction) -> str:
+    """What to keep free for it."""
+    return f"with a margin of {prediction.margin.percent} {format_gib(prediction.with_margin_bytes)}"
+
+
+def interval(prediction: Prediction) -> str:
+    """Where 95 of 100 runs like it lie, in brackets; nothing where both ends are nearly the same."""
+    low_bytes, high_bytes = prediction.interval
+    if high_bytes - low_bytes < _WORTH_AN_INTERVAL_BYTES:
+        return ""
+    return f" ({low_bytes / GIB:.1f} to {format_gib(high_bytes, 1)})"
 
 
 def place(moment: Moment) -> str:

@@ -9,7 +9,6 @@ from vramcast.features.advise.runs import Traced
 from vramcast.features.advise.search import Search
 from vramcast.features.advise.subset import Subsets
 from vramcast.jobs.load import with_overrides
-from vramcast.memory.cards import MARGIN, with_margin
 
 
 def refine(search: Search, chosen: list[Combination]) -> list[Combination]:
@@ -43,13 +42,13 @@ def _subset(
     search: Search, one: Combination, plain: Combination, kept: Combination, every: Option
 ) -> Combination | None:
     left = search.found[one].prediction
-    comfortable = with_margin(left.device_bytes) <= search.limit_bytes
+    comfortable = left.with_margin_bytes <= search.limit_bytes
 
     def fits(traced: Traced) -> bool:
         found = traced.prediction
-        return found.fits and (not comfortable or with_margin(found.device_bytes) <= search.limit_bytes)
+        return found.fits and (not comfortable or found.with_margin_bytes <= search.limit_bytes)
 
-    room_bytes = round(search.limit_bytes / (1 + MARGIN)) if comfortable else search.limit_bytes
+    room_bytes = left.margin.within(search.limit_bytes) if comfortable else search.limit_bytes
     subset = Subsets(search.runs).best(
         with_overrides(search.job, plain.changes), fits, room_bytes - left.context_bytes, search.found[kept],
         kept.batch(search.job), search.found[one],

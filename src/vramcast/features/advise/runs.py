@@ -20,7 +20,6 @@ from vramcast.gpus import GpuSpec
 from vramcast.jobs.schema import Job
 from vramcast.memory import Prediction
 from vramcast.memory import predict as predict_trace
-from vramcast.memory.cards import with_margin
 from vramcast.memory.parameters import ModuleParameters
 from vramcast.prediction.predict import limit_for
 from vramcast.prediction.step_time import job_step_time
@@ -223,5 +222,5 @@ def _predict_under(trace: StepTrace, settings: Sequence[str]) -> dict[str, Predi
 
 def _lacks_room_that_is_lost(found: Prediction) -> bool:
     """With the margin it does not fit, and would if nothing were lost to fragmentation."""
-    least = with_margin(found.peak_allocated_bytes + found.context_bytes)
-    return least <= found.limit_bytes < with_margin(found.device_bytes)
+    least = found.margin.upper(found.peak_allocated_bytes + found.context_bytes)
+    return least <= found.limit_bytes < found.with_margin_bytes
