@@ -94,8 +94,13 @@ class GpuSpec:
 
     @property
     def usable_bytes(self) -> int:
-        """What is left for PyTorch's allocator on a card that nothing else uses, before kernels are loaded."""
-        return self.total_memory_bytes - self.context_bytes
+        """What a run may take of a card that nothing else uses, its CUDA context included: what verdicts are about."""
+        return self.total_memory_bytes
+
+    @property
+    def pytorch_bytes(self) -> int:
+        """What is left of it for PyTorch's allocator, before kernels are loaded."""
+        return self.usable_bytes - self.context_bytes
 
     @property
     def short_name(self) -> str:

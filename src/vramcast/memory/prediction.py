@@ -85,6 +85,11 @@ class Prediction:
         return self.fits and self.with_margin_bytes <= self.limit_bytes
 
     @property
+    def barely_fits(self) -> bool:
+        """It fits, and less is left than the margin."""
+        return self.fits and not self.comfortable
+
+    @property
     def host_bytes(self) -> int:
         """What tensors take of the computer's memory at their highest, from the first forward pass on."""
         return 0 if self.host is None else self.host.peak_bytes

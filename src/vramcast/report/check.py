@@ -8,7 +8,7 @@ from typing import Any
 from vramcast.base.units import format_gib, format_size
 from vramcast.features.check.verdict import Verdict
 from vramcast.report.page import Line, Page
-from vramcast.report.wording import with_article, with_margin
+from vramcast.report.wording import fits, with_article, with_margin
 
 CHECK_FORMAT = "vramcast-check"
 CHECK_VERSION = 1
@@ -23,7 +23,7 @@ def check_page(verdict: Verdict) -> Page:
         Line(f"there  {format_gib(there)} {_where(verdict)}{_less(verdict)}"),
     ]
     if verdict.fits:
-        page.append(Line(f"left   {format_gib(there - needed)}"))
+        page.append(Line(f"left   {format_size(there - needed)}"))
     elif there < needed:
         page.append(Line(f"short  {format_gib(needed - there)}"))
     page.append(Line(verdict.pointer.text))
@@ -36,7 +36,7 @@ def sentence(verdict: Verdict) -> str:
     card = verdict.prediction.gpu.short_name
     place = f"what is free on {card} (device {verdict.local.index})" if verdict.local else with_article(card)
     if verdict.fits:
-        return f"Fits {place}"
+        return fits(verdict.prediction, place)
     if verdict.available_bytes >= verdict.needed_bytes:
         return f"Does not fit {place}: no free range is large enough"
     return f"Does not fit {place}"

@@ -31,7 +31,7 @@ def verdict(prediction: Prediction) -> str:
     needs = format_gib(prediction.device_bytes, 1)
     usable = format_gib(prediction.limit_bytes, 1)
     if prediction.fits:
-        return f"Fits {card}: needs {needs} of {usable}, {format_gib(prediction.headroom_bytes, 1)} to spare"
+        return f"{fits(prediction, card)}: needs {needs} of {usable}, {spare(prediction)}"
     grows = prediction.outlook
     if grows is not None and prediction.out_of_memory is None:
         growth = format_size(grows.growth.bytes_per_step)
@@ -41,6 +41,18 @@ def verdict(prediction: Prediction) -> str:
         # It ran out although the peak is below the limit: no free range was large enough.
         return f"Does not fit {card}: needs {needs} in larger pieces than {usable} can give"
     return f"Does not fit {card}: needs {needs}, {usable} usable"
+
+
+def fits(prediction: Prediction, place: str) -> str:
+    """A run that leaves less than the margin is not a plain yes."""
+    return f"Fits {place}, but barely" if prediction.barely_fits else f"Fits {place}"
+
+
+def spare(prediction: Prediction) -> str:
+    left_bytes = prediction.headroom_bytes
+    if prediction.barely_fits:
+        return f"{format_size(left_bytes)} to spare, less than the margin of {prediction.margin.percent}"
+    return f"{format_gib(left_bytes, 1)} to spare"
 
 
 def with_margin(prediction: Prediction) -> str:
