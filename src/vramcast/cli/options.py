@@ -149,20 +149,6 @@ def report(prediction: Prediction, *, as_json: bool, more: dict[str, Any] | None
     return EXIT_FITS if prediction.fits else EXIT_DOES_NOT_FIT
 
 
-def card_for(name: str | None) -> tuple[GpuSpec, str | None]:
-    """The card asked for, or the one in this machine, or a stated default; and a remark where it was a guess."""
-    from vramcast.gpus import find_gpu
-    from vramcast.gpus.detect import detect_gpu
-
-    if name is not None:
-        return find_gpu(name), None
-    here = detect_gpu()
-    if here is not None:
-        return here, f"no --gpu given: the card in this machine, {here.short_name}, is taken"
-    spec = find_gpu("rtx-4090")
-    return spec, f"no --gpu given and no GPU here: {spec.short_name} is taken"
-
-
 def add_write_through_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--write-through", action="store_true",

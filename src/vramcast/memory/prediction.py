@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vramcast.allocator.trials import Trial, trials_in
 from vramcast.base.errors import CannotPredict, UsageError
@@ -57,6 +57,9 @@ class Prediction:
     """After each traced step."""
     outlook: Outlook | None = None
     """Where every step leaves more behind: how long memory lasts."""
+    time: StepTime | None = field(default=None, repr=False, compare=False)
+    """How long a step takes; None where it was not asked for (`with_time`), where the trace does not say which ops it
+    ran, or where the run ended early."""
     trace: StepTrace | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -93,11 +96,6 @@ class Prediction:
     def host_bytes(self) -> int:
         """What tensors take of the computer's memory at their highest, from the first forward pass on."""
         return 0 if self.host is None else self.host.peak_bytes
-
-    @property
-    def time(self) -> StepTime | None:
-        """How long a step takes; None where the trace does not say which ops it ran, or the run ended early."""
-        return None if self.trace is None else step_time(self.trace, self.gpu)
 
     @property
     def step_seconds(self) -> float | None:
@@ -180,6 +178,15 @@ def predict(
         host=trace.host,
         outlook=grows,
         trace=trace,
+    )
+
+
+def with_time(prediction: Prediction) -> Prediction:
+    """The same with the time of a step, which takes as long to work out as the replay."""
+    return (
+        prediction
+        if prediction.trace is None
+        else replace(prediction, time=step_time(prediction.trace, prediction.gpu))
     )
 
 

@@ -28,5 +28,8 @@ class JobAccount:
     stages: Stage
     output_shapes: Mapping[str, tuple[int, ...]]
     cards: tuple[CardFit, ...]
-    time: StepTime | None = None
     throughput: Throughput | None = None
+
+    @property
+    def time(self) -> StepTime | None:
+        return self.prediction.time

@@ -24,7 +24,6 @@ from vramcast.cli.options import (
     add_force_option,
     add_json_option,
     add_write_through_option,
-    card_for,
     check_output,
     limit_bytes,
     report,
@@ -95,6 +94,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast import overlay
     from vramcast.base.assumptions import parse_assumption
     from vramcast.base.errors import CannotPredict, UsageError
+    from vramcast.gpus.detect import chosen_gpu
     from vramcast.launchers import read_command
     from vramcast.trace import Note
 
@@ -108,7 +108,7 @@ def execute(args: argparse.Namespace) -> int:
     check_output(args.chrome, CHROME_TRACE, force=args.force)
     use_calibration(args)
     limit = limit_bytes(args)
-    spec, remark = card_for(args.gpu)
+    spec, remark = chosen_gpu(args.gpu)
 
     from vramcast.scripts.runner import run_script
 

@@ -21,8 +21,7 @@ from vramcast.jobs.schema import Job
 from vramcast.memory import Prediction
 from vramcast.memory import predict as predict_trace
 from vramcast.memory.parameters import ModuleParameters
-from vramcast.prediction.predict import limit_for
-from vramcast.prediction.step_time import job_step_time
+from vramcast.prediction.predict import limit_for, predict_traced
 from vramcast.timing import StepTime
 from vramcast.trace import StepTrace
 
@@ -208,11 +207,9 @@ def _run(task: _Task) -> TracedJob:
 def _predict(task: _Task, run: TracedJob) -> Traced:
     wish, gpu, _ = task
     with without_collections():
-        found = predict_trace(run.trace)
-        gradient_bytes = sum(row.gradients_bytes for row in run.parameters)
-        time = job_step_time(wish.job, run.trace, gpu, gradient_bytes=gradient_bytes, time_copies=wish.time_copies)
+        found = predict_traced(wish.job, run, gpu, time_copies=wish.time_copies)
         corners = corners_of(run.trace)
-    return Traced(found, run.parameters, dict(run.output_shapes), time, corners=corners)
+    return Traced(found, run.parameters, dict(run.output_shapes), found.time, corners=corners)
 
 
 def _predict_under(trace: StepTrace, settings: Sequence[str]) -> dict[str, Prediction]:
