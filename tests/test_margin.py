@@ -70,7 +70,7 @@ def test_a_prediction_has_the_interval_of_its_group() -> None:
         assert prediction.reserved_interval == margin_of(name).interval(prediction.peak_reserved_bytes)
     assert interval(here) == "", "a few MiB"
     wide = dataclasses.replace(elsewhere, margin=Margin(0.1, 1, ""), device_bytes=10 * 2**30)
-    assert interval(wide) == " (9.1 to 11.1 GiB)"
+    assert interval(wide) == " ± 1.1"
 
 
 def test_a_card_is_comfortable_with_the_margin_of_that_card() -> None:

@@ -61,11 +61,12 @@ def with_margin(prediction: Prediction) -> str:
 
 
 def interval(prediction: Prediction) -> str:
-    """Where 95 of 100 runs like it lie, in brackets; nothing where both ends are nearly the same."""
+    """How far 95 of 100 runs like it are off, to follow the figure; nothing where that is next to nothing."""
     low_bytes, high_bytes = prediction.interval
     if high_bytes - low_bytes < _WORTH_AN_INTERVAL_BYTES:
         return ""
-    return f" ({low_bytes / GIB:.1f} to {format_gib(high_bytes, 1)})"
+    off = (high_bytes - prediction.device_bytes) / GIB
+    return f" ± {off:.1f}" if off >= 0.1 else f" ± {off:.2f}"
 
 
 def place(moment: Moment) -> str:

@@ -28,7 +28,6 @@ from vramcast.cli.options import (
     limit_bytes,
     report,
     step_count,
-    use_calibration,
     write_chrome,
 )
 from vramcast.cli.progress import announced
@@ -106,7 +105,6 @@ def execute(args: argparse.Namespace) -> int:
     assume = [parse_assumption(text) for text in args.assume]
     check_output(args.save, TRACE, force=args.force)
     check_output(args.chrome, CHROME_TRACE, force=args.force)
-    use_calibration(args)
     limit = limit_bytes(args)
     spec, remark = chosen_gpu(args.gpu)
 
