@@ -182,7 +182,7 @@ def predict(
 
 
 def with_time(prediction: Prediction) -> Prediction:
-    """The same with the time of a step, which takes as long to work out as the replay."""
+    """The same with the time of a step. Not part of `predict`: most callers need the memory alone."""
     return (
         prediction
         if prediction.trace is None

@@ -65,7 +65,7 @@ class CudnnDevice:
     def as_json(self) -> str:
         """In the form of CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION."""
         major, minor = self.compute_capability
-        # cuDNN 9 knows none before Volta; it is told of a Hopper's limits then.
+        # Before Volta a Hopper's limits are told, as for any architecture whose answers were never compared.
         card = architecture(self.compute_capability if self.compute_capability >= (7, 0) else (9, 0))
         return json.dumps({
             "deviceVer": major * 100 + minor * 10, "driverVer": 13000, "cudaDeviceId": 0,
