@@ -1,4 +1,5 @@
 """Predict every measured workload again and say how far off it is: docs/accuracy.md, README.md, the terminal.
+The margin that is kept free comes from the same errors (corpus/memory_errors.py).
 
     python -m corpus.accuracy            # everything (`make accuracy`)
     python -m corpus.accuracy --only unet --dry-run
@@ -19,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from corpus import job_page, page, time_page
+from corpus import job_page, memory_errors, page, time_page
 from corpus.errors import signed_percent
 from corpus.external import rows as external_rows
 from corpus.job_accuracy import compare_jobs, reasons, workloads_with_jobs
@@ -148,7 +149,9 @@ def main(arguments: list[str] | None = None) -> int:
         )
         summary = [*page.readme_summary(results, external), *time_page.readme_summary(times), ""]
         README.write_text(rewrite_readme(README.read_text(encoding="utf-8"), summary), encoding="utf-8")
-        print(f"wrote {PAGE.relative_to(ROOT)} and the summary in {README.name}")
+        memory_errors.update([c for result in results for c in result.comparisons], external, machine()["torch"])
+        written = f"{PAGE.relative_to(ROOT)}, {memory_errors.ERRORS.relative_to(ROOT)}"
+        print(f"wrote {written} and the summary in {README.name}")
     unanswered = [c.measured.name for result in results for c in result.comparisons if c.error]
     return 1 if unanswered else 0
 

@@ -18,7 +18,7 @@ def build(builder: TraceBuilder, gpu: str = "rtx-4090", conf: str = "", capacity
         gpu=spec.to_dict(),
         torch_version=TORCH,
         allocator_conf=conf,
-        capacity_bytes=spec.usable_bytes if capacity_bytes is None else capacity_bytes,
+        capacity_bytes=spec.pytorch_bytes if capacity_bytes is None else capacity_bytes,
         context_bytes=spec.context_bytes,
         versions={"transformers": "5.17.0"},
         source="train.py --batch-size 8",

@@ -151,3 +151,19 @@ def test_missing_files_and_single_files(files: dict[str, Path], tmp_path: Path) 
         load_result(tmp_path / "nothing.json")
     with pytest.raises(UsageError, match="at least two"):
         compare([load_result(files["trace"])])
+
+
+def test_a_job_is_compared_by_the_time_that_predict_prints(tmp_path: Path) -> None:
+    """The time of a job holds passes, cards and data that its trace alone does not."""
+    alone = prediction_document(predict(transformer()))
+    alone["time"] = {"step_seconds": 0.1, "phases": {"forward": 0.1}}
+    time = {"step_seconds": 0.4, "phases": {"forward": 0.3, "data": 0.1}}
+    document = {"format": "vramcast-job-prediction", "version": 1, "time": time, "prediction": alone}
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(document))
+    assert load_result(path).seconds == {"step": 0.4, "forward": 0.3, "data": 0.1}
+
+
+def test_reports_do_not_run_the_timing_model() -> None:
+    prediction = predict(transformer())
+    assert prediction.time is None and prediction_document(prediction)["time"] is None

@@ -1,4 +1,6 @@
-"""Predictions beside the measurements kept in corpus/measurements. The tolerances are the project's bars."""
+"""Predictions beside the measurements kept in corpus/measurements.
+
+The tolerances are what is reached (docs/accuracy.md) and a little room: a change for the worse shows here."""
 
 from __future__ import annotations
 
@@ -13,14 +15,29 @@ from tests.accuracy.conftest import reason_to_skip, recorded
 pytestmark = pytest.mark.accuracy
 
 # For each workload.
-RESERVED_TOLERANCE = 0.05
-ALLOCATED_TOLERANCE = 0.02
+RESERVED_TOLERANCE = 0.005
+ALLOCATED_TOLERANCE = 0.006
+FARTHER = {
+    "d4-44-maskrcnn_resnet50_fpn_v2": (0.04, 0.001),
+    "d4-06-resnest50d": (0.012, 0.001),
+    "ho-glow": (0.011, 0.012),
+    "ho-volume-ae-cl-bf16": (0.011, 0.006),
+    "ho-nfnet-f0-bf16": (0.009, 0.01),
+    "distillation-fp16": (0.001, 0.018),
+    "ho-lbfgs-mlp": (0.001, 0.011),
+}
+"""Reserved and allocated of those that are farther off."""
 # Over all of them.
-RESERVED_MEDIAN, RESERVED_P95 = 0.01, 0.03
-ALLOCATED_MEDIAN = 0.005
-DEVICE_MEDIAN = 0.02
+RESERVED_MEDIAN, RESERVED_P95 = 0.0, 0.0015
+ALLOCATED_MEDIAN, ALLOCATED_P95 = 0.0001, 0.0005
+DEVICE_MEDIAN, DEVICE_P95 = 0.0003, 0.002
 
 WORKLOADS = recorded()
+
+
+def tolerances(name: str) -> tuple[float, float]:
+    """Of reserved and allocated memory."""
+    return FARTHER.get(name, (RESERVED_TOLERANCE, ALLOCATED_TOLERANCE))
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
@@ -30,16 +47,17 @@ def test_prediction_is_within_tolerance(workload: Measured, comparisons: dict[st
     comparison = comparisons[workload.name]
     assert not comparison.error, comparison.error
     reserved, allocated = comparison.reserved_error, comparison.allocated_error
-    assert abs(reserved) <= RESERVED_TOLERANCE, f"reserved is off by {signed_percent(reserved)}"
-    assert abs(allocated) <= ALLOCATED_TOLERANCE, f"allocated is off by {signed_percent(allocated)}"
+    most_reserved, most_allocated = tolerances(workload.name)
+    assert abs(reserved) <= most_reserved, f"reserved is off by {signed_percent(reserved)}"
+    assert abs(allocated) <= most_allocated, f"allocated is off by {signed_percent(allocated)}"
 
 
 @pytest.mark.parametrize(
     ("measure", "error", "median", "p95"),
     [
         ("reserved", lambda c: c.reserved_error, RESERVED_MEDIAN, RESERVED_P95),
-        ("allocated", lambda c: c.allocated_error, ALLOCATED_MEDIAN, None),
-        ("device bytes", lambda c: c.device_error, DEVICE_MEDIAN, None),
+        ("allocated", lambda c: c.allocated_error, ALLOCATED_MEDIAN, ALLOCATED_P95),
+        ("device bytes", lambda c: c.device_error, DEVICE_MEDIAN, DEVICE_P95),
     ],
     ids=["reserved", "allocated", "device"],
 )
@@ -47,7 +65,7 @@ def test_errors_over_all_workloads(
     measure: str,
     error: Callable[[Comparison], float | None],
     median: float,
-    p95: float | None,
+    p95: float,
     comparisons: dict[str, Comparison],
 ) -> None:
     errors = [e for c in comparisons.values() if not c.error and (e := error(c)) is not None]
@@ -55,8 +73,7 @@ def test_errors_over_all_workloads(
         pytest.skip(f"only {len(errors)} workloads were predicted here")
     summary = summarize(errors)
     assert summary.median <= median, f"{measure}: median {percent(summary.median)}"
-    if p95 is not None:
-        assert summary.p95 <= p95, f"{measure}: 95th percentile {percent(summary.p95)}"
+    assert summary.p95 <= p95, f"{measure}: 95th percentile {percent(summary.p95)}"
 
 
 def test_measurements_are_of_workloads_that_exist() -> None:

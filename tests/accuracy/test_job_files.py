@@ -13,13 +13,16 @@ from corpus.measure_corpus import load_everything
 from corpus.predictions import Comparison, Measured
 
 from tests.accuracy.conftest import EVERY_VARIABLE, reason_to_skip
-from tests.accuracy.test_accuracy import ALLOCATED_TOLERANCE, RESERVED_TOLERANCE
+from tests.accuracy.test_accuracy import tolerances
 
 QUICK = {
     "bert-fp32", "deeplabv3-r50-fp32", "gpt2-fp16-scaler-lion", "ho-pixart-fp16", "ho-svd-decoder-bf16",
     "r2plus1d-cl-fp16", "resnet50-cl-fp32", "wav2vec2-base-fp32",
 }  # fmt: skip
 """Some of those whose code is predicted here too; `make accuracy` predicts every one."""
+
+FARTHER = {"ho-resnet152-ckpt-stages": (0.014, 0.001)}
+"""Reserved and allocated of job files that are farther off than the code of their workload."""
 
 WORKLOADS = workloads_with_jobs()
 DIFFERENT = reasons()
@@ -44,8 +47,9 @@ def test_job_file(workload: Measured, by_job: dict[str, Comparison], comparisons
         pytest.skip(reason)
     job, code = by_job[workload.name], comparisons[workload.name]
     assert not job.error, job.error
-    assert abs(job.reserved_error) <= RESERVED_TOLERANCE, f"reserved is off by {signed_percent(job.reserved_error)}"
-    assert abs(job.allocated_error) <= ALLOCATED_TOLERANCE, f"allocated is off by {signed_percent(job.allocated_error)}"
+    reserved, allocated = FARTHER.get(workload.name) or tolerances(workload.name)
+    assert abs(job.reserved_error) <= reserved, f"reserved is off by {signed_percent(job.reserved_error)}"
+    assert abs(job.allocated_error) <= allocated, f"allocated is off by {signed_percent(job.allocated_error)}"
     if workload.name not in DIFFERENT:
         assert difference(job, code) == (0, 0), "not what its code takes; corpus/job_differences.yaml says none"
 

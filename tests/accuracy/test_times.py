@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from corpus.predictions import Comparison, Measured
-from corpus.time_accuracy import time_comparisons
-from corpus.time_errors import (
-    TimeComparison,
-    blind,
-    is_variant,
-    newest_blind,
-    order_of_pairs,
-    predicted_before,
-    quantile,
-)
-from corpus.times import PHASES, combined, measured_times, robust_seconds
+from corpus.time_accuracy import as_measured, compare, time_comparisons, trace_all
+from corpus.time_errors import order_of_pairs, quantile
+from corpus.times import PHASES, combined, draw_of, measured_times, robust_seconds
 
 from tests.accuracy.conftest import EVERY_VARIABLE, reason_to_skip, recorded
 
@@ -27,8 +20,9 @@ STEP_MEDIAN = 0.10
 PHASE_MEDIAN = 0.15 if os.environ.get(EVERY_VARIABLE) else 0.20
 """Of every workload; some thirty of them, as are predicted here otherwise, scatter more."""
 WITHIN_20_PERCENT = 0.85
-WORST = 0.6
 FEWEST = 15
+FEW = 6
+LAST_DRAW_WORST = 0.35
 
 
 @pytest.fixture(scope="module")
@@ -64,26 +58,20 @@ def test_variants_of_a_model_are_in_the_right_order(times: list) -> None:  # typ
     assert pairs.right >= 0.8 * pairs.total, pairs.wrong
 
 
-def test_predictions_made_before_the_measurement_are_kept() -> None:
-    known, before = measured_times(), predicted_before()
-    compared = blind([TimeComparison(combined(known[name]), before[name]) for name in before if name in known])
-    assert len(compared) >= 100
-    pairs = order_of_pairs(filter(is_variant, compared))
-    assert pairs.total > 100 and pairs.share >= 0.95
-    assert quantile([abs(one.error) for one in compared], 0.5) <= STEP_MEDIAN
-
-
-def test_the_last_draw_is_near_at_the_speed_that_its_host_had() -> None:
-    known, before = measured_times(), predicted_before()
-    drawn = newest_blind(TimeComparison(combined(known[name]), before[name]) for name in before if name in known)
-    watched = [there for one in drawn if (there := one.at_host_speed) is not None]
-    assert len(watched) >= 50
-    errors = [abs(one.error) for one in watched]
-    assert quantile(errors, 0.5) <= STEP_MEDIAN
-    assert sum(error <= 0.2 for error in errors) >= 0.9 * len(errors)
-    for phase in PHASES:
-        found = [abs(error) for one in watched if (error := one.phase_error(phase)) is not None]
-        assert quantile(found, 0.5) <= 0.15, phase
+def test_the_last_draw_is_near_at_the_speed_that_its_host_had(tmp_path: Path) -> None:
+    """Some of the runs that no fit has seen, predicted anew."""
+    known = measured_times()
+    last = max(draw_of(name) for name in known)
+    names = [name for name in sorted(known) if draw_of(name) == last and not reason_to_skip(name)]
+    drawn = [combined(known[name]) for name in (names if os.environ.get(EVERY_VARIABLE) else names[:FEW])]
+    if not drawn:
+        pytest.skip("what the last draw was measured with is not installed")
+    assert trace_all([as_measured(one) for one in drawn], tmp_path, jobs=2) == {}
+    watched = [there for one in compare(drawn, tmp_path) if (there := one.at_host_speed) is not None]
+    assert len(watched) == len(drawn)
+    errors = {one.measured.name: abs(one.error) for one in watched}
+    assert quantile(errors.values(), 0.5) <= STEP_MEDIAN, errors
+    assert max(errors.values()) <= LAST_DRAW_WORST, errors
 
 
 def test_two_figures_that_are_far_apart_are_not_averaged() -> None:

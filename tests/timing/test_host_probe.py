@@ -11,13 +11,13 @@ from vramcast.errors import UsageError
 from vramcast.features.measure import host_speed
 from vramcast.timing.costs.calibration import Calibration
 from vramcast.timing.host import (
-    HOST_VARIABLE,
     host_of,
     packaged_calls,
     parse_host,
     reference_dispatch,
     undisturbed_host,
 )
+from vramcast.timing.settings import HOST_VARIABLE
 
 
 def _calibration(host: dict[str, float]) -> Calibration:

@@ -17,7 +17,7 @@ from vramcast.cli.main import main
 from vramcast.gpus import find_gpu
 from vramcast.timing import StepTime, Sync, predict_step
 from vramcast.timing.costs import CostModel
-from vramcast.timing.host import HOST_VARIABLE
+from vramcast.timing.settings import HOST_VARIABLE, TimingSettings, timed_for, timing_settings
 from vramcast.timing.step import costs_of
 from vramcast.trace import StepTrace
 from vramcast.trace.calls import GRAD, MARKS, RECOMPUTED
@@ -147,6 +147,14 @@ def test_the_host_here_is_measured_and_named(
     assert time["host_factor"] == 1.5
     assert time["host"] == "this computer, which takes 1.50 times as long as an undisturbed one"
     assert HOST_VARIABLE not in os.environ
+
+
+def test_what_is_chosen_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(HOST_VARIABLE, "1.3")
+    assert timing_settings().host == "1.3"
+    with timed_for(host="2"), timed_for(calibration=tmp_path):
+        assert timing_settings() == TimingSettings("2", tmp_path)
+    assert timing_settings().host == "1.3"
 
 
 def test_more_work_takes_longer(plain: StepTrace) -> None:

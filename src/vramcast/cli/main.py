@@ -74,13 +74,13 @@ def _end(code: int) -> None:
 def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
     """The only place where errors end: a user's mistake is one line, never a traceback."""
     from vramcast.base.errors import DEFECT, VramcastError
-    from vramcast.cli.options import chosen_host, kept_off_files
+    from vramcast.cli.options import chosen_timing, kept_off_files
 
     own, flags = split_flags(sys.argv[1:] if argv is None else list(argv))
     args = make_parser().parse_args(own)
     args.script_flags = flags
     try:
-        with chosen_host(args), kept_off_files(args, own_process=own_process):
+        with chosen_timing(args), kept_off_files(args, own_process=own_process):
             code = args.execute(args)
             sys.stdout.flush()
         return int(code)

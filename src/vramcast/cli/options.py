@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import sys
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,19 +43,6 @@ def add_calibration_option(parser: argparse.ArgumentParser) -> None:
     add_host_option(parser)
 
 
-def use_calibration(args: argparse.Namespace) -> None:
-    """Use a calibration for everything that is predicted in this process."""
-    if args.calibration is None:
-        return
-    from vramcast.gpus import find_gpu
-    from vramcast.timing.costs import Calibration
-
-    given = Calibration.load(args.calibration)
-    if args.gpu is not None:
-        given.check_card(find_gpu(args.gpu).id)
-    os.environ["VRAMCAST_CALIBRATION"] = str(args.calibration.resolve())
-
-
 def add_host_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--host", metavar="WHICH",
@@ -66,28 +51,33 @@ def add_host_option(parser: argparse._ActionsContainer) -> None:
     )  # fmt: skip
 
 
-@contextlib.contextmanager
-def chosen_host(args: argparse.Namespace) -> Iterator[None]:
-    """Around a verb: the host that it and the processes it starts predict times for."""
-    wanted = getattr(args, "host", None)
-    if wanted is None:
-        yield
-        return
-    from vramcast.timing.host import HERE, HOST_VARIABLE, parse_host
+def chosen_timing(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Around a verb: the host and the calibration that it predicts times for."""
+    host, calibration = getattr(args, "host", None), getattr(args, "calibration", None)
+    if host is None and not isinstance(calibration, Path):
+        return contextlib.nullcontext()
+    from vramcast.timing.host import HERE, parse_host
+    from vramcast.timing.settings import timed_for
 
-    if wanted == HERE:
-        from vramcast.features.measure.host_benchmark import slowdown_here
+    if host is not None:
+        if host == HERE:
+            from vramcast.features.measure.host_benchmark import slowdown_here
 
-        wanted = f"{slowdown_here():.3f}:{HERE}"
-    parse_host(wanted)
-    before = os.environ.get(HOST_VARIABLE)
-    os.environ[HOST_VARIABLE] = wanted
-    try:
-        yield
-    finally:
-        os.environ.pop(HOST_VARIABLE)
-        if before is not None:
-            os.environ[HOST_VARIABLE] = before
+            host = f"{slowdown_here():.3f}:{HERE}"
+        parse_host(host)
+    if calibration is not None:
+        _check_calibration(calibration, args.gpu)
+        calibration = calibration.resolve()  # a script may change the folder
+    return timed_for(host=host, calibration=calibration)
+
+
+def _check_calibration(path: Path, gpu: str | None) -> None:
+    from vramcast.gpus import find_gpu
+    from vramcast.timing.costs import Calibration
+
+    given = Calibration.load(path)
+    if gpu is not None:
+        given.check_card(find_gpu(gpu).id)
 
 
 def add_room_options(parser: argparse._ActionsContainer) -> None:
@@ -147,20 +137,6 @@ def report(prediction: Prediction, *, as_json: bool, more: dict[str, Any] | None
 
         emit(lambda console: print_prediction(prediction, console), sys.stdout)
     return EXIT_FITS if prediction.fits else EXIT_DOES_NOT_FIT
-
-
-def card_for(name: str | None) -> tuple[GpuSpec, str | None]:
-    """The card asked for, or the one in this machine, or a stated default; and a remark where it was a guess."""
-    from vramcast.gpus import find_gpu
-    from vramcast.gpus.detect import detect_gpu
-
-    if name is not None:
-        return find_gpu(name), None
-    here = detect_gpu()
-    if here is not None:
-        return here, f"no --gpu given: the card in this machine, {here.short_name}, is taken"
-    spec = find_gpu("rtx-4090")
-    return spec, f"no --gpu given and no GPU here: {spec.short_name} is taken"
 
 
 def add_write_through_option(parser: argparse._ActionsContainer) -> None:

@@ -69,7 +69,7 @@ def predict_ranks(
     ranks: Sequence[int], world_size: int, run: Callable[[int], Prediction]
 ) -> tuple[Prediction, list[dict[str, Any]]]:
     """The rank that takes the most, and what each took. Each runs in a process of its own, the first in this one."""
-    from vramcast.memory import predict
+    from vramcast.memory import predict, with_time
     from vramcast.trace import Note
 
     waiting = list(ranks[1:])
@@ -80,7 +80,7 @@ def predict_ranks(
         running.append(_Child(waiting.pop(0), run))
     predictions = {ranks[0]: run(ranks[0])}
     for child in (*others, *(child.finish() for child in running)):
-        predictions[child.rank] = predict(child.trace())
+        predictions[child.rank] = with_time(predict(child.trace()))
     largest = max(predictions, key=lambda rank: (predictions[rank].peak_reserved_bytes, -rank))
     prediction = predictions[largest]
     if len(predictions) > 1:

@@ -8,22 +8,7 @@ from typing import Any
 
 from vramcast.base.errors import UsageError
 from vramcast.base.units import GIB, KIB, MIB, format_size, parse_bytes
-
-# Resident threads of a multiprocessor: CUDA C++ Programming Guide, "Technical Specifications per Compute
-# Capability".
-_THREADS_PER_SM = {
-    (6, 0): 2048,
-    (6, 1): 2048,
-    (7, 0): 2048,
-    (7, 5): 1024,
-    (8, 0): 2048,
-    (8, 6): 1536,
-    (8, 9): 1536,
-    (9, 0): 2048,
-    (10, 0): 2048,
-    (10, 3): 2048,
-    (12, 0): 1536,
-}
+from vramcast.gpus.architectures import Architecture, architecture
 
 _DEFAULT_CAPABILITY = (8, 9)
 _CONTEXT_UNKNOWN_BYTES = 400 * MIB
@@ -49,7 +34,7 @@ def model_context_bytes(sm_count: int | None, compute_capability: tuple[int, int
     """
     if sm_count is None:
         return _CONTEXT_UNKNOWN_BYTES
-    threads = sm_count * _THREADS_PER_SM.get(compute_capability, 2048)
+    threads = sm_count * architecture(compute_capability).threads_per_sm
     return 24 * MIB + int(threads * 1.887 * KIB)
 
 
@@ -94,8 +79,17 @@ class GpuSpec:
 
     @property
     def usable_bytes(self) -> int:
-        """What is left for PyTorch's allocator on a card that nothing else uses, before kernels are loaded."""
-        return self.total_memory_bytes - self.context_bytes
+        """What a run may take of a card that nothing else uses, its CUDA context included: what verdicts are about."""
+        return self.total_memory_bytes
+
+    @property
+    def pytorch_bytes(self) -> int:
+        """What is left of it for PyTorch's allocator, before kernels are loaded."""
+        return self.usable_bytes - self.context_bytes
+
+    @property
+    def architecture(self) -> Architecture:
+        return architecture(self.compute_capability)
 
     @property
     def short_name(self) -> str:

@@ -2,7 +2,7 @@
 
 from vramcast.memory.account import Account, Part, account
 from vramcast.memory.modules import ModuleNode
-from vramcast.memory.prediction import Prediction, predict
+from vramcast.memory.prediction import Prediction, predict, with_time
 from vramcast.memory.replay import Moment, Refusal, Replay, replay
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "account",
     "predict",
     "replay",
+    "with_time",
 ]

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 
 from vramcast.gpus import GpuSpec
 from vramcast.memory.lengthening import lengthened
+from vramcast.memory.margin import has_many_convolutions, margin_for
 from vramcast.memory.prediction import Prediction, context_on
 from vramcast.memory.replay import replay
 from vramcast.trace import StepTrace
-
-MARGIN = 0.07
-"""Share of the prediction to keep free. 95 of 100 recorded workloads reserve at most 6.6 % more than predicted
-(docs/accuracy.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +28,6 @@ class CardFit:
         return self.limit_bytes - self.device_bytes
 
 
-def with_margin(device_bytes: int) -> int:
-    return round(device_bytes * (1 + MARGIN))
-
-
 def card_fits(
     trace: StepTrace, gpus: Iterable[GpuSpec], allocator_conf: str | None = None, known: Prediction | None = None
 ) -> tuple[CardFit, ...]:
@@ -47,6 +40,8 @@ def card_fits(
     else:
         free = replay(run, allocator_conf, None)
         needed_bytes, least_bytes = free.peak_reserved.reserved_bytes, free.peak_allocated.allocated_bytes
+    many_convolutions = has_many_convolutions(trace)
+    notes = trace.notes if known is None else known.notes
     fits = []
     for gpu in gpus:
         context_bytes = context_on(trace, gpu)
@@ -61,6 +56,7 @@ def card_fits(
             ok = limited.completed
             reserved = limited.peak_reserved.reserved_bytes if ok else needed_bytes
         device_bytes = reserved + context_bytes
-        comfortable = ok and with_margin(device_bytes) <= gpu.total_memory_bytes
+        margin = margin_for(gpu.id, notes, many_convolutions=many_convolutions)
+        comfortable = ok and margin.upper(device_bytes) <= gpu.total_memory_bytes
         fits.append(CardFit(gpu, ok, device_bytes, gpu.total_memory_bytes, comfortable))
     return tuple(fits)

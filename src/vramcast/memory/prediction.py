@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vramcast.allocator.trials import Trial, trials_in
 from vramcast.base.errors import CannotPredict, UsageError
@@ -13,6 +13,7 @@ from vramcast.memory.account import Account, account
 from vramcast.memory.curve import StepLevels, curve
 from vramcast.memory.growth import Outlook, outlook
 from vramcast.memory.lengthening import lengthened
+from vramcast.memory.margin import Margin, has_many_convolutions, margin_for
 from vramcast.memory.replay import Refusal, Replay, replay
 from vramcast.timing import StepTime, step_time
 from vramcast.trace import HostUse, Note, StepTrace
@@ -39,6 +40,8 @@ class Prediction:
     steps: int
     """Optimizer steps that were traced."""
     account: Account
+    margin: Margin
+    """How far recorded runs like this one were from their predictions."""
     touched_bytes: int = 0
     """What nvidia-smi would show at the highest where libraries find room to try out more than the run needs
     (cudnn.benchmark); at least `device_bytes`."""
@@ -54,6 +57,9 @@ class Prediction:
     """After each traced step."""
     outlook: Outlook | None = None
     """Where every step leaves more behind: how long memory lasts."""
+    time: StepTime | None = field(default=None, repr=False, compare=False)
+    """How long a step takes; None where it was not asked for (`with_time`), where the trace does not say which ops it
+    ran, or where the run ended early."""
     trace: StepTrace | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -62,14 +68,34 @@ class Prediction:
         return self.limit_bytes - self.device_bytes
 
     @property
+    def interval(self) -> tuple[int, int]:
+        """Where 95 of 100 recorded runs like this one would lie, on the device."""
+        return self.margin.interval(self.device_bytes)
+
+    @property
+    def reserved_interval(self) -> tuple[int, int]:
+        """The same of what PyTorch's allocator holds."""
+        return self.margin.interval(self.peak_reserved_bytes)
+
+    @property
+    def with_margin_bytes(self) -> int:
+        """What to keep free for it on the device."""
+        return self.margin.upper(self.device_bytes)
+
+    @property
+    def comfortable(self) -> bool:
+        """It fits with the margin."""
+        return self.fits and self.with_margin_bytes <= self.limit_bytes
+
+    @property
+    def barely_fits(self) -> bool:
+        """It fits, and less is left than the margin."""
+        return self.fits and not self.comfortable
+
+    @property
     def host_bytes(self) -> int:
         """What tensors take of the computer's memory at their highest, from the first forward pass on."""
         return 0 if self.host is None else self.host.peak_bytes
-
-    @property
-    def time(self) -> StepTime | None:
-        """How long a step takes; None where the trace does not say which ops it ran, or the run ended early."""
-        return None if self.trace is None else step_time(self.trace, self.gpu)
 
     @property
     def step_seconds(self) -> float | None:
@@ -142,6 +168,7 @@ def predict(
         retries=limited.retries,
         steps=trace.steps,
         account=account(shown, context_bytes=context_bytes),
+        margin=margin_for(gpu.id, notes, many_convolutions=has_many_convolutions(trace)),
         replayed_steps=run.steps,
         curve=curve(shown, trace.steps),
         notes=tuple(notes),
@@ -151,6 +178,15 @@ def predict(
         host=trace.host,
         outlook=grows,
         trace=trace,
+    )
+
+
+def with_time(prediction: Prediction) -> Prediction:
+    """The same with the time of a step. Not part of `predict`: most callers need the memory alone."""
+    return (
+        prediction
+        if prediction.trace is None
+        else replace(prediction, time=step_time(prediction.trace, prediction.gpu))
     )
 
 

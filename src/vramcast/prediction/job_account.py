@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vramcast.memory.cards import CardFit, with_margin
+from vramcast.memory.cards import CardFit
 from vramcast.memory.parameters import ParameterNode
 from vramcast.memory.prediction import Prediction
 from vramcast.memory.stages import Stage
@@ -28,9 +28,8 @@ class JobAccount:
     stages: Stage
     output_shapes: Mapping[str, tuple[int, ...]]
     cards: tuple[CardFit, ...]
-    time: StepTime | None = None
     throughput: Throughput | None = None
 
     @property
-    def with_margin_bytes(self) -> int:
-        return with_margin(self.prediction.device_bytes)
+    def time(self) -> StepTime | None:
+        return self.prediction.time

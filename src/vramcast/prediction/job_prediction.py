@@ -34,8 +34,6 @@ class JobPrediction(Shown):
     cards: tuple[CardFit, ...]
     sizes: Mapping[str, int]
     recognised_as: str = ""
-    time: StepTime | None = None
-    """How long a step takes; None where it is not known."""
     input_shapes: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict, repr=False)
     parameter_rows: tuple[ModuleParameters, ...] = field(default=(), repr=False)
 
@@ -89,6 +87,12 @@ class JobPrediction(Shown):
         return None if dataset is None else math.ceil(dataset.size / self.samples_per_step)
 
     @property
+    def time(self) -> StepTime | None:
+        """How long a step of the job takes, its further passes, other cards and data included; None where it is not
+        known."""
+        return self.prediction.time
+
+    @property
     def step_seconds(self) -> float | None:
         return None if self.time is None else self.time.seconds
 
@@ -126,7 +130,6 @@ class JobPrediction(Shown):
             steps_per_epoch=self.steps_per_epoch,
             epochs=self.job.dataset.epochs if self.job.dataset is not None else None,
             prediction=self.prediction,
-            time=self.time,
             throughput=self.throughput,
             parameters=self.parameters,
             stages=self.stages,

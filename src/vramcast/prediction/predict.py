@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vramcast.base.access import CodeGate
 from vramcast.base.errors import UsageError
 from vramcast.base.factories import hush_torch, without_collections
 from vramcast.base.units import parse_bytes
-from vramcast.gpus import GpuSpec, all_gpus, find_gpu
-from vramcast.gpus.detect import detect_gpu
+from vramcast.gpus import GpuSpec, all_gpus
+from vramcast.gpus.detect import chosen_gpu
 from vramcast.jobs.load import LoadedJob, load_job
 from vramcast.jobs.readers import Request
 from vramcast.jobs.schema import Job
 from vramcast.jobs.validation import make_job
+from vramcast.memory import Prediction
 from vramcast.memory import predict as predict_trace
 from vramcast.memory.cards import card_fits
 from vramcast.memory.parameters import parameter_tree
@@ -25,7 +26,8 @@ from vramcast.prediction.job_prediction import JobPrediction
 from vramcast.prediction.step_time import job_step_time
 from vramcast.trace import Note
 
-DEFAULT_CARD = "rtx-4090"
+if TYPE_CHECKING:
+    from vramcast.prediction.tracing import TracedJob
 
 
 def predict(
@@ -63,8 +65,7 @@ def predict(
             raise
         raise UsageError(f"{loaded.where}: {error}") from error
     progress("replaying")
-    prediction = predict_trace(traced.trace)
-    gradient_bytes = sum(row.gradients_bytes for row in traced.parameters)
+    prediction = predict_traced(job, traced, card)
     more = (*loaded.notes, *traced.notes, *((Note("card", remark),) if remark else ()))
     return JobPrediction(
         job=job,
@@ -76,9 +77,15 @@ def predict(
         output_shapes=traced.output_shapes,
         input_shapes=traced.input_shapes,
         parameter_rows=traced.parameters,
-        time=job_step_time(job, traced.trace, card, gradient_bytes=gradient_bytes),
         cards=card_fits(traced.trace, all_gpus(), known=prediction),
     )
+
+
+def predict_traced(job: Job, traced: TracedJob, card: GpuSpec, *, time_copies: bool = True) -> Prediction:
+    """What a traced job takes, and how long a step of it. `time_copies`: see `predict_step`."""
+    gradient_bytes = sum(row.gradients_bytes for row in traced.parameters)
+    time = job_step_time(job, traced.trace, card, gradient_bytes=gradient_bytes, time_copies=time_copies)
+    return dataclasses.replace(predict_trace(traced.trace), time=time)
 
 
 def as_loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path, *, allow_code: bool = False) -> LoadedJob:
@@ -93,15 +100,7 @@ def as_loaded(job: Job | LoadedJob | Mapping[str, Any] | str | Path, *, allow_co
 
 def choose_card(job: Job, gpu: str | GpuSpec | None) -> tuple[GpuSpec, str | None]:
     """The card asked for, the job's, the one in this machine, or a stated default."""
-    wanted = gpu if gpu is not None else job.target.gpu
-    if wanted is not None:
-        return (find_gpu(wanted) if isinstance(wanted, str) else wanted), None
-    here = detect_gpu()
-    if here is not None:
-        return here, f"none was named: the one in this machine, {here.short_name}, is taken"
-    return find_gpu(
-        DEFAULT_CARD
-    ), f"none was named and there is none here: {find_gpu(DEFAULT_CARD).short_name} is taken"
+    return chosen_gpu(gpu if gpu is not None else job.target.gpu)
 
 
 def limit_for(job: Job, gpu: GpuSpec, memory: str | int | None = None) -> int | None:

@@ -8,10 +8,9 @@ from typing import Any
 
 from vramcast.base.units import GIB, format_gib
 from vramcast.features.advise.result import Advice, ConfigText, LargestSize, Suggestion
-from vramcast.memory.cards import MARGIN, with_margin
 from vramcast.report.page import Grid, Line, Page
 from vramcast.report.time import source
-from vramcast.report.wording import host_lines, rate, seconds, verdict, with_article
+from vramcast.report.wording import host_lines, rate, seconds, verdict, with_article, with_margin
 
 ADVICE_FORMAT = "vramcast-advice"
 ADVICE_VERSION = 1
@@ -57,7 +56,7 @@ def _fitting(advice: Advice) -> list[Line | Grid]:
         page.append(Line(f"{i}. {suggestion.text}", "heading"))
         page += [Line(f"   {change.text}: {change.risk}; {change.cost}") for change in suggestion.changes]
         if not suggestion.comfortable:
-            page.append(Line(f"   close: keeps less than the margin of {MARGIN:.0%} free"))
+            page.append(Line(f"   close: keeps less than the margin of {suggestion.prediction.margin.percent} free"))
         page += [Line(f"   {text}") for text in host_lines(suggestion.prediction.host)]
         if suggestion.prediction.retries:
             page.append(Line("   the allocator has to give memory back and try again, which takes time"))
@@ -124,8 +123,7 @@ def _nothing(advice: Advice) -> list[Line | Grid]:
     need = suggestion.prediction.device_bytes
     page.append(
         Line(
-            f"The least that was found is {format_gib(need)} ({suggestion.text}); with a margin of {MARGIN:.0%} "
-            f"{format_gib(with_margin(need))}"
+            f"The least that was found is {format_gib(need)} ({suggestion.text}); {with_margin(suggestion.prediction)}"
         )
     )
     page.append(Line(f"Most of it is {advice.too_large}, of {format_gib(advice.asked.limit_bytes)} there is"))
@@ -199,7 +197,8 @@ def suggestion_document(suggestion: Suggestion) -> dict[str, Any]:
         "fits": prediction.fits,
         "comfortable": suggestion.comfortable,
         "device_bytes": prediction.device_bytes,
-        "with_margin_bytes": with_margin(prediction.device_bytes),
+        "with_margin_bytes": prediction.with_margin_bytes,
+        "interval_bytes": list(prediction.interval),
         "peak_reserved_bytes": prediction.peak_reserved_bytes,
         "peak_allocated_bytes": prediction.peak_allocated_bytes,
         "headroom_bytes": prediction.headroom_bytes,

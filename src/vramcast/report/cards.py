@@ -69,9 +69,9 @@ def _unknown(spec: GpuSpec) -> Iterable[str]:
 def _figures(spec: GpuSpec) -> Iterable[tuple[str, str, str]]:
     yield "compute capability", "{}.{}".format(*spec.compute_capability), "compute_capability"
     yield "nvidia-smi shows", f"{spec.memory_mib} MiB", "memory_mib"
-    yield "torch reports", format_gib(spec.total_memory_bytes), "total_memory_bytes"
+    yield "usable", format_gib(spec.usable_bytes), "total_memory_bytes"
     yield "CUDA context", format_size(spec.context_bytes), "context_bytes"
-    yield "usable", format_gib(spec.usable_bytes), ""
+    yield "left for PyTorch", format_gib(spec.pytorch_bytes), ""
     if spec.sm_count is not None:
         yield "multiprocessors", str(spec.sm_count), "sm_count"
     if spec.l2_bytes is not None:

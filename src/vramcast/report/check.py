@@ -7,9 +7,8 @@ from typing import Any
 
 from vramcast.base.units import format_gib, format_size
 from vramcast.features.check.verdict import Verdict
-from vramcast.memory.cards import MARGIN
 from vramcast.report.page import Line, Page
-from vramcast.report.wording import with_article
+from vramcast.report.wording import fits, with_article, with_margin
 
 CHECK_FORMAT = "vramcast-check"
 CHECK_VERSION = 1
@@ -20,11 +19,11 @@ def check_page(verdict: Verdict) -> Page:
     what = f" ({verdict.recognised_as})" if verdict.recognised_as else ""
     page = [
         Line(sentence(verdict), "good" if verdict.fits else "bad"),
-        Line(f"needs  {format_gib(needed)}, with a margin of {MARGIN:.0%} {format_gib(verdict.with_margin_bytes)}"),
+        Line(f"needs  {format_gib(needed)}, {with_margin(verdict.prediction)}"),
         Line(f"there  {format_gib(there)} {_where(verdict)}{_less(verdict)}"),
     ]
     if verdict.fits:
-        page.append(Line(f"left   {format_gib(there - needed)}"))
+        page.append(Line(f"left   {format_size(there - needed)}"))
     elif there < needed:
         page.append(Line(f"short  {format_gib(needed - there)}"))
     page.append(Line(verdict.pointer.text))
@@ -37,7 +36,7 @@ def sentence(verdict: Verdict) -> str:
     card = verdict.prediction.gpu.short_name
     place = f"what is free on {card} (device {verdict.local.index})" if verdict.local else with_article(card)
     if verdict.fits:
-        return f"Fits {place}"
+        return fits(verdict.prediction, place)
     if verdict.available_bytes >= verdict.needed_bytes:
         return f"Does not fit {place}: no free range is large enough"
     return f"Does not fit {place}"
@@ -55,6 +54,7 @@ def check_document(verdict: Verdict) -> dict[str, Any]:
         "gpu": verdict.prediction.gpu.id,
         "needed_bytes": verdict.needed_bytes,
         "with_margin_bytes": verdict.with_margin_bytes,
+        "interval_bytes": list(verdict.prediction.interval),
         "available_bytes": verdict.available_bytes,
         "margin": verdict.margin,
         "headroom_bytes": verdict.available_bytes - verdict.needed_bytes,

@@ -32,6 +32,9 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
         "peak_reserved_bytes": prediction.peak_reserved_bytes,
         "touched_bytes": prediction.touched_bytes,
         "device_bytes": prediction.device_bytes,
+        "interval_bytes": list(prediction.interval),
+        "reserved_interval_bytes": list(prediction.reserved_interval),
+        "margin": _margin(prediction),
         "context_bytes": prediction.context_bytes,
         "limit_bytes": prediction.limit_bytes,
         "headroom_bytes": prediction.headroom_bytes,
@@ -50,6 +53,10 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
         "time": None if prediction.time is None else time_document(prediction.time),
         "notes": [asdict(note) for note in prediction.notes],
     }
+
+
+def _margin(prediction: Prediction) -> dict[str, Any]:
+    return {**asdict(prediction.margin), "with_margin_bytes": prediction.with_margin_bytes}
 
 
 def _growth(prediction: Prediction) -> dict[str, Any] | None:

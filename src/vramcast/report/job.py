@@ -6,7 +6,6 @@ from rich.console import Console
 from rich.text import Text
 
 from vramcast.base.units import format_gib
-from vramcast.memory.cards import MARGIN
 from vramcast.prediction.job_account import JobAccount
 from vramcast.report.job_tables import Unit, card_rows, parameter_rows, shape_text, stage_rows
 from vramcast.report.page import print_page
@@ -20,7 +19,7 @@ from vramcast.report.terminal import (
     table,
 )
 from vramcast.report.time import time_page
-from vramcast.report.wording import verdict
+from vramcast.report.wording import verdict, with_margin
 
 
 def print_job(account: JobAccount, console: Console) -> None:
@@ -29,7 +28,7 @@ def print_job(account: JobAccount, console: Console) -> None:
     console.print(Text(verdict(prediction), style="bold green" if prediction.fits else "bold red"))
     for line in peak_lines(prediction):
         console.print(Text(line))
-    console.print(Text(f"with a margin of {MARGIN:.0%}: {format_gib(account.with_margin_bytes)}"))
+    console.print(Text(with_margin(prediction)))
     console.print()
     if account.parameters.count:
         print_parameters(account, console)

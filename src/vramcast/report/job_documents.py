@@ -26,7 +26,7 @@ def job_document(account: JobAccount, job: dict[str, Any]) -> dict[str, Any]:
         "steps_per_epoch": account.steps_per_epoch,
         "fits": account.prediction.fits,
         "device_bytes": account.prediction.device_bytes,
-        "with_margin_bytes": account.with_margin_bytes,
+        "with_margin_bytes": account.prediction.with_margin_bytes,
         "time": None if account.time is None else time_document(account.time, account.throughput),
         "parameters": _parameters(account.parameters),
         "stages": _stage(account.stages, account),

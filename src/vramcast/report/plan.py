@@ -7,7 +7,6 @@ from typing import Any
 
 from vramcast.base.units import GIB, format_gib
 from vramcast.features.plan.result import CheckItem, Ramp, RampStep
-from vramcast.memory.cards import MARGIN, with_margin
 from vramcast.report.advice import advice_document, paste
 from vramcast.report.page import Grid, Line, Page
 from vramcast.report.wording import verdict
@@ -33,7 +32,8 @@ def plan_page(ramp: Ramp) -> Page:
     what = f" ({ramp.recognised_as})" if ramp.recognised_as else ""
     page.append(
         Line(
-            f"{ramp.job}{what}; every run was traced as it is; margin {MARGIN:.0%}; `vramcast watch` draws a run live",
+            f"{ramp.job}{what}; every run was traced as it is; margin "
+            f"{ramp.wished.margin.percent}; `vramcast watch` draws a run live",
             "aside",
         )
     )
@@ -123,7 +123,8 @@ def _step(step: RampStep) -> dict[str, Any]:
         "fits": step.fits,
         "comfortable": step.comfortable,
         "device_bytes": prediction.device_bytes,
-        "with_margin_bytes": with_margin(prediction.device_bytes),
+        "with_margin_bytes": prediction.with_margin_bytes,
+        "interval_bytes": list(prediction.interval),
         "peak_reserved_bytes": prediction.peak_reserved_bytes,
         "peak_allocated_bytes": prediction.peak_allocated_bytes,
         "headroom_bytes": prediction.headroom_bytes,

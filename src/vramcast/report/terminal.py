@@ -16,7 +16,7 @@ from vramcast.report.grid import table
 from vramcast.report.module_rows import module_rows
 from vramcast.report.page import print_page
 from vramcast.report.time import time_page
-from vramcast.report.wording import host_lines, percent, place, verdict
+from vramcast.report.wording import host_lines, interval, percent, place, verdict
 from vramcast.trace import Note
 
 _NOTES_PER_TOPIC = 5
@@ -125,7 +125,7 @@ def _peaks(prediction: Prediction) -> str:
     return (
         f"peak allocated {format_gib(prediction.peak_allocated_bytes)}, "
         f"reserved {format_gib(prediction.peak_reserved_bytes)}, "
-        f"on the device {format_gib(prediction.device_bytes)}"
+        f"on the device {format_gib(prediction.device_bytes)}{interval(prediction)}"
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from vramcast.base.units import format_gib, format_size
+from vramcast.base.units import GIB, format_gib, format_size
 from vramcast.memory import Moment, Prediction
 from vramcast.trace import HostUse
 
 # Letters whose names begin with a vowel: "an RTX 4090", "an H100", but "a B200", "a Tesla T4".
 _VOWEL_LETTERS = "AEFHILMNORSX"
 _VOWEL_NUMBERS = ("8", "11", "18")
+
+
+_WORTH_AN_INTERVAL_BYTES = GIB // 10
 
 
 def with_article(name: str) -> str:
@@ -28,7 +31,7 @@ def verdict(prediction: Prediction) -> str:
     needs = format_gib(prediction.device_bytes, 1)
     usable = format_gib(prediction.limit_bytes, 1)
     if prediction.fits:
-        return f"Fits {card}: needs {needs} of {usable}, {format_gib(prediction.headroom_bytes, 1)} to spare"
+        return f"{fits(prediction, card)}: needs {needs} of {usable}, {spare(prediction)}"
     grows = prediction.outlook
     if grows is not None and prediction.out_of_memory is None:
         growth = format_size(grows.growth.bytes_per_step)
@@ -38,6 +41,32 @@ def verdict(prediction: Prediction) -> str:
         # It ran out although the peak is below the limit: no free range was large enough.
         return f"Does not fit {card}: needs {needs} in larger pieces than {usable} can give"
     return f"Does not fit {card}: needs {needs}, {usable} usable"
+
+
+def fits(prediction: Prediction, place: str) -> str:
+    """A run that leaves less than the margin is not a plain yes."""
+    return f"Fits {place}, but barely" if prediction.barely_fits else f"Fits {place}"
+
+
+def spare(prediction: Prediction) -> str:
+    left_bytes = prediction.headroom_bytes
+    if prediction.barely_fits:
+        return f"{format_size(left_bytes)} to spare, less than the margin of {prediction.margin.percent}"
+    return f"{format_gib(left_bytes, 1)} to spare"
+
+
+def with_margin(prediction: Prediction) -> str:
+    """What to keep free for it."""
+    return f"with a margin of {prediction.margin.percent} {format_gib(prediction.with_margin_bytes)}"
+
+
+def interval(prediction: Prediction) -> str:
+    """How far 95 of 100 runs like it are off, to follow the figure; nothing where that is next to nothing."""
+    low_bytes, high_bytes = prediction.interval
+    if high_bytes - low_bytes < _WORTH_AN_INTERVAL_BYTES:
+        return ""
+    off = (high_bytes - prediction.device_bytes) / GIB
+    return f" ± {off:.1f}" if off >= 0.1 else f" ± {off:.2f}"
 
 
 def place(moment: Moment) -> str:

@@ -16,7 +16,7 @@ from vramcast.card.device.context import VirtualGpu, virtual_gpu
 from vramcast.card.device.recording import Recording, recording
 from vramcast.card.dispatch.failures import explain, where_in
 from vramcast.gpus import GpuSpec
-from vramcast.memory import Prediction, predict
+from vramcast.memory import Prediction, predict, with_time
 from vramcast.memory.orders import worst_order
 from vramcast.scripts import uneven_batches
 from vramcast.scripts.captures import Captures
@@ -69,7 +69,7 @@ def run_script(
         finally:
             card.check_assumptions()
     trace = run.trace()
-    return predict(_in_worst_order(trace)) if until == Until.LONGEST.value else card.prediction()
+    return with_time(predict(_in_worst_order(trace))) if until == Until.LONGEST.value else card.prediction()
 
 
 def _in_worst_order(trace: StepTrace) -> StepTrace:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,6 +19,7 @@ from typing import Any
 from vramcast.base.errors import UsageError
 from vramcast.timing.costs.calibration import Calibration
 from vramcast.timing.queues import Latencies
+from vramcast.timing.settings import timing_settings
 from vramcast.trace.calls import (
     AUTOCAST,
     BACKWARD,
@@ -36,7 +36,6 @@ from vramcast.trace.calls import (
     parameter_count,
 )
 
-HOST_VARIABLE = "VRAMCAST_HOST"
 """The host that everything in this process and its children is predicted for."""
 UNDISTURBED, HERE = "undisturbed", "here"
 _FASTEST, _SLOWEST = 0.05, 100.0
@@ -163,7 +162,7 @@ def reference_dispatch() -> dict[str, float]:
 def host_of(calibration: Calibration | None) -> HostModel:
     """The host to predict for: the one that was chosen, else the one that a calibration was made on, else the
     undisturbed one. It differs from that only by how many times as long it takes."""
-    wanted = os.environ.get(HOST_VARIABLE)
+    wanted = timing_settings().host
     if wanted:
         factor, is_here = parse_host(wanted)
         if not is_here and factor == 1.0:

@@ -17,8 +17,6 @@ _LINK_SHARE = 0.75
 """Share of a link's rate that large all-reduces reach: an assumption, measured on no pair of cards here."""
 _HOP_SECONDS = 2.5e-6
 """Latency of one hop of the ring: an assumption too. It counts only where buckets are small."""
-_DEFAULT_LINK = 32e9
-"""PCIe 4.0 x16 in one direction, where the link is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +32,8 @@ def all_reduce_seconds(size_bytes: float, cards: int, gpu: GpuSpec) -> float:
     """A ring: each card sends and receives 2 (n - 1) / n of the data, over 2 (n - 1) hops."""
     if cards < 2:
         return 0.0
-    # Links are listed with both directions together.
-    rate = gpu.link_bytes_per_second / 2 if gpu.link_bytes_per_second else _DEFAULT_LINK
+    # Links are listed with both directions together. Where none is known, the cards meet over PCI Express.
+    rate = gpu.link_bytes_per_second / 2 if gpu.link_bytes_per_second else gpu.architecture.host_bytes_per_second
     return 2 * (cards - 1) / cards * size_bytes / (rate * _LINK_SHARE) + 2 * (cards - 1) * _HOP_SECONDS
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
@@ -13,7 +12,7 @@ from weakref import WeakKeyDictionary
 from vramcast.gpus import GpuSpec
 from vramcast.timing.costs import CostModel
 from vramcast.timing.costs.model import OpCost
-from vramcast.timing.host import HOST_VARIABLE, HostModel, host_of, next_optimizers
+from vramcast.timing.host import HostModel, host_of, next_optimizers
 from vramcast.timing.interval import interval
 from vramcast.timing.iteration import Stretch, last_iteration, stretches
 from vramcast.timing.modules import module_times
@@ -32,6 +31,7 @@ from vramcast.timing.results import (
     StepRows,
     StepTime,
 )
+from vramcast.timing.settings import TimingSettings, timing_settings
 from vramcast.timing.waits import waits
 from vramcast.trace import StepTrace
 from vramcast.trace.calls import MARKS, RECOMPUTED, OpCalls
@@ -75,13 +75,13 @@ def predict_step(
     return _time(trace, spec, step, further_passes, sync, data_seconds, keep_rows)
 
 
-_known: WeakKeyDictionary[StepTrace, dict[tuple[str, str], StepTime | None]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[StepTrace, dict[tuple[str, TimingSettings], StepTime | None]] = WeakKeyDictionary()
 
 
 def step_time(trace: StepTrace, gpu: GpuSpec) -> StepTime | None:
-    """The same, worked out once for each trace, card and chosen host."""
+    """The same, worked out once for each trace, card and settings."""
     by_card = _known.setdefault(trace, {})
-    key = gpu.id, os.environ.get(HOST_VARIABLE, "")
+    key = gpu.id, timing_settings()
     if key not in by_card:
         by_card[key] = predict_step(trace, gpu)
     return by_card[key]

@@ -28,7 +28,6 @@ from vramcast.features.advise.search import Search
 from vramcast.gpus import find_gpu
 from vramcast.jobs.load import with_overrides
 from vramcast.jobs.validation import make_job
-from vramcast.memory.cards import with_margin
 
 same_torch = pytest.mark.skipif(not torch.__version__.startswith("2.11"), reason="the golden output is of torch 2.11")
 
@@ -248,7 +247,7 @@ def test_memory_below_the_weights(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_margin_is_kept_where_it_can_be(found: Any) -> None:
     first = found.best[0].prediction
-    assert with_margin(first.device_bytes) <= first.limit_bytes
+    assert first.with_margin_bytes <= first.limit_bytes
 
 
 def test_a_model_that_cannot_be_checkpointed_is_not_told_to() -> None:

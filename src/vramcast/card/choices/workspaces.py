@@ -110,6 +110,4 @@ class WorkspaceRules:
         return batch_norm_workspace_bytes(x.size(), x.element_size(), channels_last, backward=backward)
 
     def cudnn_dropout_state(self) -> int:
-        from vramcast.card.ops.reductions import max_threads_per_sm
-
-        return dropout_state_bytes(self._card.sm_count, max_threads_per_sm(self.gpu))
+        return dropout_state_bytes(self._card.sm_count, self.gpu.architecture.threads_per_sm)

@@ -456,10 +456,10 @@ class VirtualGpu:
         return self._trace
 
     def prediction(self) -> Prediction:
-        """Peaks, verdict and account of the run so far."""
-        from vramcast.memory import predict
+        """Peaks, verdict, account and time of the run so far."""
+        from vramcast.memory import predict, with_time
 
-        return predict(self.trace())
+        return with_time(predict(self.trace()))
 
     def _build_trace(self) -> StepTrace:
         return self._ledger.builder.build(

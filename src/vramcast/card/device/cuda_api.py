@@ -81,7 +81,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
             multi_processor_count=gpu.sm_count or 0,
             is_integrated=0,
             is_multi_gpu_board=0,
-            max_threads_per_multi_processor=2048,
+            max_threads_per_multi_processor=gpu.architecture.threads_per_sm,
             warp_size=32,
             regs_per_multiprocessor=65536,
             shared_memory_per_block=49152,

@@ -23,6 +23,7 @@ from functools import cache, lru_cache
 
 from vramcast.base.errors import UsageError
 from vramcast.card.libraries.problem import ConvolutionProblem
+from vramcast.gpus.architectures import architecture
 
 MINIMUM_VERSION = 90800  # the first with CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR
 LIBRARY = "libcudnn.so.9"
@@ -64,33 +65,19 @@ class CudnnDevice:
     def as_json(self) -> str:
         """The card in the form of CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION."""
         major, minor = self.compute_capability
-        shared, threads, blocks = _ARCHITECTURES.get(self.compute_capability, _ARCHITECTURES[(9, 0)])
+        # Before Volta a Hopper's limits are told, as for any architecture whose answers were never compared.
+        card = architecture(self.compute_capability if self.compute_capability >= (7, 0) else (9, 0))
         return json.dumps({
             "deviceVer": major * 100 + minor * 10, "driverVer": 13000, "cudaDeviceId": 0,
             "totalGlobalMem": self.memory_bytes, "maxGridSize": [2147483647, 65535, 65535],
             "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536, "multiProcessorCount": self.sm_count,
-            "warpSize": 32, "maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": shared,
-            "reservedSharedMemoryPerBlock": 1024, "maxRegistersPerSM": 65536, "maxCtasPerSM": blocks,
-            "maxThreadsPerBlock": 1024, "maxThreadsPerSM": threads, "pciDeviceId": 0, "isTccDriver": 0,
+            "warpSize": 32, "maxSharedMemoryPerBlock": 49152, "reservedSharedMemoryPerBlock": 1024,
+            "maxSharedMemoryPerBlockOptin": card.shared_bytes_per_block, "maxRegistersPerSM": 65536,
+            "maxCtasPerSM": card.blocks_per_sm, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": card.threads_per_sm,
+            "pciDeviceId": 0, "isTccDriver": 0,
             "supportCoopLaunch": 1, "smClockRateKHz": 1_980_000, "memClockRateKHz": 3_201_000,
             "l2CacheSize": self.l2_bytes, "deviceName": self.name,
         })  # fmt: skip
-
-
-# Largest shared memory of a block, resident threads and blocks of a multiprocessor: CUDA C++ Programming Guide,
-# "Technical Specifications per Compute Capability".
-_ARCHITECTURES: dict[tuple[int, int], tuple[int, int, int]] = {
-    (7, 0): (98304, 2048, 32),
-    (7, 5): (65536, 1024, 16),
-    (8, 0): (166912, 2048, 32),
-    (8, 6): (101376, 1536, 16),
-    (8, 7): (166912, 1536, 16),
-    (8, 9): (101376, 1536, 24),
-    (9, 0): (232448, 2048, 32),
-    (10, 0): (232448, 2048, 32),
-    (10, 3): (232448, 2048, 32),
-    (12, 0): (101376, 1536, 24),
-}
 
 
 class CudnnError(Exception):

@@ -68,7 +68,7 @@ def reduction_scratch(
         return []  # each warp has an output of its own
     step_input *= height
     per_thread = -(-inputs // step_input)
-    target = (gpu.sm_count or 0) * (max_threads_per_sm(gpu) // (width * height))
+    target = (gpu.sm_count or 0) * (gpu.architecture.threads_per_sm // (width * height))
     grid = -(-(outputs // vector) // step_output)
     if per_thread < MAX_VALUES_PER_THREAD or grid > target:
         return []
@@ -81,14 +81,6 @@ def reduction_scratch(
     if not x_reduces:
         partial *= width * vector
     return [partial, 4 * grid]
-
-
-def max_threads_per_sm(gpu: GpuSpec) -> int:
-    """CUDA programming guide, technical specifications per compute capability."""
-    major, minor = gpu.compute_capability
-    if (major, minor) == (7, 5):
-        return 1024
-    return 1536 if major == 12 or (major == 8 and minor > 0) else 2048
 
 
 def _coalesce(size: Sequence[int], stride: Sequence[int], dims: Sequence[int]) -> tuple[list[int], list[int], int]:

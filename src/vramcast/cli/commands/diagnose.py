@@ -17,7 +17,6 @@ from vramcast.cli.options import (
     add_write_through_option,
     positive,
     print_json,
-    use_calibration,
 )
 
 RUNS_CODE = True
@@ -52,7 +51,6 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.cli.progress import reporting
     from vramcast.features.diagnose.diagnose import diagnose
 
-    use_calibration(args)
     loaded = load_alone(args)
     with reporting() as progress:
         result = diagnose(

@@ -26,7 +26,6 @@ from vramcast.cli.options import (
     check_output,
     print_json,
     step_count,
-    use_calibration,
     write_chrome,
 )
 
@@ -51,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     check_output(args.save, TRACE, force=args.force)
     check_output(args.chrome, CHROME_TRACE, force=args.force)
-    use_calibration(args)
     loaded = load(args)
 
     from vramcast.cli.progress import reporting

@@ -24,12 +24,10 @@ from vramcast.cli.options import (
     add_force_option,
     add_json_option,
     add_write_through_option,
-    card_for,
     check_output,
     limit_bytes,
     report,
     step_count,
-    use_calibration,
     write_chrome,
 )
 from vramcast.cli.progress import announced
@@ -95,6 +93,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast import overlay
     from vramcast.base.assumptions import parse_assumption
     from vramcast.base.errors import CannotPredict, UsageError
+    from vramcast.gpus.detect import chosen_gpu
     from vramcast.launchers import read_command
     from vramcast.trace import Note
 
@@ -106,9 +105,8 @@ def execute(args: argparse.Namespace) -> int:
     assume = [parse_assumption(text) for text in args.assume]
     check_output(args.save, TRACE, force=args.force)
     check_output(args.chrome, CHROME_TRACE, force=args.force)
-    use_calibration(args)
     limit = limit_bytes(args)
-    spec, remark = card_for(args.gpu)
+    spec, remark = chosen_gpu(args.gpu)
 
     from vramcast.scripts.runner import run_script
 

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     check_output(args.chrome, CHROME_TRACE, force=args.force)
     from vramcast.gpus import find_gpu
-    from vramcast.memory import predict
+    from vramcast.memory import predict, with_time
     from vramcast.trace import StepTrace
 
     prediction = predict(
@@ -50,9 +50,12 @@ def execute(args: argparse.Namespace) -> int:
         capacity_bytes=limit_bytes(args),
         allocator_conf=args.allocator_conf,
     )
+    has_time = args.json or not (args.by or args.at_peak)
+    if has_time:
+        prediction = with_time(prediction)
     if args.chrome is not None:
         write_chrome(args.chrome, prediction.trace, prediction.gpu)
-    if args.json or not (args.by or args.at_peak):
+    if has_time:
         return report(prediction, as_json=args.json)
 
     from vramcast.report.console import emit

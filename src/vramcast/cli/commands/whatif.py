@@ -17,7 +17,6 @@ from vramcast.cli.options import (
     add_json_option,
     names,
     print_json,
-    use_calibration,
 )
 
 RUNS_CODE = True
@@ -39,7 +38,6 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.cli.progress import reporting
     from vramcast.features.what_if.what_if import what_if
 
-    use_calibration(args)
     loaded = load(args)
     with reporting() as progress:
         result = what_if(loaded, args.gpu, args.memory, keep=args.keep, progress=progress)

@@ -9,7 +9,6 @@ from vramcast.features.advise.runs import Traced
 from vramcast.features.advise.search import Search
 from vramcast.features.advise.subset import Subsets
 from vramcast.jobs.load import with_overrides
-from vramcast.memory.cards import MARGIN, with_margin
 
 
 def refine(search: Search, chosen: list[Combination]) -> list[Combination]:
@@ -43,13 +42,13 @@ def _subset(
     search: Search, combination: Combination, plain: Combination, kept: Combination, every: Option
 ) -> Combination | None:
     left = search.traced[combination].prediction
-    comfortable = with_margin(left.device_bytes) <= search.limit_bytes
+    comfortable = left.with_margin_bytes <= search.limit_bytes
 
     def fits(traced: Traced) -> bool:
         prediction = traced.prediction
-        return prediction.fits and (not comfortable or with_margin(prediction.device_bytes) <= search.limit_bytes)
+        return prediction.fits and (not comfortable or prediction.with_margin_bytes <= search.limit_bytes)
 
-    room_bytes = round(search.limit_bytes / (1 + MARGIN)) if comfortable else search.limit_bytes
+    room_bytes = left.margin.within(search.limit_bytes) if comfortable else search.limit_bytes
     subset = Subsets(search.runs).best(
         with_overrides(search.job, plain.changes), fits, room_bytes - left.context_bytes, search.traced[kept],
         kept.batch(search.job), search.traced[combination],

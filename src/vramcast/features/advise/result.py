@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramcast.gpus.state import LocalGpu
-from vramcast.memory.cards import CardFit, with_margin
+from vramcast.memory.cards import CardFit
 from vramcast.memory.prediction import Prediction
 from vramcast.timing import StepTime
 
@@ -65,7 +65,7 @@ class Suggestion:
     @property
     def comfortable(self) -> bool:
         """It fits with the margin."""
-        return self.prediction.fits and with_margin(self.prediction.device_bytes) <= self.prediction.limit_bytes
+        return self.prediction.comfortable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

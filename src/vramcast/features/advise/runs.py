@@ -20,10 +20,8 @@ from vramcast.gpus import GpuSpec
 from vramcast.jobs.schema import Job
 from vramcast.memory import Prediction
 from vramcast.memory import predict as predict_trace
-from vramcast.memory.cards import with_margin
 from vramcast.memory.parameters import ModuleParameters
-from vramcast.prediction.predict import limit_for
-from vramcast.prediction.step_time import job_step_time
+from vramcast.prediction.predict import limit_for, predict_traced
 from vramcast.timing import StepTime
 from vramcast.trace import StepTrace
 
@@ -209,11 +207,9 @@ def _run(task: _Task) -> TracedJob:
 def _predict(task: _Task, run: TracedJob) -> Traced:
     wish, gpu, _ = task
     with without_collections():
-        prediction = predict_trace(run.trace)
-        gradient_bytes = sum(row.gradients_bytes for row in run.parameters)
-        time = job_step_time(wish.job, run.trace, gpu, gradient_bytes=gradient_bytes, time_copies=wish.time_copies)
+        prediction = predict_traced(wish.job, run, gpu, time_copies=wish.time_copies)
         corners = corners_of(run.trace)
-    return Traced(prediction, run.parameters, dict(run.output_shapes), time, corners=corners)
+    return Traced(prediction, run.parameters, dict(run.output_shapes), prediction.time, corners=corners)
 
 
 def _predict_under(trace: StepTrace, settings: Sequence[str]) -> dict[str, Prediction]:
@@ -223,5 +219,5 @@ def _predict_under(trace: StepTrace, settings: Sequence[str]) -> dict[str, Predi
 
 def _would_fit_unfragmented(prediction: Prediction) -> bool:
     """Whether only fragmentation keeps it, margin included, from fitting."""
-    least = with_margin(prediction.peak_allocated_bytes + prediction.context_bytes)
-    return least <= prediction.limit_bytes < with_margin(prediction.device_bytes)
+    least = prediction.margin.upper(prediction.peak_allocated_bytes + prediction.context_bytes)
+    return least <= prediction.limit_bytes < prediction.with_margin_bytes

@@ -21,7 +21,6 @@ from vramcast.jobs.load import with_overrides
 from vramcast.jobs.schema import Job
 from vramcast.memory import Prediction
 from vramcast.memory import predict as predict_trace
-from vramcast.memory.cards import with_margin
 from vramcast.memory.replay import convolves
 
 OBJECTIVES = ("throughput", "memory", "closest")
@@ -312,7 +311,7 @@ class Search:
 
     def _rank(self, combination: Combination) -> tuple[float, ...]:
         device_bytes = self._size(combination)
-        tight = with_margin(device_bytes) > self.limit_bytes
+        tight = self.asked.prediction.margin.upper(device_bytes) > self.limit_bytes
         changed = len(combination.options)
         if self.objective == "memory":
             return device_bytes, self.time(combination), changed

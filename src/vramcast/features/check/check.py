@@ -17,7 +17,6 @@ from vramcast.gpus.state import LocalGpu, local_gpu, local_gpus
 from vramcast.jobs.load import LoadedJob, with_overrides
 from vramcast.jobs.schema import Job
 from vramcast.memory.account import largest
-from vramcast.memory.cards import with_margin
 from vramcast.prediction.job_prediction import JobPrediction
 from vramcast.prediction.predict import as_loaded, choose_card, limit_for, predict
 from vramcast.prediction.scaling import Batches
@@ -121,9 +120,8 @@ class _Finder:
 
     def _when_it_fits(self) -> Pointer:
         result = self.result
-        if with_margin(result.device_bytes) > result.prediction.limit_bytes:
-            text = "It is close: 95 of 100 recorded runs take up to 7 % more than was predicted."
-            return Pointer(kind="margin", text=text)
+        if not result.prediction.comfortable:
+            return Pointer(kind="margin", text=f"It is close: {result.prediction.margin.sentence}.")
         part = largest(result.account.parts)[0]
         return Pointer(kind="largest-part", text=f"Most of it is {part.name}: {format_gib(part.size_bytes)}.")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vramcast.gpus.state import LocalGpu
-from vramcast.memory.cards import with_margin
 from vramcast.memory.prediction import Prediction
 
 
@@ -44,4 +43,4 @@ class Verdict:
 
     @property
     def with_margin_bytes(self) -> int:
-        return with_margin(self.needed_bytes)
+        return self.prediction.with_margin_bytes

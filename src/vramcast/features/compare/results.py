@@ -11,7 +11,7 @@ from typing import Any
 from vramcast.base.errors import UsageError
 from vramcast.base.input_files import LARGEST_RESULT_BYTES, open_input, read_json
 from vramcast.memory.module_peaks import forward_peaks
-from vramcast.memory.prediction import Prediction, predict
+from vramcast.memory.prediction import Prediction, predict, with_time
 from vramcast.memory.replay import replay
 from vramcast.trace import StepTrace
 from vramcast.trace.storage import FORMAT as TRACE_FORMAT
@@ -73,11 +73,12 @@ def load_result(path: Path, name: str | None = None) -> Result:
     try:
         if kind == TRACE_FORMAT:
             trace = StepTrace.load(path)
-            return result_of_prediction(name, predict(trace), forward_peaks(replay(trace)))
+            return result_of_prediction(name, with_time(predict(trace)), forward_peaks(replay(trace)))
         if kind == PREDICTION_FORMAT:
             return _prediction(name, document)
         if kind == JOB_PREDICTION_FORMAT:
-            return _prediction(name, document["prediction"])
+            # The time of the job: earlier releases kept that of its trace alone in the prediction.
+            return _prediction(name, {**document["prediction"], "time": document.get("time")})
         if kind == MEASUREMENT_FORMAT:
             return measured_result(name, document)
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:

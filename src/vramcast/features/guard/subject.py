@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from vramcast.gpus import GpuSpec
-from vramcast.memory import Prediction, predict
+from vramcast.memory import Prediction, predict, with_time
 from vramcast.trace import StepTrace
 
 
@@ -39,4 +39,4 @@ class Subject(Protocol):
 
 def verdict_of(trace: StepTrace, available_bytes: int) -> Prediction:
     """The prediction where `available_bytes` are there for it, context and kernels included."""
-    return predict(trace, capacity_bytes=max(1, available_bytes - trace.context_bytes))
+    return with_time(predict(trace, capacity_bytes=max(1, available_bytes - trace.context_bytes)))

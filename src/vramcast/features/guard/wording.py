@@ -19,7 +19,8 @@ def sentence(result: GuardResult) -> str:
     there = f"{format_gib(available)} {room.where}{less}"
     applied = f", with {result.fallback.name}" if result.fallback is not None else ""
     if result.fits:
-        return f"vramcast: {result.name} fits: needs {needs} of {there}{applied}"
+        barely = ", but barely" if prediction.barely_fits else ""
+        return f"vramcast: {result.name} fits{barely}: needs {needs} of {there}{applied}"
     at_least = "at least " if prediction.at_least else ""
     tail = "" if prediction.device_bytes > available else ": no free range is large enough"
     return f"vramcast: {result.name} does not fit: needs {at_least}{needs}, {there}{tail}"

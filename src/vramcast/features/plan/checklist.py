@@ -9,7 +9,6 @@ from pathlib import Path
 from vramcast.base.units import format_gib, format_size
 from vramcast.features.plan.result import CheckItem
 from vramcast.gpus.state import LocalGpu, survey
-from vramcast.memory.cards import with_margin
 from vramcast.prediction.job_prediction import JobPrediction
 
 _WEIGHTS = ("*.safetensors", "*.bin")
@@ -36,7 +35,7 @@ def _items(wished: JobPrediction, local: LocalGpu | None) -> Iterator[CheckItem]
 
 
 def _card(wished: JobPrediction, local: LocalGpu | None) -> CheckItem:
-    needed = with_margin(wished.device_bytes)
+    needed = wished.prediction.with_margin_bytes
     if local is None:
         there = wished.prediction.limit_bytes
         text = (

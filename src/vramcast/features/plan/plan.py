@@ -21,7 +21,6 @@ from vramcast.jobs.editing.sources import steps_key
 from vramcast.jobs.load import LoadedJob, with_overrides
 from vramcast.jobs.schema import Job
 from vramcast.memory import Prediction
-from vramcast.memory.cards import with_margin
 from vramcast.prediction.job_prediction import JobPrediction
 from vramcast.prediction.predict import as_loaded, choose_card, predict
 
@@ -125,10 +124,10 @@ def _watch(job: Job, prediction: Prediction) -> list[str]:
     needs = prediction.device_bytes
     if not prediction.fits:
         return []
-    most = min(with_margin(needs), prediction.limit_bytes)
+    most = min(prediction.with_margin_bytes, prediction.limit_bytes)
     lines = [f"nvidia-smi shows {format_gib(needs)} at the peak; above {format_gib(most)} stop, something differs"]
-    if with_margin(needs) > prediction.limit_bytes:
-        lines.append("it is close: less than the usual margin is left")
+    if not prediction.comfortable:
+        lines.append("it is close: less than the margin is left")
     if prediction.retries:
         lines.append("the allocator has to give memory back and try again, which takes time")
     for name, part in job.components.items():

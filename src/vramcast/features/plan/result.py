@@ -8,7 +8,6 @@ from typing import Any
 
 from vramcast.features.advise.result import Advice, ConfigText
 from vramcast.gpus.state import LocalGpu
-from vramcast.memory.cards import with_margin
 from vramcast.memory.prediction import Prediction
 
 
@@ -49,7 +48,7 @@ class RampStep:
     @property
     def comfortable(self) -> bool:
         """It fits with the margin."""
-        return self.fits and with_margin(self.prediction.device_bytes) <= self.prediction.limit_bytes
+        return self.prediction.comfortable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from vramcast.base.errors import UsageError
 from vramcast.base.input_files import parse_json, read_text
 from vramcast.base.outputs import write_file
 from vramcast.timing.costs.curves import KindModel
+from vramcast.timing.settings import timing_settings
 
 FORMAT = "vramcast-calibration/1"
 _LARGEST_BYTES = 10_000_000
@@ -94,10 +95,10 @@ def own_place(gpu: str) -> Path:
 
 
 def find_calibration(gpu: str) -> Calibration | None:
-    """For a card, by its id: the file VRAMCAST_CALIBRATION names, the user's own, the package's, in this order."""
-    named = os.environ.get("VRAMCAST_CALIBRATION")
-    if named:
-        given = Calibration.load(Path(named))
+    """For a card, by its id: the file that was chosen, the user's own, the package's, in this order."""
+    named = timing_settings().calibration
+    if named is not None:
+        given = Calibration.load(named)
         if given.gpu == gpu:
             return given
     place = own_place(gpu)

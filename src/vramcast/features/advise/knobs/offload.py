@@ -13,8 +13,6 @@ from vramcast.jobs.schema import Job
 
 NAME = "offload"
 
-_HOST_GB_PER_SECOND = {(9, 0): 64, (10, 0): 64, (10, 3): 64, (12, 0): 64, (8, 0): 32, (8, 6): 32, (8, 9): 32}
-"""PCI Express 5.0 and 4.0 x16, one direction, by the compute capability of the cards that have them; else 3.0."""
 _PAGEABLE_GB_PER_SECOND = 5
 """What a copy from or to memory that is not pinned comes to."""
 _USUAL_TFLOPS = 100.0
@@ -27,7 +25,7 @@ _TORCH_OPTIMIZERS = ("adam", "adamw", "sgd", "adamax", "nadam", "radam", "rmspro
 def options(job: Job, gpu: GpuSpec) -> list[Option]:
     if not job.components:
         return []
-    rate = _HOST_GB_PER_SECOND.get(gpu.compute_capability, 16)
+    rate = round(gpu.architecture.host_bytes_per_second / 1e9)
     over = f"copied over PCI Express at {rate} GB/s at most"
     tflops = gpu.bf16_tflops or gpu.fp16_tflops or _USUAL_TFLOPS
     moved = 1 + _COMPONENTS * tflops / _PAGEABLE_GB_PER_SECOND

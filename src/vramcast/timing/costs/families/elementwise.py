@@ -166,7 +166,7 @@ def transfer(card: Card, source: Tensor, target: Tensor) -> list[Part]:
 
 def _link(card: Card) -> float:
     """To the host: PCIe, also where GPUs are linked by something faster."""
-    pcie = {7: 32e9, 8: 64e9}.get(card.spec.compute_capability[0], 128e9)
+    pcie = 2 * card.spec.architecture.host_bytes_per_second
     return min(card.spec.link_bytes_per_second or pcie, pcie)
 
 
