@@ -291,6 +291,29 @@ def test_an_interrupted_whole_run_gives_its_verdict(tmp_path: Path) -> None:
     assert any(note["text"].startswith("interrupted after") for note in document["notes"])
 
 
+INTERRUPTED = f"""{MODEL}
+class Holder:
+    def __del__(self):
+        raise KeyboardInterrupt
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(10**9):
+    model(torch.zeros(8, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+    if step == 5: Holder()
+"""
+
+
+def test_an_interrupt_that_meets_a_finalizer_is_not_lost(tmp_path: Path) -> None:
+    """Python prints what a finalizer raises, and goes on."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
+    try:
+        prediction = runner(tmp_path)(INTERRUPTED, steps=None)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert 6 <= prediction.steps < 10**6
+    assert any(note.text.startswith("interrupted after") for note in prediction.notes)
+
+
 # -- state that grows to a bound --------------------------------------------------------------------------------
 
 

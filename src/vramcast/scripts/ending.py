@@ -69,6 +69,12 @@ class _HardExit(BaseException):
     """os._exit, os.abort or a signal to itself: the process would have ended here."""
 
 
+def _interrupt_soon() -> None:
+    """Once the finalizer is over."""
+    time.sleep(0.05)
+    _thread.interrupt_main()
+
+
 class ScriptEnding:
     """Around a script that runs on `card`. `before_answer` is called when a process that the script forked ends."""
 
@@ -144,8 +150,7 @@ class ScriptEnding:
 
     def _install(self) -> None:
         put = self._patches.set
-        unraisable = sys.unraisablehook
-        sys.unraisablehook = lambda what: None if what.exc_type is Enough else unraisable(what)
+        sys.unraisablehook = self._unraisable(sys.unraisablehook)
         put(os, "_exit", self._exit)
         put(os, "abort", lambda: self._exit(128 + signal.SIGABRT))
         put(os, "kill", self._kill(os.kill, {os.getpid()}))
@@ -157,6 +162,15 @@ class ScriptEnding:
         put(atexit, "unregister", self._unregister(atexit.unregister))
         put(threading.Thread, "_bootstrap_inner", self._guarding(threading.Thread._bootstrap_inner))  # type: ignore[attr-defined]
         self.children.install(self._patches)
+
+    def _unraisable(self, original: Callable[[Any], object]) -> Callable[[Any], object]:
+        def unraisable(what: Any) -> None:
+            if what.exc_type is KeyboardInterrupt:  # it came inside a finalizer, where Python only prints it
+                _thread.start_new_thread(_interrupt_soon, ())
+            elif what.exc_type is not Enough:
+                original(what)
+
+        return unraisable
 
     # -- being stopped --------------------------------------------------------------------------------------
 
