@@ -59,7 +59,7 @@ fuzz: $(TEST_READY) ## 100,000 mutated inputs of every reader: no traceback, no 
 	$(BIN)/python -m tools.fuzz --count 100000
 
 .PHONY: accuracy
-accuracy: $(TEST_READY) ## Predict every recorded workload again and rewrite docs/accuracy.md
+accuracy: $(TEST_READY) ## Predict every recorded workload again and rewrite docs/lab/accuracy.md and its summaries
 	@if test -n "$${VRAMCAST_EXTERNAL:-}" -o -d ../shared/external; then $(MAKE) --no-print-directory $(EXTERNAL_READY); fi
 	$(BIN)/python -m corpus.accuracy
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.accuracy
 SETS = ("quiet-2",)
 MEDIAN = 0.08
 WITHIN_20_PERCENT = 0.84
-"""What was reached; docs/timing.md says which are missed and why."""
+"""What was reached; docs/lab/step-times.md says which are missed and why."""
 
 
 @pytest.mark.parametrize("name", SETS)
