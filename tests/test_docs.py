@@ -34,10 +34,11 @@ def _anchors(page: Path) -> set[str]:
 
 
 def _paths(page: Path) -> Iterator[str]:
-    """Words in backticks that begin with a folder of this repository or of the package."""
-    for word in re.findall(r"`([\w./*-]+/[\w./*-]*)`", _text(page)):
+    """Words in backticks that begin with a folder of this repository or of the package. NAME stands for any."""
+    for word in re.findall(r"`([a-z][\w./*-]*/[\w./*-]*)`", _text(page)):
         first = word.split("/")[0]
-        if re.fullmatch(r"[a-z]\w*", first) and first not in GENERATED and ((ROOT / first).is_dir() or (PACKAGE / first).is_dir()):
+        is_ours = (ROOT / first).is_dir() or (PACKAGE / first).is_dir()
+        if is_ours and first not in GENERATED and "NAME" not in word:
             yield word
 
 
