@@ -43,6 +43,10 @@ AGAIN := -q --last-failed --last-failed-no-failures none -m "not accuracy"
 # Left out: what does not depend on torch.
 QUICK := -q -n 2 -m "not accuracy and not slow" $(addprefix --ignore=tests/,features/diagnose features/watch gpus lab)
 
+.PHONY: quick
+quick: ## The quick tests with the torch of PYTHON (requirements/test-quick.txt), which nothing is installed into
+	$(PYTHON) -m pytest $(QUICK)
+
 .PHONY: lint
 lint: $(TEST_READY) ## ruff and mypy, no changes
 	$(BIN)/ruff check .
@@ -59,7 +63,7 @@ fuzz: $(TEST_READY) ## 100,000 mutated inputs of every reader: no traceback, no 
 	$(BIN)/python -m tools.fuzz --count 100000
 
 .PHONY: accuracy
-accuracy: $(TEST_READY) ## Predict every recorded workload again and rewrite docs/accuracy.md
+accuracy: $(TEST_READY) ## Predict every recorded workload again and rewrite docs/lab/accuracy.md and its summaries
 	@if test -n "$${VRAMCAST_EXTERNAL:-}" -o -d ../shared/external; then $(MAKE) --no-print-directory $(EXTERNAL_READY); fi
 	$(BIN)/python -m corpus.accuracy
 
@@ -98,7 +102,7 @@ $(EXTERNAL_READY): requirements/external.txt $(TEST_READY)
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --upgrade --target $(@D) -r requirements/external.txt
 	@touch $@
 
-.venv-torch-%/.ready: requirements/test-torch-%.txt $(PROJECT)
+.venv-torch-%/.ready: requirements/test-torch-%.txt requirements/test-quick.txt $(PROJECT)
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	@echo "installing another torch into $(@D) (a few minutes, once)"
 	@$(@D)/bin/python -m pip install $(PIP_FLAGS) -r $< -e .

@@ -1,5 +1,6 @@
-"""Predict every measured workload again and say how far off it is: docs/accuracy.md, README.md, the terminal.
-The margin that is kept free comes from the same errors (corpus/memory_errors.py).
+"""Predict every measured workload again and say how far off it is: docs/lab/accuracy.md, and a summary of it in
+docs/accuracy.md, README.md and the terminal. The margin that is kept free comes from the same errors
+(corpus/memory_errors.py).
 
     python -m corpus.accuracy            # everything (`make accuracy`)
     python -m corpus.accuracy --only unet --dry-run
@@ -26,11 +27,10 @@ from corpus.external import rows as external_rows
 from corpus.job_accuracy import compare_jobs, reasons, workloads_with_jobs
 from corpus.job_accuracy import line as job_line
 from corpus.predictions import Comparison, Recording, compare_each, missing_by_name, recordings
-from corpus.time_accuracy import print_summary, time_comparisons, with_others
+from corpus.time_accuracy import SUMMARIES, print_summary, time_comparisons, with_others
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "accuracy.md"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "lab" / "accuracy.md"
 EXTERNAL_LIBRARIES = ROOT / "build" / "external-libraries"
 """Where `make accuracy` puts the versions of timm and transformers that the published runs used."""
 BEGIN, END = "<!-- accuracy summary -->", "<!-- end of accuracy summary -->"
@@ -86,11 +86,11 @@ def evaluate_external(jobs: int) -> Any:
         return load(out)
 
 
-def rewrite_readme(text: str, summary: list[str]) -> str:
+def with_summary(text: str, summary: list[str]) -> str:
     """Put the summary between its markers; the closing one is added where it is missing."""
     before, marker, after = text.partition(BEGIN)
     if not marker:
-        raise SystemExit(f"README.md has no {BEGIN}")
+        raise SystemExit(f"a page that should hold the summary has no {BEGIN}")
     if END in after:
         after = after.partition(END)[2]
     return before + BEGIN + "\n" + "\n".join(summary) + "\n" + END + after
@@ -147,11 +147,12 @@ def main(arguments: list[str] | None = None) -> int:
             "\n".join(page.document(results, external, machine(), [*time_page.section(times), "", *job_files])) + "\n",
             encoding="utf-8",
         )
-        summary = [*page.readme_summary(results, external), *time_page.readme_summary(times), ""]
-        README.write_text(rewrite_readme(README.read_text(encoding="utf-8"), summary), encoding="utf-8")
+        for short, links_to in SUMMARIES.items():
+            summary = [*page.short_summary(results, external), *time_page.short_summary(times, links_to), ""]
+            short.write_text(with_summary(short.read_text(encoding="utf-8"), summary), encoding="utf-8")
         memory_errors.update([c for result in results for c in result.comparisons], external, machine()["torch"])
         written = f"{PAGE.relative_to(ROOT)}, {memory_errors.ERRORS.relative_to(ROOT)}"
-        print(f"wrote {written} and the summary in {README.name}")
+        print(f"wrote {written} and the summaries in {', '.join(short.name for short in SUMMARIES)}")
     unanswered = [c.measured.name for result in results for c in result.comparisons if c.error]
     return 1 if unanswered else 0
 

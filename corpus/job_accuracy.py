@@ -1,6 +1,6 @@
 """Corpus workloads written as job files (corpus/jobs), predicted as `vramcast predict` does and compared.
 
-    python -m corpus.job_accuracy                     # all, and rewrite the section of docs/accuracy.md
+    python -m corpus.job_accuracy                     # all, and rewrite the section of docs/lab/accuracy.md
     python -m corpus.job_accuracy --only unet         # some; writes nothing
     python -m corpus.job_accuracy --only unet --code  # and what the workload's own code is predicted to take
 
@@ -26,7 +26,7 @@ from corpus.predictions import STEPS, Comparison, Figures, Measured, compare_eac
 
 JOBS = Path(__file__).parent / "jobs"
 REASONS = Path(__file__).parent / "job_differences.yaml"
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "lab" / "accuracy.md"
 
 
 def reasons() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The section of docs/accuracy.md about job files, and the same for the terminal. Only renders."""
+"""The section of docs/lab/accuracy.md about job files, and the same for the terminal. Only renders."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def section(comparisons: Sequence[Comparison], code: Mapping[str, Comparison], r
         "## Workloads written as job files",
         "",
         *paragraph(
-            f"""{len(predicted)} of the workloads above are also written as [job files](jobs.md) (`corpus/jobs`) and
+            f"""{len(predicted)} of the workloads above are also written as [job files](../jobs.md) (`corpus/jobs`) and
             predicted as `vramcast predict` does. The errors are against the same measurements."""
         ),
         "",

@@ -2,7 +2,7 @@
 
     python -m corpus.offload_accuracy
 
-writes docs/accuracy-offload.md. Memory of the computer is compared by what the allocators have given out: PyTorch's
+writes docs/lab/accuracy-offload.md. Memory of the computer is compared by what the allocators have given out: PyTorch's
 pinned blocks, and malloc's bytes in use at their highest in the steps, less those of the same kind of run without
 offload (CUDA's own and the libraries').
 """
@@ -20,7 +20,7 @@ from corpus.markdown import paragraph, table
 from corpus.measure_corpus import HERE, load_corpus
 from corpus.predictions import STEPS
 
-PAGE = HERE.parent / "docs" / "accuracy-offload.md"
+PAGE = HERE.parent / "docs" / "lab" / "accuracy-offload.md"
 MEASURED = FOLDER / "offload"
 _GIB = 2**30
 _WITHOUT = {"sd": "off-none-sd-encoders", "pipeline": "off-none-pipeline", "gpt2": "off-none-gpt2",

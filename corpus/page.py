@@ -1,4 +1,4 @@
-"""docs/accuracy.md and the shorter forms of the same results. Only renders; computes no error itself."""
+"""docs/lab/accuracy.md and the shorter forms of the same results. Only renders; computes no error itself."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _measures(comparisons: list[Comparison]) -> list[tuple[str, ErrorSummary]]:
     ]
 
 
-def readme_summary(results: list[Result], external: Any) -> list[str]:
+def short_summary(results: list[Result], external: Any) -> list[str]:
     lines = []
     for result in results:
         drawn = [c for c in result.answered if c.measured.drawn]
@@ -89,7 +89,7 @@ def readme_summary(results: list[Result], external: Any) -> list[str]:
             ),
         ]
     if external is not None:
-        lines += ["", *external_page.readme_summary(external)]
+        lines += ["", *external_page.short_summary(external)]
     return [*lines, ""]
 
 

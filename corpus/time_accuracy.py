@@ -1,4 +1,4 @@
-"""Predict how long recorded steps take and say how far off that is: docs/accuracy.md, docs/timing.md, the terminal.
+"""Predict how long recorded steps take and say how far off that is: docs/lab/accuracy.md and its summaries.
 
     python -m corpus.time_accuracy [--traces FOLDER] [--only REGEX] [--details]
     python -m corpus.time_accuracy --predict corpus/drawn-4.yaml --out FILE
@@ -29,9 +29,10 @@ from corpus.times import PHASES, MeasuredTimes, combined, measured_times, time_f
 from vramcast.trace import StepTrace
 
 GPU = "h200"
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "lab" / "accuracy.md"
 ERRORS = Path(__file__).resolve().parents[1] / "src" / "vramcast" / "timing" / "errors.json"
-README = PAGE.parents[1] / "README.md"
+SUMMARIES = {PAGE.parents[2] / "README.md": "docs/", PAGE.parents[1] / "accuracy.md": ""}
+"""Pages that hold a summary, each with where the user's pages lie as seen from it."""
 VARIANTS = Path(__file__).resolve().parent / "what-if.yaml"
 
 
@@ -145,7 +146,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="regular expression searched in names")
     parser.add_argument("--jobs", type=int, default=2, help="children at a time")
     parser.add_argument("--details", action="store_true", help="a line for each workload")
-    parser.add_argument("--write", action="store_true", help="rewrite docs/accuracy.md and the ranges that are shown")
+    parser.add_argument(
+        "--write", action="store_true", help="rewrite docs/lab/accuracy.md and the ranges that are shown"
+    )
     parser.add_argument("--predict", type=Path, metavar="CORPUS", help="workloads to predict without comparing")
     parser.add_argument("--out", type=Path, help="with --predict: where to write")
     options = parser.parse_args(arguments)
@@ -172,9 +175,12 @@ def main(arguments: list[str] | None = None) -> int:
         PAGE.write_text(
             rewritten(text, time_page.section(comparisons), time_page.BEGIN, time_page.END), encoding="utf-8"
         )
-        summarised = "\n".join(time_page.readme_summary(comparisons))
-        readme = re.sub(r"(?ms)^The time of a step, .*?(?=\n\n|\n<!--)", summarised, README.read_text(encoding="utf-8"))
-        README.write_text(readme, encoding="utf-8")
+        for page, links_to in SUMMARIES.items():
+            lines = time_page.short_summary(comparisons, links_to)
+            short = re.sub(
+                r"(?ms)^The time of a step, .*?(?=\n\n|\n<!--)", "\n".join(lines), page.read_text(encoding="utf-8")
+            )
+            page.write_text(short, encoding="utf-8")
         ERRORS.write_text(json.dumps({"measured_over_predicted": ratios}, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -1,4 +1,4 @@
-"""The section of docs/accuracy.md about times. Only renders."""
+"""The section of docs/lab/accuracy.md about times. Only renders."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def section(comparisons: Sequence[TimeComparison]) -> list[str]:
             time is the mean of two: the median of steps with a wait between them, and the time of steps in a row
             (where those differ by more than 40 % something disturbed one of them, and the smaller counts:
             {noisy or "none"}); and the mean of all runs where a workload was measured more than once. Phases are those
-            of the steps with a wait between them. [timing.md](timing.md) says how it is predicted."""
+            of the steps with a wait between them. [timing.md](../timing.md) says how it is predicted."""
         ),
         "",
         *paragraph(
@@ -84,8 +84,8 @@ def _at_host_speed() -> list[str]:
         up to 1.8 times as long, for seconds or for a whole run; a step that waits for the host takes as much longer.
         Where the host's speed was watched while steps ran, these rows set those steps beside the prediction for a host
         of that speed, on the line through predictions for hosts of other speeds that were made before. (How the speed
-        is read off was settled after drawn-7 had been measured, see [timing.md](timing.md).) The other rows are of
-        runs as they came, beside the prediction for a host that is disturbed as usual."""
+        is read off was settled after drawn-7 had been measured, see [step-times.md](step-times.md).) The other rows are
+        of runs as they came, beside the prediction for a host that is disturbed as usual."""
     )
 
 
@@ -107,8 +107,8 @@ def _memory(comparisons: Sequence[TimeComparison]) -> list[str]:
     )
 
 
-def readme_summary(comparisons: Sequence[TimeComparison]) -> list[str]:
-    """Lines for the README, after those about memory."""
+def short_summary(comparisons: Sequence[TimeComparison], links_to: str) -> list[str]:
+    """Lines for the README and docs/accuracy.md, after those about memory. `links_to`: the folder of the pages."""
     before = blind(comparisons)
     (_, count, middle, _, within), *_ = summary(list(comparisons))
     (_, count_drawn, middle_drawn, _, within_drawn), *_ = summary(newest_blind(comparisons))
@@ -119,7 +119,7 @@ def readme_summary(comparisons: Sequence[TimeComparison]) -> list[str]:
         f"""The time of a step, of {count_drawn} workloads drawn at random and predicted before they were measured:
         {middle_drawn:.1%} off at the median, {within_drawn:.0%} within 20 %{known}; {pairs.right} of {pairs.total}
         pairs of variants of one model in the right order. Over all {count} with the present code, most of which it was
-        tuned on: {middle:.1%}, {within:.0%} ([timing](docs/timing.md))."""
+        tuned on: {middle:.1%}, {within:.0%} ([timing]({links_to}timing.md))."""
     )
 
 

@@ -1,4 +1,4 @@
-"""The published measurements in docs/accuracy.md: aggregates by card, sources named, the worst rows explained."""
+"""The published measurements in docs/lab/accuracy.md: aggregates by card, sources named, the worst rows explained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def terminal_summary(evaluation: Evaluation) -> list[str]:
     return lines
 
 
-def readme_summary(evaluation: Evaluation) -> list[str]:
+def short_summary(evaluation: Evaluation) -> list[str]:
     cards = ", ".join(sorted({CARD_NAMES.get(s.row.gpu, s.row.gpu) for s in evaluation.scored}))
     trusted, convolutions = evaluation.headline()[:2]
     return paragraph(

@@ -1,1 +1,1 @@
-"""Public training scripts that nobody here wrote, run as they are: see docs/zoo.md."""
+"""Public training scripts that nobody here wrote, run as they are: see docs/lab/zoo.md."""

@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
         ("measure", "measure each on the GPU of this machine"),
         ("bundle", "put scripts and packages into .carry/zoo, for a GPU machine without a network"),
         ("unpack", "on that machine: lay out what the bundle holds"),
-        ("page", "write docs/zoo.md from what was kept"),
+        ("page", "write docs/lab/zoo.md from what was kept"),
     ):
         command = verbs.add_parser(verb, help=explanation)
         if verb in ("list", "fetch", "prepare", "run", "measure", "bundle"):

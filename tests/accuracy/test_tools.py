@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from corpus import page
-from corpus.accuracy import BEGIN, END, rewrite_readme
+from corpus.accuracy import BEGIN, END, with_summary
 from corpus.children import run_each
 from corpus.errors import percent, relative_error, signed_percent, summarize
 from corpus.external.evaluate import MISMATCH, Predicted
@@ -134,17 +134,17 @@ def test_page_names_every_workload_and_why_others_are_left_out() -> None:
     assert "| poor | 2,000 MiB | −20.0 % | -400 |" in text
     assert "| broken | 2,000 | not predicted |" in text
     assert "- absent: needs torchaudio" in text
-    assert "2 of 3 training workloads" in "\n".join(page.readme_summary([result], None))
+    assert "2 of 3 training workloads" in "\n".join(page.short_summary([result], None))
     assert any("not predicted: broken: ValueError: x" in line for line in page.terminal_summary([result], None))
 
 
-def test_readme_summary_is_replaced_not_repeated() -> None:
+def test_the_summary_is_replaced_not_repeated() -> None:
     text = f"before\n{BEGIN}\n\nafter\n"
-    once = rewrite_readme(text, ["old"])
+    once = with_summary(text, ["old"])
     assert once == f"before\n{BEGIN}\nold\n{END}\n\nafter\n"
-    assert rewrite_readme(once, ["new"]) == once.replace("old", "new")
+    assert with_summary(once, ["new"]) == once.replace("old", "new")
     with pytest.raises(SystemExit):
-        rewrite_readme("no marker", [])
+        with_summary("no marker", [])
 
 
 # -- published rows ------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def _errors(model: CostModel, recorded: dict[str, list[dict[str, Any]]]) -> list
 
 def test_the_sum_of_a_steps_operators(recorded: dict[str, list[dict[str, Any]]]) -> None:
     """Fitted on these workloads among others: it guards against a change that breaks the model. What to expect of
-    workloads it has not seen is in docs/operator-times.md."""
+    workloads it has not seen is in docs/lab/operator-times.md."""
     errors = _errors(CostModel.for_gpu(find_gpu("h200")), recorded)
     assert median(errors) < 0.04
     assert errors[int(0.9 * len(errors))] < 0.12

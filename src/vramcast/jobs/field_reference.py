@@ -33,6 +33,7 @@ _ORDER = (
     schema.Dataset,
     schema.Target,
     schema.Step,
+    schema.Script,
 )
 _WORDS = {
     str: "text",

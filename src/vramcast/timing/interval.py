@@ -6,7 +6,8 @@ import json
 from functools import cache
 from importlib.resources import files
 
-# A card that was never measured: the error of the specification alone on the H200 (docs/timing.md), in both directions.
+# A card that was never measured: the error of the specification alone on the H200, in both directions
+# (docs/lab/accuracy.md).
 
 
 @cache

@@ -2,7 +2,7 @@
 
 The shares were set by hand and are not fitted. What a kernel does for each element (instructions, passes over memory;
 see families/) is a matter of its code, not of the card; where no source says, it was read off the H200's times. The
-error of this mode, on the H200 and on cards that others measured, is in docs/operator-times.md.
+error of this mode, on the H200 and on cards that others measured, is in docs/lab/operator-times.md.
 """
 
 from __future__ import annotations
