@@ -20,7 +20,11 @@ from vramcast.base.factories import without_collections
 from vramcast.base.torch_versions import PYTORCH_ALLOC_CONF, in_words, what_is_assumed
 from vramcast.card import distributed
 from vramcast.card.choices import attention as attention_choice
-from vramcast.card.choices import lbfgs, recurrent
+from vramcast.card.choices import (
+    jagged_attention,  # noqa: F401  (importing registers the handler)
+    lbfgs,
+    recurrent,
+)
 from vramcast.card.choices.autocast import AutocastKernels
 from vramcast.card.compiled import Compiler
 from vramcast.card.device import cuda_api, host_parameters, paged, patches
