@@ -249,17 +249,7 @@ def _can_flash(
     cc: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, gqa: bool,
     version: Version,
 ) -> bool:  # fmt: skip
-    if not torch.backends.cuda.flash_sdp_enabled() or cc < (8, 0) or mask is not None:
-        return False
-    if not _same_dtype(_HALF, q, k, v):
-        return False
-    head = q.size(-1)
-    if not head == k.size(-1) == v.size(-1) or head > 256:
-        return False
-    needs_grad = any(t.requires_grad for t in (q, k, v))
-    if needs_grad and ((8, 6) <= cc <= (8, 9) or cc >= (12, 0)) and head > 192 and not (dropout == 0 and head > 224):
-        return False
-    if causal and q.size(-2) != k.size(-2):
+    if not flash_takes(cc, q, k, v, mask, dropout) or (causal and q.size(-2) != k.size(-2)):
         return False
     return (
         _heads_fit(q, k, v, gqa, True, version)
@@ -268,24 +258,28 @@ def _can_flash(
     )
 
 
+def flash_takes(cc: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float) -> bool:
+    """What is asked of any layout: the card, the dtype, the width of a head."""
+    if not torch.backends.cuda.flash_sdp_enabled() or cc < (8, 0) or mask is not None:
+        return False
+    if not _same_dtype(_HALF, q, k, v):
+        return False
+    head = q.size(-1)
+    if not head == k.size(-1) == v.size(-1) or head > 256:
+        return False
+    needs_grad = any(t.requires_grad for t in (q, k, v))
+    narrow = (8, 6) <= cc <= (8, 9) or cc >= (12, 0)
+    return not (needs_grad and narrow and head > 192 and not (dropout == 0 and head > 224))
+
+
 def _can_efficient(
     cc: tuple[int, int], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, gqa: bool,
     version: Version,
 ) -> bool:  # fmt: skip
-    if not torch.backends.cuda.mem_efficient_sdp_enabled() or cc < (5, 0):
-        return False
-    dtypes = (*_HALF, torch.float32) if cc >= (8, 0) else (torch.float16, torch.float32)
-    if not _same_dtype(dtypes, q, k, v):
-        return False
-    half = q.dtype in _HALF
-    alignment = 4 if cc >= (8, 0) else 1
-    if cc >= (8, 0) or (cc >= (7, 0) and half):
-        alignment = max(alignment, 8 if half else 4)
-    d_qk, d_v = q.size(-1), v.size(-1)
-    if d_qk != k.size(-1) or d_qk % alignment or d_v % alignment or not d_qk or not d_v:
+    if not efficient_takes(cc, q, k, v):
         return False
     if version >= ALIGNED_EFFICIENT_ATTENTION and cc >= (8, 0):
-        nbytes = alignment * q.element_size()
+        nbytes = _efficient_alignment(cc, q.dtype) * q.element_size()
         if any(t.storage_offset() * t.element_size() % nbytes for t in (q, k, v) if t.numel()):
             return False
     if version >= ONE_HEAD_FOR_ALL:
@@ -294,6 +288,24 @@ def _can_efficient(
     elif not q.size(1) == k.size(1) == v.size(1):  # grouped heads go to the math path (measured, torch 2.11)
         return False
     return _nonempty(q, k, v) and _dense_last(q, k, v, mask, ignore_single=False) and q.size(0) == k.size(0)
+
+
+def efficient_takes(cc: tuple[int, int], q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """What is asked of any layout: the card, the dtype, the width of a head."""
+    if not torch.backends.cuda.mem_efficient_sdp_enabled() or cc < (5, 0):
+        return False
+    dtypes = (*_HALF, torch.float32) if cc >= (8, 0) else (torch.float16, torch.float32)
+    if not _same_dtype(dtypes, q, k, v):
+        return False
+    alignment, d_qk, d_v = _efficient_alignment(cc, q.dtype), q.size(-1), v.size(-1)
+    return bool(d_qk and d_v and d_qk == k.size(-1) and not d_qk % alignment and not d_v % alignment)
+
+
+def _efficient_alignment(cc: tuple[int, int], dtype: torch.dtype) -> int:
+    alignment = 4 if cc >= (8, 0) else 1
+    if cc >= (8, 0) or (cc >= (7, 0) and dtype in _HALF):
+        alignment = max(alignment, 8 if dtype in _HALF else 4)
+    return alignment
 
 
 def _float_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:

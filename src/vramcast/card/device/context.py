@@ -20,7 +20,7 @@ from vramcast.base.factories import without_collections
 from vramcast.base.torch_versions import PYTORCH_ALLOC_CONF, in_words, what_is_assumed
 from vramcast.card import distributed
 from vramcast.card.choices import attention as attention_choice
-from vramcast.card.choices import lbfgs, recurrent
+from vramcast.card.choices import jagged_attention, lbfgs, recurrent
 from vramcast.card.choices.autocast import AutocastKernels
 from vramcast.card.compiled import Compiler
 from vramcast.card.device import cuda_api, host_parameters, paged, patches
@@ -252,6 +252,7 @@ class VirtualGpu:
         for name, method in stand_ins(self._ledger).items():
             put(torch.UntypedStorage, name, method)
         constructors.install(self._patches)
+        jagged_attention.install(self._patches, self.gpu.compute_capability)
         dispatch.install(self._patches)
         host_parameters.install(self._patches, self._ledger, self._position)
         self._machine.host_draws.install(self._patches)

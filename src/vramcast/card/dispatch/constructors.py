@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 def install(put: Patches) -> None:
     put.set(torch.UntypedStorage, "device", property(_storage_device(torch.UntypedStorage.device)))
+    put.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(_wrapper(torch.Tensor._make_wrapper_subclass)))
 
 
 def _storage_device(original: Any) -> Callable[[Any], torch.device]:
@@ -28,6 +29,21 @@ def _storage_device(original: Any) -> Callable[[Any], torch.device]:
         return original.__get__(storage)  # type: ignore[no-any-return]
 
     return device
+
+
+def _wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A subclass that wraps tensors of the card is, like these, without data: autograd asks the driver for the stream
+    of anything that says "cuda"."""
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(_without_card(value) for value in args)
+        return original(*args, **{key: _without_card(value) for key, value in kwargs.items()})
+
+    return make
+
+
+def _without_card(value: Any) -> Any:
+    return torch.device("meta") if isinstance(value, torch.device) and value.type == "cuda" else value
 
 
 @handles(torch._C._nn._parse_to)

@@ -73,7 +73,9 @@ class FunctionMode(TorchFunctionMode):
         if device is None or device.type == "cpu":
             return func(*args, **kwargs)
         if device.type == "meta":
-            if self.dispatch.target is not None:  # placed already, by a device context above us
+            # Placed already, by a device context above us; or an op that a tensor subclass calls in backward, with the
+            # device that torch's own code has seen below us: where its arguments are is where its result goes.
+            if self.dispatch.target is not None or isinstance(func, torch._ops.OpOverload):
                 return func(*args, **kwargs)
             target = REAL
         elif device.type == "cuda":

@@ -122,6 +122,29 @@ def flash_backward(call: Call) -> Any:
     return out
 
 
+@kernel("aten::_flash_attention_backward")
+def flash_varied_lengths_backward(call: Call) -> Any:
+    """mha_varlen_bwd where lengths are given: rows of all samples one after the other, each sample with room for a
+    tile of 128 more."""
+    q, k, v = call.args[1:4]
+    offsets = call.argument("cum_seq_q")
+    held = [call.empty(t.size(), t.dtype) for t in (call.args[0], call.argument("out")) if not t.is_contiguous()]
+    out = call.run()
+    if offsets is None:
+        batch, length, heads, width = q.shape
+        rows = batch * (-(-length // 128) * 128)
+    else:
+        (total, heads, width), batch = q.shape, offsets.numel() - 1
+        rows = total + 128 * batch
+    sizes = [4 * rows * heads, 4 * rows * heads * flash_padded_width(width)]
+    if heads != k.size(-2):
+        grouped = heads * k.numel() // (k.size(-1) * k.size(-2))
+        sizes += [grouped * width * k.element_size(), grouped * v.size(-1) * v.element_size()]
+    call.scratch(*sizes)
+    del held
+    return out
+
+
 def flash_padded_width(width: int, version: Version = INSTALLED) -> int:
     """head_size_rounded in mha_bwd of flash_api.cpp: how wide the rows are that dq is summed in."""
     padded = -(-width // 32) * 32
