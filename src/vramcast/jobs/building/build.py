@@ -48,7 +48,8 @@ def build_component(name: str, job: Job) -> Built:
     copies = [copy.deepcopy(module).requires_grad_(False) for _ in range(component.copies - 1)]
     chunks = max((term.chunks for term in job.loss), default=1)
     if chunks > 1 and job.task == "training" and name == main_component(job):
-        chunk_loss("loss.chunks", module, chunks)
+        recompute = all(term.recompute for term in job.loss)
+        chunk_loss("loss.chunks", module, chunks, recompute=recompute)
     if component.is_trained and job.task == "training":
         enable_checkpointing(f"components.{name}", module, component.checkpointing or job.checkpointing)
     for method in component.prepare:

@@ -37,6 +37,7 @@ from vramcast.trace import Note
 
 READERS: tuple[str, ...] = (
     "vramcast_yaml",
+    "axolotl",
     "kair",
     "torchtitan",
     "deepspeed",
