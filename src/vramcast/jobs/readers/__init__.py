@@ -40,6 +40,7 @@ READERS: tuple[str, ...] = (
     "axolotl",
     "kair",
     "torchtitan",
+    "torchtune",
     "deepspeed",
     "accelerate",
     "lightning",
