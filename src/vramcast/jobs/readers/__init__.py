@@ -45,6 +45,7 @@ READERS: tuple[str, ...] = (
     "accelerate",
     "lightning",
     "diffsr",
+    "llama_factory",
     "hf_arguments",
     "hf_script",
     "model_folder",
