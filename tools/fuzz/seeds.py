@@ -157,7 +157,7 @@ def _results() -> list[Seed]:
 
 def _logs() -> list[Seed]:
     found = []
-    for path in sorted((TESTS / "diagnosis" / "logs").iterdir()):
+    for path in sorted((TESTS / "features" / "diagnose" / "logs").iterdir()):
         data = path.read_bytes()
         if path.suffix in (".log", ".csv"):
             data = b"\n".join(data[:_LONGEST].split(b"\n")[:-1]) + b"\n"
@@ -203,7 +203,7 @@ def _others() -> list[Seed]:
 
 
 def _command_lines() -> list[Seed]:
-    trace, log = _traces()[0], (TESTS / "diagnosis" / "logs" / "trainer_plain.log").read_bytes()[:4000]
+    trace, log = _traces()[0], (TESTS / "features" / "diagnose" / "logs" / "trainer_plain.log").read_bytes()[:4000]
     job = (EXAMPLES / "llm-lora" / "vramcast.yaml").read_bytes()
     lines = {
         "run.trace": (trace, (
