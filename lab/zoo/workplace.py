@@ -46,7 +46,7 @@ def checkout(repository: Repository) -> Path:
     if folder.is_dir():
         return folder
     partial = folder.with_name(f"{folder.name}.{os.getpid()}")
-    for path, content in _files(_git_folder(repository), repository):
+    for path, content in _files(git_folder(repository), repository):
         target = partial / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
@@ -149,7 +149,7 @@ def _usual_environment(home: Path) -> dict[str, str]:
     }
 
 
-def _git_folder(repository: Repository) -> Path:
+def git_folder(repository: Repository) -> Path:
     """A git directory that holds the commit: in a folder of mirrors (VRAMCAST_ZOO_MIRROR), or fetched from GitHub."""
     own_name = repository.name.replace("/", "+")
     mirror = os.environ.get("VRAMCAST_ZOO_MIRROR")

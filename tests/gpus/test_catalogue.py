@@ -26,7 +26,7 @@ from vramcast.gpus.spec import model_context_bytes, model_total_memory_bytes
         ("A100-SXM4-80GB", "a100-80gb"),
         ("a100 40gb", "a100-40gb"),
         ("NVIDIA A100 80GB PCIe", "a100-80gb-pcie"),
-        ("A100", "a100-80gb"),
+        ("A100 80GB", "a100-80gb"),
         ("Tesla T4", "t4"),
         ("NVIDIA H100 80GB HBM3", "h100-sxm"),
         ("h200", "h200"),
@@ -119,3 +119,9 @@ def test_from_dict_names_what_is_wrong() -> None:
 def test_loading_needs_no_torch() -> None:
     code = "import sys; from vramcast.gpus import find_gpu; find_gpu('4090'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["a100", "A100-PCIe", "NVIDIA A100 SXM"])
+def test_a_card_that_comes_in_two_sizes_is_asked_for(name: str) -> None:
+    with pytest.raises(UsageError, match=r"which one. It comes with 40 and 80 GB: a100-40gb, a100-80gb"):
+        find_gpu(name)

@@ -207,7 +207,7 @@ def _command_lines() -> list[Seed]:
     job = (EXAMPLES / "llm-lora" / "vramcast.yaml").read_bytes()
     lines = {
         "run.trace": (trace, (
-            "show FILE --gpu a100", "show --limit 24GiB --by module FILE", "show --json --at-peak FILE",
+            "show FILE --gpu a100-80gb", "show --limit 24GiB --by module FILE", "show --json --at-peak FILE",
             "show --allocator-conf expandable_segments:True FILE --gpu 16GiB", "compare FILE FILE --json",
         )),
         "train.log": (log, (

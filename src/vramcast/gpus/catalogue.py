@@ -34,7 +34,7 @@ def find_gpu(name: str) -> GpuSpec:
     known = _by_key()
     spec = known.get(_key(name)) or known.get(_key(name).removeprefix("rtx"))
     if spec is None:
-        raise UsageError(f"unknown GPU {name!r}; {_suggestion(name)}")
+        raise UsageError(_which_size(name) or f"unknown GPU {name!r}; {_suggestion(name)}")
     return spec
 
 
@@ -50,6 +50,16 @@ def _by_key() -> dict[str, GpuSpec]:
 
 def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", _NOISE.sub("", name.lower()))
+
+
+def _which_size(name: str) -> str | None:
+    """A question, for the name of a card that is sold with different amounts of memory."""
+    stem = re.sub(r"sxm\d?|pcie", "", _key(name))
+    found = {spec.id: spec.memory_mib for spec in all_gpus() if stem and re.match(rf"{stem}\d+gb", _key(spec.id))}
+    if len(set(found.values())) < 2:
+        return None
+    sizes = " and ".join(f"{round(mib / 1024)}" for mib in sorted(set(found.values())))
+    return f"{name}: which one? It comes with {sizes} GB: {', '.join(found)}"
 
 
 def _suggestion(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from vramcast.base.errors import CannotPredict, UsageError
 from vramcast.jobs.code_places import code_in
+from vramcast.jobs.hub_cache import cached_folder
 from vramcast.jobs.readers import Request, combine, factory, read
 from vramcast.jobs.readers.code import search_in
 from vramcast.jobs.scenarios import changes_of, split_scenario
@@ -57,7 +58,7 @@ def load_job(argument: str | None, overrides: Overrides | None = None, request: 
         reading = factory.read_factory(argument)
         request.gate.typed(*code_in(reading.job))
     else:
-        reading = read(Path(argument), request)
+        reading = read(cached_folder(argument) or Path(argument), request)
     for key, text in reading.unsupported.items():
         if not any(overridden.startswith(key) for overridden in overrides):
             raise CannotPredict(f"{argument}: {text}")

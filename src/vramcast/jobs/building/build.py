@@ -13,7 +13,7 @@ from vramcast.base.errors import UsageError, VramcastError
 from vramcast.base.sealing import sealed
 from vramcast.card.dispatch.failures import job_failed
 from vramcast.jobs.building import diffusers_folder, python_factory, timm, torchvision, transformers_folder
-from vramcast.jobs.building.built import Built, in_dtype
+from vramcast.jobs.building.built import Built, in_dtype, keep_fp32
 from vramcast.jobs.building.checkpointing import enable_checkpointing
 from vramcast.jobs.building.chunked_loss import chunk_loss
 from vramcast.jobs.building.libraries import library
@@ -44,10 +44,12 @@ def build_component(name: str, job: Job) -> Built:
     quantization = quantization_of(f"components.{name}", component, job.task)
     if quantization is not None:
         quantize(f"components.{name}", module, quantization)
+    keep_fp32(module, component.keep_fp32)
     copies = [copy.deepcopy(module).requires_grad_(False) for _ in range(component.copies - 1)]
     chunks = max((term.chunks for term in job.loss), default=1)
     if chunks > 1 and job.task == "training" and name == main_component(job):
-        chunk_loss("loss.chunks", module, chunks)
+        recompute = all(term.recompute for term in job.loss)
+        chunk_loss("loss.chunks", module, chunks, recompute=recompute)
     if component.is_trained and job.task == "training":
         enable_checkpointing(f"components.{name}", module, component.checkpointing or job.checkpointing)
     for method in component.prepare:

@@ -9,11 +9,20 @@ from typing import Any
 import torch
 from torch import nn
 
+from vramcast.jobs.patterns import matches
+
 
 def in_dtype(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Cast the module. Libraries build in fp32, and nobody casts to that: a buffer that they make in fp64 stays
     fp64."""
     return module if dtype == torch.float32 else module.to(dtype)
+
+
+def keep_fp32(module: nn.Module, patterns: list[str]) -> None:
+    """Bring the parameters with these names into fp32; those that are quantized stay as they are."""
+    for name, parameter in module.named_parameters():
+        if type(parameter) is nn.Parameter and parameter.is_floating_point() and matches(name, patterns):
+            parameter.data = parameter.data.float()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

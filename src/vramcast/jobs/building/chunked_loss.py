@@ -18,9 +18,9 @@ _SCALED = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 """Fields of a config by which logits are changed after the head."""
 
 
-def chunk_loss(key: str, model: Any, chunks: int) -> None:
+def chunk_loss(key: str, model: Any, chunks: int, *, recompute: bool = True) -> None:
     """Replace `model.forward` by one that returns the loss alone: hidden states, then head and cross-entropy of one
-    piece of the sequence after the other, each computed again in the backward pass."""
+    piece of the sequence after the other, each computed again in the backward pass unless `recompute` is false."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     base = getattr(model, "base_model", None)
     config = getattr(model, "config", None)
@@ -38,7 +38,7 @@ def chunk_loss(key: str, model: Any, chunks: int) -> None:
         hidden = base(*args, **kwargs)[0]
         shifted = F.pad(labels, (0, 1), value=_IGNORED)[..., 1:]
         total: Any = sum(
-            checkpoint(piece, *part, use_reentrant=False)
+            checkpoint(piece, *part, use_reentrant=False) if recompute else piece(*part)
             for part in zip(hidden.chunk(chunks, dim=1), shifted.chunk(chunks, dim=1), strict=True)
         )
         return {"loss": total / (shifted != _IGNORED).sum()}

@@ -29,6 +29,7 @@ from typing import Any, Protocol, cast
 
 from vramcast.base.access import CodeGate
 from vramcast.base.errors import UsageError
+from vramcast.jobs.hub_cache import folder_of, is_hub_id
 from vramcast.jobs.readers.documents import check_readable
 from vramcast.jobs.schema import Job
 from vramcast.jobs.yaml_file import Key
@@ -36,12 +37,17 @@ from vramcast.trace import Note
 
 READERS: tuple[str, ...] = (
     "vramcast_yaml",
+    "axolotl",
     "kair",
     "torchtitan",
+    "torchtune",
     "deepspeed",
     "accelerate",
     "lightning",
     "diffsr",
+    "unsloth",
+    "llama_factory",
+    "trl",
     "hf_arguments",
     "hf_script",
     "model_folder",
@@ -124,6 +130,8 @@ def recognise(path: Path) -> Reader | None:
 def read(path: Path, request: Request | None = None) -> Reading:
     """The job that a file or folder describes."""
     if not os.path.exists(path):
+        if is_hub_id(str(path)):
+            folder_of(str(path))
         raise UsageError(f"no such file or folder: {path}")
     reader = recognise(path)
     if reader is None and path.suffix == ".py":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.base.errors import UsageError
+from vramcast.jobs import hub_cache
 from vramcast.jobs.code_places import code_in
 from vramcast.jobs.folders import merged
 from vramcast.jobs.readers import Part, Reading, Request, factory, model_folder, read, recognise
@@ -84,16 +85,12 @@ def model_part(model: str, request: Request) -> Part:
     if not os.path.exists(model) and factory.is_factory(model):
         component = {"factory": typed_factory(model, Path(), request.gate)}
         return Part(data={"components": {"model": component}}, recognised_as="Python function", where=model)
-    if not os.path.isdir(model):
-        raise UsageError(
-            f"{model}: there is no such folder. Nothing is fetched: put the model's config.json into a folder and name "
-            "that with --model FOLDER"
-        )
-    return _as_part(model_folder.read(Path(model), request), model)
+    folder = hub_cache.folder_of(model)
+    return _as_part(model_folder.read(Path(folder), request), model)
 
 
 def _read_part(argument: str, request: Request) -> Part:
-    path = Path(argument)
+    path = hub_cache.cached_folder(argument) or Path(argument)
     if not os.path.exists(path) and factory.is_factory(argument):
         reading = factory.read_factory(argument)
         request.gate.typed(*code_in(reading.job))

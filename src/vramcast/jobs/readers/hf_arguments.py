@@ -10,7 +10,7 @@ from typing import Any
 
 from vramcast.base.errors import VramcastError
 from vramcast.jobs.folders import CONFIG, read_json
-from vramcast.jobs.readers import Part, Reading, Request, combine, deepspeed, hf_model, hf_names
+from vramcast.jobs.readers import Part, Reading, Request, combine, deepspeed, fine_tuning, hf_model, hf_names
 from vramcast.jobs.readers.documents import beside, peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
 from vramcast.trace import Note
@@ -20,6 +20,7 @@ NAME = "Hugging Face TrainingArguments"
 _CERTAIN = ("per_device_train_batch_size", "model_name_or_path")
 _ENOUGH = 3
 """A file with fewer of the arguments' names is something else."""
+_SHARE_KNOWN = 0.8
 _NAMES = (*hf_names.WITHOUT_EFFECT, "gradient_accumulation_steps", "gradient_checkpointing", "bf16", "fp16", "optim")
 _NOT_MODELLED = {
     "use_liger_kernel": "Liger kernels are not modelled: logits and their gradients take less than is predicted",
@@ -30,9 +31,31 @@ _NOT_MODELLED = {
 }
 
 
+class Dialect:
+    """What a tool that is built on the Trainer adds to its arguments. This one adds nothing."""
+
+    name = NAME
+    known = hf_names.WITHOUT_EFFECT
+    """Keys that change no byte."""
+
+    def component(self, keys: Keys, task: str | None, notes: list[Note], unsupported: dict[str, str]) -> dict[str, Any]:
+        """The changes to the model's component."""
+        return hf_model.component_from(keys, task, notes, unsupported)
+
+    def change(
+        self, keys: Keys, data: dict[str, Any], notes: list[Note], unsupported: dict[str, str]
+    ) -> tuple[dict[str, Any], fine_tuning.Finish | None]:
+        """The job as the tool has it, and what can be said only when the model is known."""
+        return data, None
+
+
 def recognises(path: Path) -> bool:
+    """Other tools have many of these names too: most of the keys must be known here."""
     keys = peek(path, ".json", ".yaml", ".yml")
-    return any(name in keys for name in _CERTAIN) or sum(name in keys for name in _NAMES) >= _ENOUGH
+    if any(name in keys for name in _CERTAIN):
+        return True
+    known = sum(name in _NAMES or name in hf_names.READ for name in keys)
+    return sum(name in keys for name in _NAMES) >= _ENOUGH and known >= _SHARE_KNOWN * len(keys)
 
 
 def read(path: Path, request: Request) -> Reading:
@@ -43,8 +66,11 @@ def read_part(path: Path, request: Request) -> Part:
     return part_from(Keys.of(read_document(path), str(path)), path.parent, request)
 
 
-def part_from(keys: Keys, folder: Path, request: Request, task: str | None = None) -> Part:
+def part_from(
+    keys: Keys, folder: Path, request: Request, task: str | None = None, dialect: Dialect | None = None
+) -> Part:
     """`folder`: what paths in it are relative to."""
+    dialect = dialect or Dialect()
     notes: list[Note] = []
     assumed: dict[str, str] = {}
     unsupported: dict[str, str] = {}
@@ -59,7 +85,6 @@ def part_from(keys: Keys, folder: Path, request: Request, task: str | None = Non
         "zero_grad": "after-step",
         "outputs_live_until": "forward",
     }
-    data = hf_model.llama_factory(keys, data, unsupported)
     norm = keys.number("max_grad_norm")
     norm = hf_names.DEFAULT_LARGEST_NORM if norm is None else norm
     if norm:
@@ -67,9 +92,10 @@ def part_from(keys: Keys, folder: Path, request: Request, task: str | None = Non
     if keys.flag("torch_compile"):
         data["torch_compile"] = True
     data |= _evaluation(keys)
-    component = hf_model.component_from(keys, task, notes)
+    component = dialect.component(keys, task, notes, unsupported)
     if component:
         data["components"] = {"model": component}
+    data, finish = dialect.change(keys, data, notes, unsupported)
     samples = keys.whole("max_train_samples", most=10**12)
     if samples is not None:
         data["dataset"] = {"size": samples, "epochs": keys.number("num_train_epochs") or 3.0}
@@ -78,7 +104,7 @@ def part_from(keys: Keys, folder: Path, request: Request, task: str | None = Non
             notes.append(Note("not modelled", text, keys.where))
     keys.flag("use_cache")
     nested = _deepspeed(keys, folder, request)
-    notes += unused_note(keys.unused(hf_names.WITHOUT_EFFECT), keys.where)
+    notes += unused_note(keys.unused(dialect.known), keys.where)
     if nested is not None:
         _check_batches(keys, nested)
         data = combine.merge(data, nested.data)
@@ -86,8 +112,9 @@ def part_from(keys: Keys, folder: Path, request: Request, task: str | None = Non
         assumed |= nested.assumed
         unsupported |= nested.unsupported
     return Part(
-        data=data, recognised_as=NAME, where=keys.where, notes=tuple(notes), assumed=assumed, unsupported=unsupported,
-        model=model, finish=functools.partial(_without_cache, bool(keys.flag("use_cache"))),
+        data=data, recognised_as=dialect.name, where=keys.where, notes=tuple(notes), assumed=assumed,
+        unsupported=unsupported, model=model,
+        finish=fine_tuning.chain(functools.partial(_without_cache, bool(keys.flag("use_cache"))), finish),
     )  # fmt: skip
 
 

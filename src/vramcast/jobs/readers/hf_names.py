@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from vramcast.jobs.optimizer_names import optimizer_named
+from vramcast.jobs.schema import Optimizer
+
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw_torch": {"name": "adamw"},
     "adamw_hf": {"name": "adamw"},
@@ -38,6 +41,15 @@ OTHER_OPTIMIZERS = frozenset((
 
 DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 """`dtype` → the job's."""
+
+READ = frozenset((
+    "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "tf32",
+    "gradient_checkpointing", "gradient_checkpointing_kwargs", "optim", "max_grad_norm", "eval_strategy",
+    "evaluation_strategy", "torch_compile", "deepspeed", "fsdp", "fsdp_config", "ddp_find_unused_parameters",
+    "ddp_bucket_cap_mb", "ddp_static_graph", "use_liger_kernel", "neftune_noise_alpha", "auto_find_batch_size",
+    "torch_empty_cache_steps", "label_smoothing_factor", "max_train_samples", "use_cache", "adafactor",
+))  # fmt: skip
+"""Arguments that a job follows from."""
 
 BATCH_NAMES = ("per_device_train_batch_size", "per_gpu_train_batch_size")
 DTYPE_NAMES = ("torch_dtype", "dtype")
@@ -101,7 +113,12 @@ SCRIPT_TASKS = {
 """transformers' and TRL's example scripts → the head that they put on the model."""
 
 OTHER_TRAININGS = frozenset((
-    "dpo", "ppo", "grpo", "rloo", "online_dpo", "kto", "orpo", "cpo", "gkd", "xpo", "nash_md", "reward",
+    "ppo", "rloo", "online_dpo", "kto", "orpo", "cpo", "gkd", "xpo", "nash_md", "reward",
     "reward_modeling",
 ))  # fmt: skip
 """Scripts that train with a second model or with generated text, which a job of these arguments would leave out."""
+
+
+def optimizer_name(wish: Optimizer) -> str | None:
+    """What TrainingArguments call it."""
+    return optimizer_named(OPTIMIZERS, wish)

@@ -9,9 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.base.errors import CannotPredict, UsageError, VramcastError
-from vramcast.jobs.readers import Part, Reading, Request, accelerate, combine, hf_arguments, hf_names
+from vramcast.jobs.readers import (
+    Part,
+    Reading,
+    Request,
+    accelerate,
+    combine,
+    hf_arguments,
+    hf_names,
+    llama_factory,
+    trl,
+    unsloth,
+)
 from vramcast.jobs.readers.command_line import Command, parse_command, split_environment
-from vramcast.jobs.readers.documents import beside
+from vramcast.jobs.readers.documents import beside, read_document
 from vramcast.jobs.readers.keys import Keys
 from vramcast.jobs.readers.shell_script import ShellCommand, follow
 from vramcast.jobs.text_files import read_text
@@ -22,6 +33,7 @@ NAME = "command of a Hugging Face training script"
 _SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".txt", ".cmd")
 MARKS = ("--per_device_train_batch_size", "--model_name_or_path", "--gradient_accumulation_steps")
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+_UNSLOTH = "unsloth-cli"
 _OF_LAUNCHER = ("gpus", "checkpointing", "torch_compile")
 PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
 _MACHINES = ("nnodes", "num_machines", "num_nodes")
@@ -84,18 +96,44 @@ def _part(command: Command, folder: Path, where: str, request: Request) -> Part:
             f"{where}: {command.script} trains with a second model or with text that it generates: not modelled; "
             "describe it in a vramcast.yaml, or run the script with `vramcast run`"
         )
-    keys = Keys(command.flags, where)
-    part = hf_arguments.part_from(keys, folder, request, hf_names.SCRIPT_TASKS.get(command.script))
+    part = _arguments(command, Keys(command.flags, where), folder, request)
     launched = _launcher(command, folder, where, request)
     if launched is None:
-        return dataclasses.replace(part, recognised_as=NAME)
+        return _named(part)
     data = combine.merge(dict(part.data), {name: launched.data[name] for name in _OF_LAUNCHER if name in launched.data})
     if not (command.flags.get("bf16") or command.flags.get("fp16")):  # the script's own wins, as in the Trainer
         data = combine.merge(data, {"precision": launched.data.get("precision", {})})
     return dataclasses.replace(
-        part, data=data, recognised_as=NAME, notes=(*part.notes, *launched.notes),
+        _named(part), data=data, notes=(*part.notes, *launched.notes),
         assumed={**part.assumed, **launched.assumed}, unsupported={**part.unsupported, **launched.unsupported},
     )  # fmt: skip
+
+
+def _named(part: Part) -> Part:
+    """The command, and whose it is where that is known."""
+    plain = part.recognised_as == hf_arguments.NAME
+    return dataclasses.replace(part, recognised_as=NAME if plain else f"command: {part.recognised_as}")
+
+
+def _arguments(command: Command, keys: Keys, folder: Path, request: Request) -> Part:
+    """The flags, as the script that they are for reads them."""
+    if any(name in command.flags for name in llama_factory.MARKS):
+        return llama_factory.part_from(keys, folder, request)
+    if command.script == _UNSLOTH:
+        return unsloth.part_from_flags(keys, folder, request)
+    if command.script in trl.TRAINERS:
+        return trl.part_from(_with_config(keys, command, folder), folder, request, command.script)
+    return hf_arguments.part_from(keys, folder, request, hf_names.SCRIPT_TASKS.get(command.script))
+
+
+def _with_config(keys: Keys, command: Command, folder: Path) -> Keys:
+    """`trl sft --config FILE`: flags win over what the file says."""
+    file = keys.text("config")
+    if file is None:
+        return keys
+    document = read_document(beside(file, folder)).data
+    said = document if isinstance(document, dict) else {}
+    return Keys({**said, **{name: value for name, value in command.flags.items() if name != "config"}}, keys.where)
 
 
 def _is_training(words: list[str]) -> bool:

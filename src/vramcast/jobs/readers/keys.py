@@ -31,6 +31,11 @@ class Keys:
         self._values: dict[str, Any] = {str(name): value for name, value in values.items()}
         self._asked: set[str] = set()
         self._sections: dict[str, Keys] = {}
+        self._defaults: Mapping[str, Any] = {}
+
+    def set_defaults(self, defaults: Mapping[str, Any]) -> None:
+        """What the tool takes for keys that are left out."""
+        self._defaults = defaults
 
     @classmethod
     def of(cls, document: Document, where: str, absent: Sequence[Any] = ()) -> Keys:
@@ -46,7 +51,8 @@ class Keys:
         """The value as it is, or None."""
         self._asked.add(name)
         value = self._values.get(name)
-        return None if value is None or (isinstance(value, str) and value in self._absent) else value
+        left_out = value is None or (isinstance(value, str) and value in self._absent)
+        return self._defaults.get(name) if left_out else value
 
     def first(self, names: Sequence[str]) -> str | None:
         """The first of these that is there."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from vramcast.base.errors import UsageError
 from vramcast.jobs.folders import CONFIG, PIPELINE, folder_kind, pipeline_parts, read_json, why_no_model
+from vramcast.jobs.hub_cache import name_of
 from vramcast.jobs.readers import Reading, Request
 from vramcast.jobs.safetensors_headers import stored_weights
 from vramcast.jobs.validation import make_job
@@ -37,7 +38,7 @@ def read(path: Path, request: Request) -> Reading:
     kind = folder_kind(folder)
     if kind is None:
         raise UsageError(why_no_model(folder))
-    name = folder.resolve().name
+    name = name_of(folder)
     notes: list[Note] = []
     if kind == "pipeline":
         components, recognised = _pipeline(folder, notes)

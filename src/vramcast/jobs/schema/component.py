@@ -116,6 +116,9 @@ class Component(Section):
     which take more; 0 or left out: `freeze` holds for good."""
     dtype: FloatDtype | None = None
     """Of its weights. Left out: `precision.weights`."""
+    keep_fp32: list[str] = []
+    """Parameters whose name matches one of these patterns are in fp32 whatever the dtype of the others, e.g.
+    ["*norm*", "lm_head"]. Weights that are quantized stay so."""
     quantization: Literal["none", "int8", "nf4"] = "none"
     """bitsandbytes' 8-bit or 4-bit weights of all linear layers but the head, for a frozen component or LoRA. peft's
     prepare_model_for_kbit_training, which turns the other weights into fp32, is not applied."""

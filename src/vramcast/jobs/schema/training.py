@@ -24,13 +24,17 @@ class Loss(Section):
         "cross-entropy",
         "bce",
         "distillation",
+        "preference",
+        "policy",
         "mean",
         "network",
         "factory",
     ] = "model"
     """model: the loss that the model itself returns (transformers with labels). mean: of the output, for when the loss
     does not matter. network: what `network` returns for both (LPIPS). distillation: the Kullback-Leibler divergence of
-    two sets of logits. The others compare `prediction` with `target`, or what `network` makes of them."""
+    two sets of logits. preference: DPO, for logits of a language model whose batch is chosen and rejected texts.
+    policy: GRPO, for logits of the tokens that it generated. `target` of these two is the reference model, if it runs
+    in the step. The others compare `prediction` with `target`, or what `network` makes of them."""
     prediction: Reference | None = None
     """Left out: the first tensor of what the model returns."""
     target: Reference | None = None
@@ -49,6 +53,8 @@ class Loss(Section):
     """Of kind: model, for a causal language model of transformers: the head and the cross-entropy are computed for this
     many pieces of the sequence in turn, each again in the backward pass, so that the logits of the whole batch never
     lie on the card."""
+    recompute: bool = True
+    """Of `chunks`: false keeps what the backward pass needs of every piece, as torchtune's LinearCrossEntropyLoss."""
     first_channels: bool = False
     """Compare only as many channels of the prediction as the target has; the rest (a learned variance) is left out."""
     factory: FactoryName | None = None

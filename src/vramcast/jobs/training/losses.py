@@ -13,6 +13,7 @@ from torch import nn
 from vramcast.base.errors import UsageError
 from vramcast.base.factories import load_factory
 from vramcast.jobs.schema import Loss
+from vramcast.jobs.training import token_losses
 from vramcast.jobs.training.references import first_tensor, look_up
 
 _EPSILON = 1e-9
@@ -80,6 +81,11 @@ class Criterion:
         prediction = self._prediction(term, values, key)
         if term.kind == "mean":
             return prediction.mean()
+        if term.kind in token_losses.KINDS:
+            reference = None if term.target is None else self._target(term, values, key)
+            if term.upcast:
+                prediction, reference = prediction.float(), None if reference is None else reference.float()
+            return token_losses.token_loss(term.kind, prediction, reference, values, key)
         target = self._target(term, values, key)
         if target is not None and term.first_channels:
             prediction = prediction[:, : target.shape[1]]

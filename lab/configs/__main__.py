@@ -1,0 +1,100 @@
+"""Read real configs of other tools and print what became of each: `python -m lab.configs [TOOL]`.
+
+VRAMCAST_ZOO_MIRROR names a folder of mirrors (owner+name); without one the commits are fetched from GitHub.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lab.zoo.manifest import Repository
+from lab.zoo.workplace import git_folder
+from vramcast.errors import VramcastError
+from vramcast.jobs.load import LoadedJob, load_job
+from vramcast.jobs.readers import Request
+
+MANIFEST = Path(__file__).with_name("manifest.toml")
+MODEL = Path(__file__).parents[2] / "tests" / "jobs" / "configs" / "llama-tiny"
+_COMMAND = re.compile(r"^\s*(?:trl (?:sft|dpo|grpo)|(?:python|accelerate launch)\b.*\b(?:sft|dpo|grpo)\.py)\b")
+
+
+def main(names: list[str]) -> int:
+    tools = tomllib.loads(MANIFEST.read_text(encoding="utf-8"))["tool"]
+    bad = 0
+    for tool in tools:
+        if not names or tool["name"] in names:
+            rows = list(_rows(tool))
+            good = sum(not problem for _, _, problem in rows)
+            print(f"\n{tool['name']}: {good} of {len(rows)} read ({tool['repository']} at {tool['commit'][:12]})")
+            for name, said, problem in rows:
+                print(f"  {name}\n    {problem or said}")
+            bad += len(rows) - good
+    return 1 if bad else 0
+
+
+def _rows(tool: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """What was read, what of, and why not."""
+    git = git_folder(Repository(name=tool["repository"], commit=tool["commit"]))
+    model = None if tool.get("own_sizes") else str(MODEL)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for name in (*tool.get("also", ()), *tool.get("files", ())):
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_bytes(_content(git, tool["commit"], name))
+        for name in tool.get("files", ()):
+            yield name, *_try(lambda name=name: load_job(name, request=Request(model=model)))  # type: ignore[misc]
+    for name in tool.get("commands_in", ()):
+        for line, words in _commands(_content(git, tool["commit"], name).decode()):
+            request = Request(model=model, arguments=tuple(words))
+            yield f"{name}:{line}", *_try(lambda request=request: load_job(None, request=request))  # type: ignore[misc]
+
+
+def _content(git: Path, commit: str, name: str) -> bytes:
+    shown = ["git", "--git-dir", str(git), "show", f"{commit}:{name}"]
+    return subprocess.run(shown, check=True, capture_output=True).stdout
+
+
+def _commands(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Commands in code blocks, with the lines that they go on in. One with a config file of its own is left out."""
+    lines = text.splitlines()
+    for i, line in enumerate(lines):
+        if _COMMAND.match(line):
+            end = i
+            while lines[end].rstrip().endswith("\\") and end + 1 < len(lines):
+                end += 1
+            words = " ".join(one.rstrip().removesuffix("\\") for one in lines[i : end + 1]).split()
+            if not any(word.startswith("--config") for word in words) and len(words) > 4:
+                yield i + 1, words
+
+
+def _try(load: Any) -> tuple[str, str]:
+    try:
+        return _in_words(load()), ""
+    except VramcastError as error:
+        return "", f"{type(error).__name__}: {error}"
+
+
+def _in_words(loaded: LoadedJob) -> str:
+    job = loaded.job
+    model = job.components["model"]
+    adapters = f"LoRA {model.lora.rank}" if model.lora else model.mode
+    said = [
+        loaded.recognised_as.rpartition(" + ")[2], f"batch {job.effective_sizes['batch']} × {job.accumulation}",
+        f"sequence {job.sizes.get('sequence', '-')}", adapters, model.quantization,
+        f"{job.precision.weights_dtype} weights, autocast {job.precision.autocast_dtype}", job.optimizer[0].name,
+        f"checkpointing {job.checkpointing.scope}", f"{len(loaded.notes)} notes",
+    ]  # fmt: skip
+    if "reference" in job.components:
+        said.insert(4, "reference")
+    return ", ".join(said)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,206 @@
+"""What fine-tuning tools for language models have in common: adapters, attention, second models, fused losses. Each
+function adds to the data of a job; readers say only what their tool calls it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vramcast.base.errors import VramcastError
+from vramcast.jobs import hub_cache
+from vramcast.jobs.folders import CONFIG, read_json
+from vramcast.jobs.readers import hf_names
+from vramcast.jobs.readers.documents import beside
+from vramcast.trace import Note
+
+Data = dict[str, Any]
+Finish = Callable[[Data], Data]
+
+TRAINER = {"zero_grad": "after-step", "outputs_live_until": "forward"}
+"""How Hugging Face's Trainer runs a step."""
+REFERENCE = "reference"
+"""The component that a preference or a policy is compared with."""
+_EXACT = ("eager", "sdpa")
+
+
+def model_named(name: str | None, folder: Path) -> str | None:
+    """A folder beside the config, or else what the config says: a Hub name stays as it is."""
+    return None if name is None else str(beside(name, folder))
+
+
+def attention(name: str | None, notes: list[Note]) -> Data:
+    """The argument of from_config; kernels that keep what the flash kernel of sdpa keeps are predicted as that."""
+    if name is None or name == "auto":
+        return {}
+    if name not in _EXACT:
+        notes.append(Note("attention", f"{name} is predicted as sdpa, whose flash kernel keeps the same"))
+        name = "sdpa"
+    return {"arguments": {"attn_implementation": name}}
+
+
+def lora_component(lora: Mapping[str, Any], quantization: str | None = None) -> Data:
+    component: Data = {"mode": "lora", "lora": {key: value for key, value in lora.items() if value is not None}}
+    return {**component, "quantization": quantization} if quantization else component
+
+
+def trainer_optimizer(name: str, key: str, unsupported: dict[str, str]) -> Data:
+    """One of the names of TrainingArguments' `optim`, which the caller knows to be one."""
+    if name in hf_names.OPTIMIZERS:
+        return {**hf_names.OPTIMIZERS[name], "decay_groups": True}
+    unsupported["optimizer"] = f"{key}: {name} is not modelled; name another with --optimizer to predict with that"
+    return {**hf_names.OPTIMIZERS["adamw_torch"], "decay_groups": True}
+
+
+def chain(*steps: Finish | None) -> Finish:
+    """What is done one after the other when all parts are together."""
+
+    def finish(data: Data) -> Data:
+        for step in steps:
+            data = step(data) if step else data
+        return data
+
+    return finish
+
+
+def change_model(data: Data, changes: Mapping[str, Any]) -> Data:
+    model = {**data["components"].get("model", {}), **changes}
+    return {**data, "components": {**data["components"], "model": model}}
+
+
+def without_cache(data: Data) -> Data:
+    """Trainers switch the cache of keys and values off, which a plain loop would fill."""
+    model = data["components"].get("model", {})
+    if not model.get("transformers"):
+        return data
+    return change_model(data, {"config": {"use_cache": False, **model.get("config", {})}})
+
+
+def model_config(data: Data) -> Data:
+    """config.json of the model, with the changes of the job; {} where there is none."""
+    model = data["components"].get("model", {})
+    try:
+        config = read_json(Path(hub_cache.folder_of(str(model["transformers"]))) / CONFIG)
+    except (KeyError, VramcastError):
+        return {}  # whoever builds the model says what is wrong
+    text = config.get("text_config")
+    return {**config, **(text if isinstance(text, dict) else {}), **model.get("config", {})}
+
+
+def fused_loss(data: Data) -> Data:
+    """Head and cross-entropy in pieces, so many as Liger's fused kernel makes: vocabulary over width."""
+    config = model_config(data)
+    vocabulary, width = config.get("vocab_size"), config.get("hidden_size")
+    if type(vocabulary) is not int or type(width) is not int or width < 1:
+        return data
+    return {**data, "loss": [{"kind": "model", "chunks": max(1, min(4096, math.ceil(vocabulary / width)))}]}
+
+
+def fused_loss_note(what: str, where: str) -> Note:
+    text = f"{what}: head and cross-entropy are predicted in pieces: the logits never lie on the card as a whole"
+    return Note("fused loss", text, where)
+
+
+def preferences(*, reference: str, upcast: bool = False) -> Finish:
+    """DPO: chosen and rejected texts in one batch. `reference`: copy (a second model), adapter (the same model without
+    its adapters) or none (its probabilities are known beforehand). `upcast`: logits are copied to fp32."""
+
+    def finish(data: Data) -> Data:
+        loss = {**_compared("preference", reference), **({"upcast": True} if upcast else {})}
+        return _with_reference({**data, "inputs": _tokens(data, "2 * batch"), "loss": [loss]}, reference)
+
+    return finish
+
+
+def policy(*, reference: str, completion: int) -> Finish:
+    """GRPO: prompts with the text that the model has generated; logits of the latter alone are computed."""
+
+    def finish(data: Data) -> Data:
+        data = {**data, "inputs": _tokens(data, "batch"), "loss": [_compared("policy", reference)]}
+        data = change_model(data, {"options": {"logits_to_keep": completion + 1}})
+        return _with_reference(data, reference, {"options": {"logits_to_keep": completion + 1}})
+
+    return finish
+
+
+def _compared(kind: str, reference: str) -> Data:
+    target = {} if reference == "none" else {"target": f"{REFERENCE}.logits"}
+    return {"kind": kind, "prediction": "model.logits", **target}
+
+
+def _tokens(data: Data, rows: str) -> Data:
+    vocabulary = model_config(data).get("vocab_size")
+    below = {"below": vocabulary} if type(vocabulary) is int and vocabulary > 0 else {}
+    return {
+        "input_ids": {"shape": [rows, "sequence"], "dtype": "int64", **below},
+        "attention_mask": {"shape": [rows, "sequence"], "dtype": "int64", "fill": "ones"},
+    }
+
+
+def _with_reference(data: Data, reference: str, more: Mapping[str, Any] | None = None) -> Data:
+    model = data["components"].get("model", {})
+    if reference == "none":
+        return data
+    if reference == "adapter":
+        second: Data = {"same_as": "model", "mode": model.get("mode", "trained"), "no_grad": True}
+    else:
+        kept = {key: model[key] for key in ("dtype", "quantization", "keep_fp32") if key in model}
+        second = {"copy_of": "model", "mode": "frozen", **kept}
+    return {**data, "components": {**data["components"], REFERENCE: {**second, "role": "teacher", **(more or {})}}}
+
+
+def vllm_share(share: float, *, sleeps: bool, notes: list[Note], where: str) -> Data:
+    """vLLM on the same card takes its share of the memory; PyTorch has what is left."""
+    if sleeps:
+        text = f"vLLM sleeps while the model is trained: its {share:.0%} of the card are counted as free then"
+        notes.append(Note("vLLM", text, where))
+        return {}
+    if not 0 < share < 1:
+        return {}
+    notes.append(Note("vLLM", f"it holds {share:.0%} of the same card; training has the rest (target.fraction)", where))
+    return {"target": {"fraction": round(1 - share, 6)}}
+
+
+def evaluation(batch: int, **sizes: int) -> Data:
+    return {"evaluation": {"when": "between", "batch": batch, **({"sizes": sizes} if sizes else {})}}
+
+
+DEFAULT_COMPLETION = 512
+"""Tokens that TRL's GRPO generates at most, where nothing is said (GRPOConfig.max_completion_length)."""
+_DEFAULT_PROMPT = 512
+PREFERENCE_NOTE = "chosen and rejected texts of a batch go through the model together, each as long as the longest text"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grpo:
+    """What TRL's GRPOConfig says of memory."""
+
+    completion: int = DEFAULT_COMPLETION
+    prompt: int | None = None
+    beta: float = 0.0
+    has_adapter: bool = False
+    vllm: bool = False
+    colocated: bool = True
+    share: float = 0.3
+    sleeps: bool = False
+
+
+def grpo(settings: Grpo, sizes: dict[str, int], notes: list[Note], where: str) -> tuple[Data, Finish]:
+    """The sizes are those of prompt and completion together."""
+    prompt = settings.prompt or _DEFAULT_PROMPT
+    length = prompt + settings.completion
+    if settings.prompt is None:
+        text = f"prompts of {prompt} tokens, which the config does not say: with {settings.completion} generated ones "
+        notes.append(Note("assumed", f"{text}a sequence of {length} (--seq)", where))
+    reference = "none" if not settings.beta else "adapter" if settings.has_adapter else "copy"
+    data: Data = {"sizes": {**sizes, "sequence": length}}
+    if settings.vllm and settings.colocated:
+        data |= vllm_share(settings.share, sleeps=settings.sleeps, notes=notes, where=where)
+    elif settings.vllm:
+        notes.append(Note("vLLM", "it generates on other cards; none of its memory is counted", where))
+    else:
+        text = "the model generates text before the step: its keys and values, which are gone then, are not counted"
+        notes.append(Note("generation", text, where))
+    return data, policy(reference=reference, completion=settings.completion)
