@@ -28,7 +28,7 @@ def advice_page(advice: Advice) -> Page:
         page += _found(advice)
     else:
         page += _nothing(advice)
-    page += [Line(line) for line in _largest(advice)]
+    page += [Line(line) for line in largest_lines(advice)]
     page += [Line(f"cannot be done: {problem}", "aside") for problem in advice.refused]
     kept = f"; kept: {', '.join(advice.keep)}" if advice.keep else ""
     page.append(
@@ -69,7 +69,7 @@ def _found(advice: Advice) -> list[Line | Grid]:
     return page
 
 
-def _largest(advice: Advice) -> list[str]:
+def largest_lines(advice: Advice) -> list[str]:
     """One line for each configuration."""
     by_configuration: dict[str, list[LargestSize]] = {}
     for size in advice.largest:

@@ -94,6 +94,7 @@ class Runs:
             gc.freeze()  # what was imported is not garbage: the forks need not look through it
             context = multiprocessing.get_context("fork")
             self._pool = ProcessPoolExecutor(self.workers, context, initializer=is_worker, initargs=(os.getpid(),))
+            self._pool.submit(_nothing)  # forks all of them now, before anything is traced here
         return self
 
     def __exit__(
@@ -159,6 +160,9 @@ class Runs:
 
             return now
         return self._pool.submit(work, task).result
+
+
+def _nothing() -> None: ...
 
 
 def _kill_workers(pool: ProcessPoolExecutor) -> None:
