@@ -212,4 +212,5 @@ def suggestion_document(one: Suggestion) -> dict[str, Any]:
         "samples_per_second": one.samples_per_second,
         "by_rule": list(one.by_rule),
         "config": asdict(one.config),
+        "options": one.options,
     }

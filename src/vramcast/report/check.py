@@ -8,6 +8,7 @@ from typing import Any
 from vramcast.base.units import format_gib, format_size
 from vramcast.features.check.verdict import Verdict
 from vramcast.memory.cards import MARGIN
+from vramcast.report.advice import suggestion_document
 from vramcast.report.page import Line, Page
 from vramcast.report.wording import with_article
 
@@ -67,6 +68,7 @@ def check_document(verdict: Verdict) -> dict[str, Any]:
         "at_least": verdict.prediction.at_least,
         "local": None if local is None else asdict(local),
         "pointer": asdict(verdict.pointer),
+        "changes": [suggestion_document(one) for one in verdict.changes],
         "notes": [asdict(note) for note in verdict.prediction.notes],
     }
 

@@ -7,7 +7,7 @@ long, section by section. `--full` prints the tables instead.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -123,28 +123,28 @@ class BigModule:
 
 def biggest_modules(root: ModuleNode, most: int = _MODULES) -> list[BigModule]:
     """The largest is opened as long as its parts still go on the screen; equal numbered layers are one line."""
-    found = _folded(root.children)
-    while True:
-        open_ones = [one for one in found if len(one) == 1 and one[0].children]
-        if not open_ones:
+    least = _SMALLEST_SHARE * root.total_bytes
+    rows = _own(root, "(no module)", least)
+    closed = _folded(root.children)
+    while open_ones := [one for one in closed if len(one) == 1 and one[0].children]:
+        node = max(open_ones, key=_total)[0]
+        parts = [part for part in _folded(node.children) if _total(part) >= least]
+        own = _own(node, f"{node.name} itself", least)
+        if not parts or len(rows) + len(closed) - 1 + len(parts) + len(own) > most:
             break
-        biggest = max(open_ones, key=lambda one: one[0].total_bytes)
-        parts = [part for part in _folded(biggest[0].children) if _total(part) >= _SMALLEST_SHARE * root.total_bytes]
-        covered = sum(map(_total, parts))
-        is_whole = covered >= 0.9 * biggest[0].total_bytes
-        if not parts or not is_whole or len(found) - 1 + len(parts) > most:
-            break
-        found = [one for one in found if one is not biggest] + parts
-    rows = [BigModule(_label(one), _total(one), _kind(one)) for one in found]
-    if root.self_bytes:
-        outside = dict(root.by_kind_bytes)
-        for child in root.children:
-            for kind, size in child.by_kind_bytes.items():
-                outside[kind] -= size
-        kind = max(outside, key=lambda name: outside[name], default="")
-        rows.append(BigModule("(no module)", root.self_bytes, kind))
-    rows = [row for row in rows if row.size_bytes >= _SMALLEST_SHARE * root.total_bytes]
+        closed = [one for one in closed if one != (node,)] + parts
+        rows += own
+    rows += [BigModule(_label(one), _total(one), _kind(one)) for one in closed if _total(one) >= least]
     return sorted(rows, key=lambda row: -row.size_bytes)[:most]
+
+
+def _own(node: ModuleNode, label: str, least: float) -> list[BigModule]:
+    """What belongs to the module and to none inside it, where that is much."""
+    own = dict(node.by_kind_bytes)
+    for child in node.children:
+        for kind, size in child.by_kind_bytes.items():
+            own[kind] -= size
+    return [BigModule(label, node.self_bytes, _largest(own))] if node.self_bytes >= max(1, least) else []
 
 
 def _folded(nodes: Sequence[ModuleNode]) -> list[tuple[ModuleNode, ...]]:
@@ -171,6 +171,10 @@ def _kind(nodes: Sequence[ModuleNode]) -> str:
     for node in nodes:
         for kind, size in node.by_kind_bytes.items():
             kinds[kind] = kinds.get(kind, 0) + size
+    return _largest(kinds)
+
+
+def _largest(kinds: Mapping[str, int]) -> str:
     return max(kinds, key=lambda kind: kinds[kind], default="")
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,33 +46,27 @@ def screens(argv: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     return "\n".join(found).replace(torch.__version__, "2.11.0")
 
 
+FITS, DOES_NOT_FIT = ["--gpu", "rtx-4090"], ["--gpu", "4GiB", "--batch", "200000"]
+ADVISE = ["advise", JOB, "--keep", FEW]
+COMPARE = ["compare", JOB, "#inference", "--scenario", "sgd: optimizer=sgd"]
 CASES = {
-    "predict": ["predict", JOB],
-    "check": ["check", JOB],
-    "advise": ["advise", JOB, "--keep", FEW],
-    "compare": ["compare", JOB, "#inference", "--scenario", "sgd: optimizer=sgd"],
+    "screen_predict_fits": ["predict", JOB, *FITS],
+    "screen_predict_does_not_fit": ["predict", JOB, *DOES_NOT_FIT],
+    "screen_check_fits": ["check", JOB, *FITS],
+    "screen_check_does_not_fit": ["check", JOB, *DOES_NOT_FIT],
+    "screen_advise_fits": [*ADVISE, *FITS],
+    "screen_advise_does_not_fit": [*ADVISE, *DOES_NOT_FIT],
+    "screen_compare_fits": [*COMPARE, *FITS],
+    "screen_compare_does_not_fit": [*COMPARE, *DOES_NOT_FIT],
+    "screen_run_fits": ["run", "--gpu", "rtx-4090", "train.py"],
+    "screen_run_does_not_fit": ["run", "--gpu", "1GiB", "train.py"],
 }
 
 
 @same_torch
-@pytest.mark.parametrize("verb", CASES)
-@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("name", CASES)
 def test_golden(
-    verb: str,
-    fits: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    golden: Callable[[str, str], None],
-) -> None:
-    more = ["--gpu", "rtx-4090"] if fits else ["--gpu", "4GiB", "--batch", "200000"]
-    text = screens([*CASES[verb], *more], monkeypatch, capsys)
-    golden(f"screen_{verb}_{'fits' if fits else 'does_not_fit'}", text)
-
-
-@same_torch
-@pytest.mark.parametrize("fits", [True, False])
-def test_golden_of_a_script(
-    fits: bool,
+    name: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -77,8 +74,24 @@ def test_golden_of_a_script(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(SCRIPT, encoding="utf-8")
-    text = screens(["run", "--gpu", "rtx-4090" if fits else "1GiB", "train.py"], monkeypatch, capsys)
-    golden(f"screen_run_{'fits' if fits else 'does_not_fit'}", text)
+    golden(name, screens(CASES[name], monkeypatch, capsys))
+
+
+def test_the_whole_need_of_a_script_is_known(tmp_path: Path) -> None:
+    """In a process of its own, which forks before anything was traced."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+
+    def told(gpu: str) -> dict[str, Any]:
+        command = [sys.executable, "-m", "vramcast", "run", "--gpu", gpu, "--json", str(script)]
+        found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=False).stdout)
+        return found
+
+    small, large = told("1GiB"), told("8GiB")
+    assert not small["fits"] and not small["at_least"] and large["fits"]
+    assert small["peak_reserved_bytes"] == large["peak_reserved_bytes"]
+    assert small["limit_bytes"] < 1024**3
+    assert any(note["topic"] == "run twice" for note in small["notes"])
 
 
 def test_results_are_shown_as_the_screen() -> None:

@@ -133,7 +133,7 @@ class _Finder:
     def pointer(self) -> Pointer:
         if self.result.fits:
             return self._when_it_fits()
-        return self._process() or self._batch() or self._change() or self._card()
+        return self._process() or self._change() or self._batch() or self._card()
 
     def _when_it_fits(self) -> Pointer:
         result = self.result
