@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vramcast.base.errors import CannotPredict, UsageError
@@ -100,9 +101,10 @@ def predict_ranks(
 _AT_ONCE = max(1, (os.cpu_count() or 1) - 1)
 
 
-def without_limit(run: Callable[[int], Prediction]) -> Callable[[], StepTrace | None]:
-    """What is given back runs `run(0)` in a process that was forked now, when nothing has been run yet: a script that
-    was refused memory is run once more, and says what it needs in full. None where that does not come about."""
+@contextlib.contextmanager
+def without_limit(run: Callable[[int], Prediction]) -> Iterator[Callable[[], StepTrace | None]]:
+    """What is given runs `run(0)` in a process that is forked now, when nothing has been run yet: a script that was
+    refused memory is run once more, and says what it needs in full. None where that does not come about."""
     child = _Child(0, run, waits=True)
 
     def trace() -> StepTrace | None:
@@ -112,7 +114,10 @@ def without_limit(run: Callable[[int], Prediction]) -> Callable[[], StepTrace | 
         except CannotPredict:
             return None
 
-    return trace
+    try:
+        yield trace
+    finally:
+        child.dismiss()
 
 
 class _Child:
@@ -121,6 +126,7 @@ class _Child:
     def __init__(self, rank: int, run: Callable[[int], Prediction], *, waits: bool = False) -> None:
         self.rank = rank
         may_go, self._go = os.pipe()
+        self._is_waited_for = False
         # Opened here: what the child opens later is kept off the disk, as all files of the program are.
         self._answer = tempfile.TemporaryFile()  # noqa: SIM115  (two processes use it)
         parent = os.getpid()
@@ -141,7 +147,14 @@ class _Child:
 
     def go(self) -> None:
         os.write(self._go, b"1")
+        self._is_waited_for = True
         os.close(self._go)
+
+    def dismiss(self) -> None:
+        """One that was never told to run ends."""
+        if not self._is_waited_for:
+            os.close(self._go)
+            self.finish()
 
     def _work(self, run: Callable[[int], Prediction]) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -58,6 +58,7 @@ def prediction_screen(prediction: Prediction, width: int = USUAL_WIDTH) -> Scree
 def job_screen(account: JobAccount, changes: Sequence[Suggestion] = (), width: int = USUAL_WIDTH) -> Screen:
     prediction = account.prediction
     head = [*wrapped(headline(account), width, most=2), *_verdict(prediction, width)]
+    head += wrapped(_where(prediction), width, most=1)
     head += [line for text in host_lines(prediction.host) for line in wrapped(text, width, most=2)]
     return compose(
         [

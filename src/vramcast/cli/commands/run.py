@@ -8,10 +8,13 @@ gets a card that computes nothing and counts every byte. It is stopped after a f
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,13 +144,14 @@ def execute(args: argparse.Namespace) -> int:
                     progress=progress if rank == ranks[0] else _silent,
                 )
 
-            trace_again = None
+            again: AbstractContextManager[Callable[[], StepTrace | None]] = contextlib.nullcontext(lambda: None)
             if launch.world_size == 1 and may_fork:
-                trace_again = without_limit(lambda rank: run_rank(rank, limit=LARGEST_BYTES))
-            prediction, of_ranks = predict_ranks(ranks, launch.world_size, run_rank)
-            if prediction.at_least and trace_again is not None:
-                progress("once more without a limit")
-                prediction = _in_full(prediction, trace_again(), limit)
+                again = without_limit(lambda rank: run_rank(rank, limit=LARGEST_BYTES))
+            with again as trace_again:
+                prediction, of_ranks = predict_ranks(ranks, launch.world_size, run_rank)
+                if prediction.at_least:
+                    progress("once more without a limit")
+                    prediction = _in_full(prediction, trace_again(), limit)
     except CannotPredict as error:
         if args.traceback:
             print(getattr(error, "traceback_text", ""), end="", file=sys.stderr)
