@@ -47,6 +47,7 @@ class _Parts:
     weights: float
     gradients: float
     state: float
+    """Of the optimizer, with the temporaries of its step."""
     rest: float
     """Activations, temporaries and what is lost to fragmentation."""
     context: float
@@ -56,6 +57,8 @@ class _Parts:
         account = asked.account
         weights, state = account.part("weights"), account.part("optimizer state")
         gradients = account.part("gradients")
+        if account.moment.phase == "optimizer":
+            state += account.part("temporaries")  # of its step: they grow with what is trained, not with the batch
         rest = asked.peak_reserved_bytes - weights - gradients - state
         return cls(weights, gradients, state, max(0, rest), asked.context_bytes)
 
