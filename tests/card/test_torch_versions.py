@@ -83,7 +83,7 @@ def test_what_needs_no_torch_works_with_any() -> None:
 
 
 def test_a_torch_that_is_newer_is_predicted_with_a_note(script: str) -> None:
-    run = _vramcast("2.99.0", "run", "--gpu", "t4", script)
+    run = _vramcast("2.99.0", "run", "--full", "--gpu", "t4", script)
     assert run.returncode == 0, run.stderr
     told = " ".join(run.stdout.split())
     assert "2.99.0 is newer than any version vramcast was checked with: the rules of 2.14 are used" in told

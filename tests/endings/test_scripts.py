@@ -42,7 +42,7 @@ def test_ending(
     Path("train.py").write_text(ending.text)
     processes = set(children_of(os.getpid()))
     # What a script does to its own process and others is looked at here; the overlay has tests of its own.
-    code = main(["run", "--write-through", "--gpu", "rtx-4090", "train.py"])
+    code = main(["run", "--full", "--write-through", "--gpu", "rtx-4090", "train.py"])
     out, err = capfd.readouterr()
     assert code == ending.code, out + err
     assert ending.says in " ".join((out + err).split())

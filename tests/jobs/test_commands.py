@@ -29,7 +29,7 @@ def fixed_width(monkeypatch: pytest.MonkeyPatch) -> None:
 @same_torch
 def test_the_whole_account(capsys: pytest.CaptureFixture[str], golden: Callable[[str, str], None]) -> None:
     argv = ["predict", JOB, "--gpu", "rtx-4090", "--batch", "20000", "--checkpointing", "all", "--precision", "bf16"]
-    assert main([*argv, "--set", "dataset.size=1000000"]) == 0
+    assert main([*argv, "--full", "--set", "dataset.size=1000000"]) == 0
     out, err = capsys.readouterr()
     golden("predict", out.replace(torch.__version__, "2.11.0"))
     assert "\x1b" not in out + err

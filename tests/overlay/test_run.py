@@ -98,7 +98,7 @@ def test_written_through(tmp_path: Path) -> None:
         train()
         """,
     )
-    done = run(path, "--write-through")
+    done = run(path, "--full", "--write-through")
     assert done.returncode == 0, done.stderr
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["log.txt", "model.pt", "new.pt", "train.py"]
     assert (tmp_path / "model.pt").read_bytes() == b"last week's weights"

@@ -31,8 +31,9 @@ def test_trainers_leave_the_checkpoints_of_last_week(tmp_path: Path, way: str) -
     top = tmp_path / "my runs"
     make_old(top, OLD)
     before = fingerprint(tmp_path)
-    command = [sys.executable, "-m", "vramcast", "run", "--gpu", "rtx-4090", "--steps", "1000", str(SCRIPT), str(top)]
+    command = [sys.executable, "-m", "vramcast", "run", "--full", "--gpu", "rtx-4090", "--steps", "1000"]
     environment = {**os.environ, "VRAMCAST_OVERLAY": way, "HOME": str(tmp_path)}
+    command += [str(SCRIPT), str(top)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     for name, library in NEEDED.items():

@@ -1,4 +1,5 @@
-"""Results that people look at: as JSON, and in a notebook. How each looks is said in `report`, found on first use."""
+"""Results that people look at: as text, as JSON, and in a notebook. How each looks is said in `report`, found on first
+use."""
 
 from __future__ import annotations
 
@@ -14,6 +15,13 @@ class Shown:
         """The document that the verb's --json prints."""
         document: dict[str, Any] = _looks().document(self)
         return document
+
+    def __str__(self) -> str:
+        """One screen, as the verb prints it."""
+        return str(_looks().text(self))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {str(self).partition(chr(10))[0]}>"
 
     def _repr_html_(self) -> str:
         return str(_looks().html(self))

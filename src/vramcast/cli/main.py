@@ -77,7 +77,8 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
     from vramcast.cli.options import chosen_timing, kept_off_files
 
     own, flags = split_flags(sys.argv[1:] if argv is None else list(argv))
-    args = make_parser().parse_args(own)
+    as_json = _wants_json(own)
+    args = make_parser(as_json=as_json).parse_args(own)
     args.script_flags = flags
     try:
         with chosen_timing(args), kept_off_files(args, own_process=own_process):
@@ -85,25 +86,44 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
             sys.stdout.flush()
         return int(code)
     except VramcastError as error:
-        print(f"vramcast: {error}", file=sys.stderr)
-        return error.exit_code
+        return _failed(str(error), error.exit_code, as_json)
     except KeyboardInterrupt:
-        print("vramcast: interrupted", file=sys.stderr)
-        return 130
+        return _failed("interrupted", 130, as_json)
     except SystemExit as error:
         # Code that a job names may say 0, which means "fits".
-        print(f"vramcast: the job's own code ended the process: sys.exit({error.code!r})", file=sys.stderr)
-        return 3
+        return _failed(f"the job's own code ended the process: sys.exit({error.code!r})", 3, as_json)
     except BaseException as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-            print(f"vramcast: this needs PyTorch, and {sys.executable} has none: pip install torch", file=sys.stderr)
-            return 2
+            return _failed(f"this needs PyTorch, and {sys.executable} has none: pip install torch", 2, as_json)
         # Python would end with 1, which means "does not fit" to whoever gates on it.
         import traceback
 
         traceback.print_exc()
-        print(f"vramcast: {DEFECT}; please report the lines above", file=sys.stderr)
-        return 3
+        return _failed(f"{DEFECT}; please report the lines above", 3, as_json)
+
+
+def _wants_json(argv: Sequence[str]) -> bool:
+    """Whether --json is one of our own options; what stands after a script's name is the script's."""
+    if argv[:1] != ["run"]:
+        return "--json" in argv
+    takes_none = ("--json", "--full", "--whole", "--epoch", "--longest", "--force", "--write-through", "--traceback")
+    for i, word in enumerate(argv[1:], 1):
+        if word == "--json":
+            return True
+        is_value = argv[i - 1].startswith("--") and argv[i - 1] not in takes_none and "=" not in argv[i - 1]
+        if not word.startswith("-") and not is_value:
+            return False
+    return False
+
+
+def _failed(text: str, exit_code: int, as_json: bool) -> int:
+    """Said to whoever reads standard error, and as a document to whoever asked for one."""
+    print(f"vramcast: {text}", file=sys.stderr)
+    if as_json:
+        import json
+
+        print(json.dumps({"error": text, "exit_code": exit_code}, indent=2))
+    return exit_code
 
 
 @functools.cache
@@ -144,12 +164,20 @@ def split_flags(argv: list[str]) -> tuple[list[str], list[str]]:
     return argv[:at], argv[at + 1 :]
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser(*, as_json: bool = False) -> argparse.ArgumentParser:
     import argparse
+    from typing import NoReturn
 
     from vramcast import __version__
 
-    parser = argparse.ArgumentParser(
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            if as_json:
+                _failed(message, 2, as_json)
+                self.exit(2)
+            super().error(message)
+
+    parser = Parser(
         prog="vramcast", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"vramcast {__version__}")

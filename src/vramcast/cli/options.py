@@ -5,19 +5,25 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from vramcast.gpus import GpuSpec
     from vramcast.memory import Prediction
+    from vramcast.report.page import Page
     from vramcast.trace import StepTrace
 
 EXIT_FITS = 0
 EXIT_DOES_NOT_FIT = 1
 MOST_STEPS = 1000
+_WORKERS = 2
 _MOST_DIGITS, _MOST_SHOWN = 18, 40
 
 _BEGINNING_BYTES = 4096
@@ -97,6 +103,34 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON (described in docs/json.md)")
 
 
+def forks_possible() -> int:
+    """Processes that may trace at a time: one where something was run that a fork would not survive."""
+    return min(_WORKERS, os.cpu_count() or 1) if "torch" not in sys.modules else 1
+
+
+def add_full_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--full", action="store_true", help="print every table instead of one screen")
+
+
+def print_result(result: object, full: Callable[[Console], None] | None = None) -> None:
+    """One screen of it, or with `full` all that there is."""
+    from vramcast.report.console import emit
+    from vramcast.report.looks import screen
+
+    if full is None:
+        print_lines(lambda width: screen(result, width))
+    else:
+        emit(full, sys.stdout)
+
+
+def print_lines(made: Callable[[int], Page]) -> None:
+    """What `made` gives for the width of the terminal."""
+    from vramcast.report.console import emit
+    from vramcast.report.page import print_page
+
+    emit(lambda console: print_page(made(console.width), console), sys.stdout)
+
+
 def limit_bytes(args: argparse.Namespace) -> int | None:
     from vramcast.base.units import parse_bytes
 
@@ -125,17 +159,16 @@ def print_json(document: dict[str, Any]) -> None:
     sys.stdout.write("\n")
 
 
-def report(prediction: Prediction, *, as_json: bool, more: dict[str, Any] | None = None) -> int:
+def report(prediction: Prediction, *, as_json: bool, full: bool = True, more: dict[str, Any] | None = None) -> int:
     """Print the prediction and give the exit code. `more` is for the JSON document."""
     if as_json:
-        from vramcast.report.documents import prediction_document
-
-        print_json(prediction_document(prediction) | (more or {}))
-    else:
-        from vramcast.report.console import emit
+        print_json(prediction.to_document() | (more or {}))
+    elif full:
         from vramcast.report.terminal import print_prediction
 
-        emit(lambda console: print_prediction(prediction, console), sys.stdout)
+        print_result(prediction, lambda console: print_prediction(prediction, console))
+    else:
+        print_result(prediction)
     return EXIT_FITS if prediction.fits else EXIT_DOES_NOT_FIT
 
 

@@ -1,4 +1,4 @@
-"""Progress of long work, on standard error: one line that is rewritten in a terminal, plain lines anywhere else."""
+"""Progress of long work, on standard error: one line that is rewritten in a terminal, nothing anywhere else."""
 
 from __future__ import annotations
 
@@ -13,9 +13,6 @@ from types import FrameType
 from vramcast.base.plain_text import printable
 from vramcast.cli.streams import lent_to_script
 
-_QUIET_SECONDS = 3.0
-"""Work that takes less time than this says nothing outside a terminal."""
-
 _FIRST_WORD_SECONDS = 30.0
 """Time after which a script that makes no step is mentioned; then after twice as long, and so on."""
 
@@ -28,7 +25,6 @@ class Reporter:
     def __init__(self) -> None:
         self._stream = sys.stderr
         self._live = self._stream.isatty()
-        self._start = time.monotonic()
         self._width = 0
 
     def __call__(self, text: str) -> None:
@@ -37,12 +33,6 @@ class Reporter:
             self._stream.write(f"\r{text[:79]:<{self._width}}")
             self._width = min(79, len(text))
             self._stream.flush()
-        elif time.monotonic() - self._start > _QUIET_SECONDS:
-            print(f"vramcast: {text}", file=self._stream)
-
-    def on_terminal(self, text: str) -> None:
-        if self._live:
-            self(text)
 
     def line(self, text: str) -> None:
         """A line that stays."""
@@ -79,7 +69,7 @@ def announced(script: Path) -> Iterator[Progress]:
 
     def progress(text: str) -> None:
         last[0] = time.monotonic()
-        reporter.on_terminal(f"vramcast: {script.name}: {text}")
+        reporter(f"vramcast: {script.name}: {text}")
 
     def watch() -> None:
         wait = _FIRST_WORD_SECONDS

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vramcast.base.errors import CannotPredict, UsageError
@@ -100,11 +101,32 @@ def predict_ranks(
 _AT_ONCE = max(1, (os.cpu_count() or 1) - 1)
 
 
-class _Child:
-    """A forked process that runs one rank and hands over its trace."""
+@contextlib.contextmanager
+def without_limit(run: Callable[[int], Prediction]) -> Iterator[Callable[[], StepTrace | None]]:
+    """What is given runs `run(0)` in a process that is forked now, when nothing has been run yet: a script that was
+    refused memory is run once more, and says what it needs in full. None where that does not come about."""
+    child = _Child(0, run, waits=True)
 
-    def __init__(self, rank: int, run: Callable[[int], Prediction]) -> None:
+    def trace() -> StepTrace | None:
+        child.go()
+        try:
+            return child.finish().trace()
+        except CannotPredict:
+            return None
+
+    try:
+        yield trace
+    finally:
+        child.dismiss()
+
+
+class _Child:
+    """A forked process that runs one rank and hands over its trace; one that `waits` runs only when told to."""
+
+    def __init__(self, rank: int, run: Callable[[int], Prediction], *, waits: bool = False) -> None:
         self.rank = rank
+        may_go, self._go = os.pipe()
+        self._is_waited_for = False
         # Opened here: what the child opens later is kept off the disk, as all files of the program are.
         self._answer = tempfile.TemporaryFile()  # noqa: SIM115  (two processes use it)
         parent = os.getpid()
@@ -114,9 +136,25 @@ class _Child:
         if self._pid == 0:
             try:
                 end_with_parent(parent)
-                self._work(run)
+                os.close(self._go)
+                if not waits or os.read(may_go, 1):  # nothing comes where the parent has ended, or has no need of it
+                    self._work(run)
             finally:
                 os._exit(0)
+        os.close(may_go)
+        if not waits:
+            self.go()
+
+    def go(self) -> None:
+        os.write(self._go, b"1")
+        self._is_waited_for = True
+        os.close(self._go)
+
+    def dismiss(self) -> None:
+        """One that was never told to run ends."""
+        if not self._is_waited_for:
+            os.close(self._go)
+            self.finish()
 
     def _work(self, run: Callable[[int], Prediction]) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from vramcast.allocator.trials import Trial, trials_in
 from vramcast.base.errors import CannotPredict, UsageError
+from vramcast.base.shown import Shown
 from vramcast.base.units import MIB, format_gib, format_size
 from vramcast.gpus import GpuSpec
 from vramcast.memory.account import Account, account
@@ -19,8 +20,8 @@ from vramcast.timing import StepTime, step_time
 from vramcast.trace import HostUse, Note, StepTrace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Prediction(Shown):
     """What a run would take on one card. When it does not fit, the figures are what it would need."""
 
     gpu: GpuSpec

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vramcast.features.explain.explain import JobExplanation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class JobPrediction(Shown):
     """What a job would take on one card."""
 

@@ -162,6 +162,8 @@ def _run(
         return _script(job.script, card, steps, progress), session
     card.log_ops(after_steps=None)
     kept_off_files = overlay.protected(card.note) if code_in(job) else sealed()
+    if not code_in(job):
+        card.skip_host_draws()
     with kept_off_files, recording(card) as run, _settings(job), libraries_quiet():
         try:
             if job.step is not None:

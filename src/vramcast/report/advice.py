@@ -27,7 +27,7 @@ def advice_page(advice: Advice) -> Page:
         page += _fitting(advice)
     else:
         page += _nothing(advice)
-    page += [Line(line) for line in _largest(advice)]
+    page += [Line(line) for line in largest_lines(advice)]
     page += [Line(f"cannot be done: {problem}", "aside") for problem in advice.refused]
     kept = f"; kept: {', '.join(advice.keep)}" if advice.keep else ""
     page.append(
@@ -68,7 +68,7 @@ def _fitting(advice: Advice) -> list[Line | Grid]:
     return page
 
 
-def _largest(advice: Advice) -> list[str]:
+def largest_lines(advice: Advice) -> list[str]:
     """One line for each configuration."""
     by_configuration: dict[str, list[LargestSize]] = {}
     for size in advice.largest:
@@ -212,4 +212,5 @@ def suggestion_document(suggestion: Suggestion) -> dict[str, Any]:
         "samples_per_second": suggestion.samples_per_second,
         "by_rule": list(suggestion.by_rule),
         "config": asdict(suggestion.config),
+        "options": suggestion.options,
     }

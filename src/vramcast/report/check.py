@@ -7,29 +7,36 @@ from typing import Any
 
 from vramcast.base.units import format_gib, format_size
 from vramcast.features.check.verdict import Verdict
+from vramcast.report.advice import suggestion_document
 from vramcast.report.page import Line, Page
-from vramcast.report.wording import fits, with_article, with_margin
+from vramcast.report.wording import fits, with_article
 
 CHECK_FORMAT = "vramcast-check"
 CHECK_VERSION = 1
 
 
 def check_page(verdict: Verdict) -> Page:
-    needed, there = verdict.needed_bytes, verdict.available_bytes
     what = f" ({verdict.recognised_as})" if verdict.recognised_as else ""
-    page = [
-        Line(sentence(verdict), "good" if verdict.fits else "bad"),
-        Line(f"needs  {format_gib(needed)}, {with_margin(verdict.prediction)}"),
-        Line(f"there  {format_gib(there)} {_where(verdict)}{_less(verdict)}"),
-    ]
-    if verdict.fits:
-        page.append(Line(f"left   {format_size(there - needed)}"))
-    elif there < needed:
-        page.append(Line(f"short  {format_gib(needed - there)}"))
+    page = [Line(text, tone) for text, tone in head_lines(verdict)]
     page.append(Line(verdict.pointer.text))
     page += [Line(f"card: {note.text}") for note in verdict.prediction.notes if note.topic == "card"]
     page.append(Line(f"{verdict.name}{what}; `vramcast predict` shows every byte", "aside"))
     return page
+
+
+def head_lines(verdict: Verdict) -> list[tuple[str, str]]:
+    """The answer, what is needed, and what is there; each with its tone."""
+    needed, there = verdict.needed_bytes, verdict.available_bytes
+    text = f"needs {format_gib(needed)}, {with_margin(verdict.prediction)}"
+    if there < needed:
+        text += f"; {format_gib(needed - there)} short"
+    elif verdict.fits:
+        text += f"; {format_gib(there - needed)} left"
+    return [
+        (sentence(verdict), "good" if verdict.fits else "bad"),
+        (text, ""),
+        (f"there {format_gib(there)} {_where(verdict)}{_less(verdict)}", ""),
+    ]
 
 
 def sentence(verdict: Verdict) -> str:
@@ -61,6 +68,7 @@ def check_document(verdict: Verdict) -> dict[str, Any]:
         "at_least": verdict.prediction.at_least,
         "local": None if local is None else asdict(local),
         "pointer": asdict(verdict.pointer),
+        "changes": [suggestion_document(one) for one in verdict.changes],
         "notes": [asdict(note) for note in verdict.prediction.notes],
     }
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from vramcast.base.units import GIB
 from vramcast.features.compare.side_by_side import BYTES, Comparison, Row
+from vramcast.report.page import Grid, print_page
 from vramcast.report.wording import signed_percent
+
+MAIN_GROUPS = ("peak", "at the peak", "time")
+"""What one screen has room for."""
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
@@ -17,22 +20,27 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     for group in dict.fromkeys(row.group for row in comparison.rows):
         rows = [row for row in comparison.rows if row.group == group]
         console.print()
-        console.print(_group_table(comparison, group, rows))
+        print_page([_grid(comparison, group, rows)], console)
 
 
-def _group_table(comparison: Comparison, group: str, rows: list[Row]) -> Table:
+def main_grids(comparison: Comparison) -> list[Grid]:
+    """The figures of the whole run, without phases, steps and modules."""
+    found = []
+    for group in MAIN_GROUPS:
+        rows = [row for row in comparison.rows if row.group == group]
+        if rows:
+            found.append(_grid(comparison, group, rows))
+    return found
+
+
+def _grid(comparison: Comparison, group: str, rows: list[Row]) -> Grid:
     unit = "GiB" if rows[0].unit == BYTES else "ms"
-    table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    table.add_column(f"{group} ({unit})", overflow="fold")
     compared = [_is_compared(comparison, rows, column) for column in range(len(comparison.columns))]
+    headings = [f"{group} ({unit})"]
     for column, with_difference in zip(comparison.columns, compared, strict=True):
-        table.add_column(column.name, justify="right", overflow="fold")
-        if with_difference:
-            table.add_column("diff", justify="right")
-            table.add_column("%", justify="right")
-    for row in rows:
-        table.add_row(row.name, *_cells(row, row.values[comparison.reference], compared))
-    return table
+        headings += [column.name, "diff", "%"] if with_difference else [column.name]
+    reference = comparison.reference
+    return Grid(tuple(headings), tuple((row.name, *_cells(row, row.values[reference], compared)) for row in rows))
 
 
 def _is_compared(comparison: Comparison, rows: list[Row], column: int) -> bool:

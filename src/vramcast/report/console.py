@@ -21,14 +21,18 @@ class SafeConsole(Console):
             yield Segment(printable(segment.text), segment.style) if is_text else segment
 
 
+def plain_text(render: Callable[[Console], None], width: int | None = None) -> str:
+    """Without colours and without blanks at the ends of lines."""
+    buffer = io.StringIO()
+    render(SafeConsole(file=buffer, width=width, highlight=False, no_color=True, force_terminal=False))
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
 def emit(render: Callable[[Console], None], file: TextIO, width: int | None = None) -> None:
     """Call `render` with a console that suits `file`."""
     if file.isatty():
         render(SafeConsole(file=file, width=width, highlight=False))
         return
-    buffer = io.StringIO()
-    render(SafeConsole(file=buffer, width=width, highlight=False, no_color=True, force_terminal=False))
-    lines = (line.rstrip() for line in buffer.getvalue().splitlines())
-    text = "\n".join(lines) + "\n"
+    text = plain_text(render, width)
     encoding = file.encoding or "utf-8"
     file.write(text.encode(encoding, errors="replace").decode(encoding))

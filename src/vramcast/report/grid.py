@@ -2,13 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rich.cells import cell_len
 from rich.table import Table
+
+_GAP = 2
+_LEAST_LABEL = 16
 
 
 def table(*headings: str, text_columns: int = 1) -> Table:
-    """No lines but one under the heading, so that it reads the same in a terminal, a file and a log."""
+    """No lines but one under the heading, so that it reads the same in a terminal, a file and a log. Words stay whole:
+    figures are never wrapped, text is between words."""
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for i, heading in enumerate(headings):
         is_text = i < text_columns or heading in ("mostly", "source")
-        table.add_column(heading, justify="left" if is_text else "right", overflow="fold", no_wrap=False)
+        longest_word = max((len(word) for word in heading.split()), default=0)
+        table.add_column(
+            heading,
+            justify="left" if is_text else "right",
+            overflow="ellipsis",
+            no_wrap=not is_text,
+            min_width=longest_word,
+        )
     return table
+
+
+def plain_rows(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    *,
+    text_columns: int = 1,
+    drop: Sequence[str] = (),
+) -> list[str]:
+    """One line a row, the first being the headings. What is named in `drop` is left out first where there is no room;
+    then the first column is shortened in its middle."""
+    kept = list(range(len(headings)))
+    dropped = [i for name in drop for i, heading in enumerate(headings) if heading == name]
+    while True:
+        widths = {i: max(cell_len(line[i]) for line in (headings, *rows)) for i in kept}
+        room = width - sum(widths[i] + _GAP for i in kept[1:])
+        if room >= min(widths[kept[0]], _LEAST_LABEL) or not dropped:
+            break
+        kept.remove(dropped.pop(0))
+    widths[kept[0]] = max(1, min(widths[kept[0]], room))
+    return [_row(line, kept, widths, text_columns) for line in (headings, *rows)]
+
+
+def _row(cells: Sequence[str], kept: Sequence[int], widths: dict[int, int], text_columns: int) -> str:
+    parts = []
+    for i in kept:
+        text = shortened(cells[i], widths[i])
+        pad = " " * (widths[i] - cell_len(text))
+        parts.append(text + pad if i < text_columns else pad + text)
+    return (" " * _GAP).join(parts).rstrip()
+
+
+def shortened(text: str, width: int) -> str:
+    """The middle of a long name is left out: its beginning and its end say most."""
+    if cell_len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"

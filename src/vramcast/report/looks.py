@@ -1,4 +1,4 @@
-"""How each result that Python hands out looks: as JSON, and as HTML in a notebook."""
+"""How each result that Python hands out looks: as text, as JSON, and as HTML in a notebook."""
 
 from __future__ import annotations
 
@@ -9,31 +9,93 @@ from typing import Any
 from vramcast.features.advise.advise import JobAdvice
 from vramcast.features.check.check import JobCheck
 from vramcast.features.compare.scenarios import JobComparison
+from vramcast.features.compare.side_by_side import Comparison
 from vramcast.features.diagnose.diagnose import LogDiagnosis
 from vramcast.features.explain.explain import JobExplanation
 from vramcast.features.guard.entry import Guard
 from vramcast.features.plan.plan import JobPlan
 from vramcast.features.table.table import JobTable
+from vramcast.features.what_if.result import WhatIfs
+from vramcast.memory import Prediction
 from vramcast.memory.alive import Alive
 from vramcast.prediction.job_prediction import JobPrediction
 from vramcast.report.advice import advice_document, advice_page
 from vramcast.report.alive import write_alive
 from vramcast.report.batch_table import table_document, table_page
 from vramcast.report.check import check_document, check_page
+from vramcast.report.console import plain_text
 from vramcast.report.diagnosis import diagnosis_document, diagnosis_page
+from vramcast.report.documents import prediction_document
 from vramcast.report.explain import explanation_document, explanation_page
 from vramcast.report.guard import guard_document
 from vramcast.report.html import job_page
 from vramcast.report.job_documents import job_document
-from vramcast.report.page import Line, Page, page_html
+from vramcast.report.outcomes import what_if_document, what_if_page
+from vramcast.report.page import Line, Page, page_html, print_page
 from vramcast.report.plan import plan_document, plan_page
 from vramcast.report.scenarios import scenarios_document, scenarios_page
+from vramcast.report.screen import MOST_LINES, USUAL_WIDTH
+from vramcast.report.screens import (
+    Screen,
+    advice_screen,
+    check_screen,
+    comparison_screen,
+    job_screen,
+    prediction_screen,
+    scenarios_screen,
+)
 
 
 def html(result: object) -> str:
     if isinstance(result, JobPrediction):
         return job_page(result.job_account())
     return page_html(_page(result))
+
+
+def text(result: object) -> str:
+    """One screen."""
+    lines = plain_text(lambda console: print_page(screen(result), console), USUAL_WIDTH).splitlines()
+    left = len(lines) - MOST_LINES
+    if left > 0:
+        lines = [*lines[: MOST_LINES - 1], f"and {left + 1} more lines: to_document() has all of it"]
+    return "\n".join(lines)
+
+
+@functools.singledispatch
+def screen(result: object, width: int = USUAL_WIDTH) -> Page:
+    """What the verb prints without --full; of verbs that have no such option, all of it."""
+    return _page(result)
+
+
+@screen.register
+def _(result: Prediction, width: int = USUAL_WIDTH) -> Screen:
+    return prediction_screen(result, width)
+
+
+@screen.register
+def _(result: JobPrediction, width: int = USUAL_WIDTH) -> Screen:
+    return job_screen(result.job_account(), (), width)
+
+
+@screen.register
+def _(result: JobCheck, width: int = USUAL_WIDTH) -> Screen:
+    job = result.prediction
+    return check_screen(result.verdict, job.time, job.throughput, job.sizes.get("batch"), width)
+
+
+@screen.register
+def _(result: JobAdvice, width: int = USUAL_WIDTH) -> Screen:
+    return advice_screen(result.advice, width)
+
+
+@screen.register
+def _(result: Comparison, width: int = USUAL_WIDTH) -> Screen:
+    return comparison_screen(result, width)
+
+
+@screen.register
+def _(result: JobComparison, width: int = USUAL_WIDTH) -> Screen:
+    return scenarios_screen(result.scenarios, width)
 
 
 @functools.singledispatch
@@ -134,6 +196,26 @@ def _(result: Guard) -> dict[str, Any]:
 @_page.register
 def _(result: Guard) -> Page:
     return [Line(result.verdict)]
+
+
+@document.register
+def _(result: Prediction) -> dict[str, Any]:
+    return prediction_document(result)
+
+
+@_page.register
+def _(result: Prediction) -> Page:
+    return prediction_screen(result, 120)
+
+
+@document.register
+def _(result: WhatIfs) -> dict[str, Any]:
+    return what_if_document(result)
+
+
+@_page.register
+def _(result: WhatIfs) -> Page:
+    return what_if_page(result)
 
 
 @write_report.register

@@ -17,7 +17,7 @@ from vramcast.report.grid import table
 class Line:
     text: str
     tone: str = ""
-    """good, bad, heading, aside, code (never wrapped, so that it can be copied), or nothing."""
+    """good, bad, heading, aside, code (in columns, and never wrapped, so that it can be copied), or nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,24 +13,23 @@ from vramcast.report.page import Grid, Line, Page
 _HEADINGS = ("at the peak, GiB", "trained", *COLUMNS, "other", "needs", "left")
 
 
-def scenarios_page(scenarios: Scenarios) -> Page:
-    what = "free on" if scenarios.is_free else "on"
-    page: list[Line | Grid] = [Line(f"{format_gib(scenarios.available_bytes)} {what} {scenarios.card}", "heading")]
-    rows = [_row(scenario) for scenario in scenarios.rows if scenario.prediction is not None]
-    page.append(Grid(_HEADINGS, tuple(rows)))
-    page += [
-        Line(f"{scenario.name} could not be predicted: {scenario.problem}", "bad")
-        for scenario in scenarios.rows
-        if scenario.problem
-    ]
-    fitting = [
-        scenario.name for scenario in scenarios.rows if scenario.prediction is not None and scenario.prediction.fits
-    ]
-    if not fitting:
-        page.append(Line("none of them fits", "bad"))
-    else:
-        page.append(Line(f"fits: {', '.join(fitting)}", "good"))
-    return page
+def scenarios_page(found: Scenarios) -> Page:
+    first, *others = (Line(text, tone) for text, tone in scenarios_verdict(found))
+    return [first, scenarios_grid(found), *others]
+
+
+def scenarios_grid(found: Scenarios) -> Grid:
+    return Grid(_HEADINGS, tuple(_row(scenario) for scenario in found.rows if scenario.prediction is not None))
+
+
+def scenarios_verdict(found: Scenarios) -> list[tuple[str, str]]:
+    """What there is, what could not be predicted, and which of them fit; each with its tone."""
+    what = "free on" if found.is_free else "on"
+    lines = [(f"{format_gib(found.available_bytes)} {what} {found.card}", "heading")]
+    lines += [(f"{one.name} could not be predicted: {one.problem}", "bad") for one in found.rows if one.problem]
+    fitting = [one.name for one in found.rows if one.prediction is not None and one.prediction.fits]
+    lines.append((f"fits: {', '.join(fitting)}", "good") if fitting else ("none of them fits", "bad"))
+    return lines
 
 
 def _row(scenario: Scenario) -> tuple[str, ...]:

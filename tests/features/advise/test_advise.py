@@ -279,9 +279,10 @@ def test_a_card_without_bf16_is_not_told_to_use_it() -> None:
 @same_torch
 def test_golden(job: Path, capsys: pytest.CaptureFixture[str], golden: Callable[[str, str], None]) -> None:
     # Which offloads there are depends on what is installed.
-    assert main(["advise", str(job), "--allow-code", "--memory", "3GiB", "--keep", "offload"]) == 0
+    assert main(["advise", str(job), "--allow-code", "--memory", "3GiB", "--keep", "offload", "--full"]) == 0
     fits = capsys.readouterr().out
-    assert main(["advise", str(job), "--allow-code", "--memory", "1100MiB", "--keep", "batch,offload,gpus"]) == 1
+    pins = "batch,offload,gpus"
+    assert main(["advise", str(job), "--allow-code", "--memory", "1100MiB", "--keep", pins, "--full"]) == 1
     golden("advise", f"{fits}\n{capsys.readouterr().out}")
 
 

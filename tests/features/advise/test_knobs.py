@@ -66,6 +66,8 @@ def test_every_combination_is_a_job_that_keeps_the_batch_of_a_step() -> None:
         ({"components": {"model": {**LLAMA["components"]["model"], "freeze": ["embed"]}}}, "freezing", "t4", []),
         ({"sizes": {"sequence": 1024}}, "sequence", "rtx-4090", ["sequence 768", "sequence 512"]),
         ({}, "sequence", "rtx-4090", []),
+        ({}, "trained", "rtx-4090", ["LoRA of rank 16, bf16 base", "QLoRA of rank 16, 4-bit base"]),
+        ({}, "trained", "t4", ["LoRA of rank 16, fp16 base", "QLoRA of rank 16, 4-bit base"]),
         ({"sizes": {"frames": 17}}, "frames", "rtx-4090", ["frames 9", "frames 5"]),
         ({"sizes": {"height": 256, "width": 256}}, "resolution", "t4",
          ["height 192, width 192", "height 128, width 128"]),
@@ -97,7 +99,8 @@ def test_one_of_several_trained_components_is_frozen() -> None:
     ("job", "first", "second"),
     [
         ({**LLAMA, "sizes": {"batch": 4}}, "2 GPUs", "batch 2, accumulation 2"),
-        (LLAMA, "freeze the embeddings", "LoRA of rank 16"),
+        (LLAMA, "freeze the embeddings", "LoRA of rank 16, bf16 base"),
+        (LLAMA, "weights in bf16", "LoRA of rank 16, bf16 base"),
     ],
 )
 def test_what_excludes_each_other_is_not_combined(job: dict[str, Any], first: str, second: str) -> None:

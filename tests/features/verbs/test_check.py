@@ -13,6 +13,8 @@ from vramcast.base.units import GIB
 from vramcast.cli.main import main
 from vramcast.gpus import state
 from vramcast.gpus.survey import GpuProcess, LocalGpu, Survey
+from vramcast.jobs.load import with_overrides
+from vramcast.jobs.validation import make_job
 
 JOB = "tests.jobs.tiny:JOB"
 same_torch = pytest.mark.skipif(not torch.__version__.startswith("2.11"), reason="the golden output is of torch 2.11")
@@ -56,8 +58,11 @@ def test_a_named_card_is_taken_although_one_is_here(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_pointer_was_tried() -> None:
-    found = vramcast.check({**_tiny(), "sizes": {"batch": 200_000}}, memory="4GiB")
-    assert found.verdict.pointer.kind == "batch"
+    job = {**_tiny(), "sizes": {"batch": 200_000}}
+    first, *_ = vramcast.check(job, memory="4GiB").verdict.changes
+    assert vramcast.check(with_overrides(make_job(job, "job"), first.overrides), memory="4GiB").fits
+    found = vramcast.check(job, memory="4GiB", changes=False)
+    assert found.verdict.pointer.kind == "batch" and not found.verdict.changes
     batch = int(found.verdict.pointer.text.split("--batch ")[1].split(",")[0].rstrip("."))
     assert vramcast.check({**_tiny(), "sizes": {"batch": batch}}, memory="4GiB").fits
     wide = {"factory": "tests.jobs.tiny:mixer", "arguments": {"width": 8192}}

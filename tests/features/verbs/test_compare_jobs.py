@@ -41,7 +41,7 @@ def job_file(tmp_path: Path) -> str:
 
 @same_torch
 def test_golden(job_file: str, capsys: pytest.CaptureFixture[str], golden: Callable[[str, str], None]) -> None:
-    argv = ["compare", "--allow-code", job_file, "#everything", "#inference", "#offload", "--gpu", "rtx-4090"]
+    argv = ["compare", "--allow-code", job_file, "#everything", "#inference", "#offload", "--gpu", "rtx-4090", "--full"]
     assert main([*argv, "--scenario", "sgd: optimizer=sgd components.encoder.mode=trained"]) == 0
     golden("scenarios", capsys.readouterr().out)
 

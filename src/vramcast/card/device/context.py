@@ -198,6 +198,10 @@ class VirtualGpu:
         self._machine.op_log.on = after_steps is not None and after_steps <= 0
         self._position.log_after = after_steps or 0
 
+    def skip_host_draws(self) -> None:
+        """For a run without code of the user's: numbers that initialising weights would take are not drawn."""
+        self._machine.host_draws.nobody_looks = True
+
     @contextmanager
     def iteration(self) -> Iterator[None]:
         """One iteration of the training loop; without it a step is taken to end with its optimizer."""

@@ -8,25 +8,24 @@ what it is. Exit code 1: nothing fits.
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from pathlib import Path
 
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
+    add_full_option,
     add_host_option,
     add_json_option,
     add_room_options,
+    forks_possible,
     names,
     print_json,
+    print_result,
 )
 
 READS_SCRIPT_FLAGS = True
 RUNS_CODE = True
-
-_WORKERS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_host_option(parser)
     add_json_option(parser)
+    add_full_option(parser)
     add_job_options(parser)
 
 
@@ -60,8 +60,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.features.advise.advise import advise
 
     loaded = load(args)
-    fresh = "torch" not in sys.modules  # and so nothing was run that a fork would not survive
-    workers = min(_WORKERS, os.cpu_count() or 1) if fresh else 1
+    workers = forks_possible()
     with reporting() as progress:
         result = advise(
             loaded, args.gpu, args.memory, args.device, keep=args.keep, objective=args.objective,
@@ -69,10 +68,11 @@ def execute(args: argparse.Namespace) -> int:
         )  # fmt: skip
     if args.json:
         print_json(result.to_document())
-    else:
+    elif args.full:
         from vramcast.report.advice import advice_page
-        from vramcast.report.console import emit
         from vramcast.report.page import print_page
 
-        emit(lambda console: print_page(advice_page(result.advice), console), sys.stdout)
+        print_result(result, lambda console: print_page(advice_page(result.advice), console))
+    else:
+        print_result(result)
     return EXIT_FITS if result.fits else EXIT_DOES_NOT_FIT

@@ -11,17 +11,19 @@ thumb and no prediction; it answers at once and does not load PyTorch.
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from vramcast.cli.job_options import JOB_HELP, add_job_options
 from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
+    add_full_option,
     add_json_option,
     add_room_options,
+    forks_possible,
     positive,
     print_json,
+    print_result,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_room_options(parser)
     parser.add_argument("--margin", type=float, default=0.0, metavar="SHARE", help="of that which must stay free (0)")
     add_json_option(parser)
+    add_full_option(parser)
     quick = parser.add_argument_group("the quick formula (no JOB)")
     quick.add_argument("--hidden-dim", "--hidden_dim", type=positive, metavar="N", help="channels of a layer's output")
     quick.add_argument("--num-layers", "--num_layers", type=positive, metavar="N", help="how many layers")
@@ -75,15 +78,17 @@ def _job(args: argparse.Namespace) -> int:
 
     loaded = load(args)
     with reporting() as progress:
-        result = check(loaded, args.gpu, args.memory, args.device, margin=args.margin, progress=progress)
+        result = check(
+            loaded, args.gpu, args.memory, args.device, margin=args.margin, workers=forks_possible(), progress=progress
+        )
     if args.json:
         print_json(result.to_document())
-    else:
-        from vramcast.report.check import check_page
-        from vramcast.report.console import emit
-        from vramcast.report.page import print_page
+    elif args.full:
+        from vramcast.report.job import print_job
 
-        emit(lambda console: print_page(check_page(result.verdict), console), sys.stdout)
+        print_result(result, lambda console: print_job(result.prediction.job_account(), console))
+    else:
+        print_result(result)
     return EXIT_FITS if result.fits else EXIT_DOES_NOT_FIT
 
 

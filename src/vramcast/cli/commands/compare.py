@@ -11,15 +11,23 @@ from the first measurement or, if there is none, from the first of them. Jobs ma
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vramcast.cli.job_options import add_job_options, load, parse_change
-from vramcast.cli.options import EXIT_FITS, add_host_option, add_json_option, add_room_options, print_json
+from vramcast.cli.options import (
+    EXIT_FITS,
+    add_full_option,
+    add_host_option,
+    add_json_option,
+    add_room_options,
+    print_json,
+    print_result,
+)
 
 if TYPE_CHECKING:
     from vramcast.features.compare.scenarios import JobComparison
+    from vramcast.features.compare.side_by_side import Comparison
     from vramcast.jobs.load import LoadedJob
 
 
@@ -28,6 +36,7 @@ RUNS_CODE = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
+    add_full_option(parser)
     parser.add_argument("files", nargs="+", metavar="JOB|FILE", help="jobs, scenarios (JOB#NAME) or saved results")
     jobs = parser.add_argument_group("for jobs")
     jobs.add_argument(
@@ -52,13 +61,14 @@ def execute(args: argparse.Namespace) -> int:
         print_json(result.to_document())
         return EXIT_FITS
     if args.lines:
-        return _print_lines(result.lines())
+        return _print_lines(result.lines(), full=args.full)
+    if args.full:
+        from vramcast.report.page import print_page
+        from vramcast.report.scenarios import scenarios_page
 
-    from vramcast.report.console import emit
-    from vramcast.report.page import print_page
-    from vramcast.report.scenarios import scenarios_page
-
-    emit(lambda console: print_page(scenarios_page(result.scenarios), console), sys.stdout)
+        print_result(result, lambda console: print_page(scenarios_page(result.scenarios), console))
+    else:
+        print_result(result)
     return EXIT_FITS
 
 
@@ -84,14 +94,13 @@ def _lines(args: argparse.Namespace, saved: list[bool]) -> int:
 
         print_json(comparison_document(comparison))
         return EXIT_FITS
-    return _print_lines(comparison)
+    return _print_lines(comparison, full=args.full)
 
 
-def _print_lines(comparison: Any) -> int:
+def _print_lines(comparison: Comparison, *, full: bool) -> int:
     from vramcast.report.comparison import print_comparison
-    from vramcast.report.console import emit
 
-    emit(lambda console: print_comparison(comparison, console), sys.stdout)
+    print_result(comparison, (lambda console: print_comparison(comparison, console)) if full else None)
     return EXIT_FITS
 
 

@@ -9,7 +9,6 @@ never run.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
@@ -22,9 +21,13 @@ from vramcast.cli.options import (
     add_card_options,
     add_chrome_option,
     add_force_option,
+    add_full_option,
     add_json_option,
     check_output,
+    forks_possible,
     print_json,
+    print_lines,
+    print_result,
     step_count,
     write_chrome,
 )
@@ -42,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", type=step_count, default=3, metavar="N", help="trace N optimizer steps (%(default)s)"
     )
     add_json_option(parser)
+    add_full_option(parser)
     add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
     add_force_option(parser)
@@ -53,26 +57,31 @@ def execute(args: argparse.Namespace) -> int:
     loaded = load(args)
 
     from vramcast.cli.progress import reporting
+    from vramcast.features.advise.first_changes import predict_and_change
     from vramcast.prediction.predict import predict
 
+    one_screen = not args.json and not args.full
     with reporting() as progress:
-        result = predict(
-            loaded,
-            args.gpu,
-            args.limit,
-            args.steps,
-            allocator_conf=args.allocator_conf,
-            progress=progress,
-        )
+        if one_screen:
+            result, changes = predict_and_change(
+                loaded, args.gpu, args.limit, args.steps, args.allocator_conf, forks_possible(), progress
+            )
+        else:
+            result = predict(
+                loaded, args.gpu, args.limit, args.steps, allocator_conf=args.allocator_conf, progress=progress
+            )
     if args.save is not None and result.trace is not None:
         result.trace.save(args.save)
     if args.chrome is not None:
         write_chrome(args.chrome, result.trace, result.gpu)
+    from vramcast.report.screens import job_screen
+
     if args.json:
         print_json(result.to_document())
-    else:
-        from vramcast.report.console import emit
+    elif args.full:
         from vramcast.report.job import print_job
 
-        emit(lambda console: print_job(result.job_account(), console), sys.stdout)
+        print_result(result, lambda console: print_job(result.job_account(), console))
+    else:
+        print_lines(lambda width: job_screen(result.job_account(), changes, width))
     return EXIT_FITS if result.fits else EXIT_DOES_NOT_FIT

@@ -8,10 +8,13 @@ gets a card that computes nothing and counts every byte. It is stopped after a f
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,20 +25,23 @@ from vramcast.cli.options import (
     add_card_options,
     add_chrome_option,
     add_force_option,
+    add_full_option,
     add_json_option,
     add_write_through_option,
     check_output,
+    forks_possible,
     limit_bytes,
     report,
     step_count,
     write_chrome,
 )
 from vramcast.cli.progress import announced
-from vramcast.cli.ranks import add_rank_options, chosen_ranks, on_cards, predict_ranks
+from vramcast.cli.ranks import add_rank_options, chosen_ranks, on_cards, predict_ranks, without_limit
 from vramcast.cli.streams import lent_to_script
 
 if TYPE_CHECKING:
     from vramcast.memory import Prediction
+    from vramcast.trace import StepTrace
 
 RUNS_CODE = True
 
@@ -58,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_rank_options(parser)
     add_json_option(parser)
+    add_full_option(parser)
     add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
     add_force_option(parser)
@@ -93,6 +100,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast import overlay
     from vramcast.base.assumptions import parse_assumption
     from vramcast.base.errors import CannotPredict, UsageError
+    from vramcast.base.units import LARGEST_BYTES
     from vramcast.gpus.detect import chosen_gpu
     from vramcast.launchers import read_command
     from vramcast.trace import Note
@@ -108,7 +116,7 @@ def execute(args: argparse.Namespace) -> int:
     limit = limit_bytes(args)
     spec, remark = chosen_gpu(args.gpu)
 
-    from vramcast.scripts.runner import run_script
+    may_fork = forks_possible() > 1
 
     if args.whole or args.epoch:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # gives the verdict of what was seen
@@ -116,7 +124,9 @@ def execute(args: argparse.Namespace) -> int:
         # With --json, standard output holds the document and nothing else, whatever the script prints.
         with lent_to_script(output_to_errors=args.json), announced(Path(launch.target)) as progress:
 
-            def run_rank(rank: int) -> Prediction:
+            def run_rank(rank: int, *, limit: int | None = limit) -> Prediction:
+                from vramcast.scripts.runner import run_script
+
                 return run_script(
                     launch.target,
                     launch.arguments_of(rank),
@@ -132,7 +142,14 @@ def execute(args: argparse.Namespace) -> int:
                     progress=progress if rank == ranks[0] else _silent,
                 )
 
-            prediction, of_ranks = predict_ranks(ranks, launch.world_size, run_rank)
+            again: AbstractContextManager[Callable[[], StepTrace | None]] = contextlib.nullcontext(lambda: None)
+            if launch.world_size == 1 and may_fork:
+                again = without_limit(lambda rank: run_rank(rank, limit=LARGEST_BYTES))
+            with again as trace_again:
+                prediction, of_ranks = predict_ranks(ranks, launch.world_size, run_rank)
+                if prediction.at_least:
+                    progress("once more without a limit")
+                    prediction = _in_full(prediction, trace_again(), limit)
     except CannotPredict as error:
         if args.traceback:
             print(getattr(error, "traceback_text", ""), end="", file=sys.stderr)
@@ -146,7 +163,23 @@ def execute(args: argparse.Namespace) -> int:
         more.append(Note("card", remark))
     prediction = dataclasses.replace(prediction, notes=(*prediction.notes, *more))
     document = {"files": overlay.latest().to_document(), **({"ranks": of_ranks} if launch.world_size > 1 else {})}
-    return report(prediction, as_json=args.json, more=document)
+    return report(prediction, as_json=args.json, full=args.full, more=document)
+
+
+def _in_full(refused: Prediction, whole: StepTrace | None, limit: int | None) -> Prediction:
+    """What the run needs on a card that does not refuse it, and where this one would."""
+    if whole is None or whole.ends_refused:
+        return refused
+    from vramcast.memory import predict
+    from vramcast.trace import Note
+
+    room = refused.gpu.total_memory_bytes - whole.context_bytes
+    found = predict(whole.changed(capacity_bytes=room if limit is None else limit))
+    if found.fits or refused.trace is None:
+        return refused
+    ended = [note for note in refused.notes if note.topic == "out of memory"]
+    again = Note("run twice", "it was refused memory; the figures are of a second run on a card without a limit")
+    return dataclasses.replace(found, notes=(*ended, *found.notes, again))
 
 
 def _silent(text: str) -> None: ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from vramcast.base.errors import UsageError, VramcastError
 from vramcast.base.shown import Shown
 from vramcast.base.units import format_gib
 from vramcast.features.advise.combination import Combination
-from vramcast.features.advise.config import config_text
+from vramcast.features.advise.config import card_options, config_text, options_text
 from vramcast.features.advise.knobs import check_pins, options_for
 from vramcast.features.advise.knobs.batch import MOST_STEPS
 from vramcast.features.advise.largest import LargestResult, asked_number, growing_axes, start
@@ -35,7 +34,7 @@ from vramcast.prediction.predict import as_loaded, choose_card
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobAdvice(Shown):
     advice: Advice
     loaded: LoadedJob
@@ -277,6 +276,7 @@ def _suggestion(loaded: LoadedJob, search: Search, combination: Combination, car
         samples_per_second=None if sample_seconds is None else 1 / sample_seconds,
         by_rule=tuple(option.text for option in combination.by_rule),
         config=config_text(loaded, combination.changes, card),
+        options=options_text(combination.changes),
     )
 
 
@@ -287,15 +287,3 @@ def _smallest_card(search: Search, combination: Combination) -> CardFit | None:
     conf = with_overrides(search.job, combination.changes).allocator_conf
     fitting = [card for card in card_fits(trace, all_gpus(), conf) if card.fits]
     return min(fitting, key=lambda card: (card.limit_bytes, card.gpu.id), default=None)
-
-
-def card_options(gpu: str | GpuSpec | None, memory: str | int | None, device: int | None, card: GpuSpec) -> str:
-    """The options that name the card again."""
-    words = []
-    if gpu is not None:
-        words += ["--gpu", gpu if isinstance(gpu, str) else gpu.id]
-    if memory is not None:
-        words += ["--memory", str(memory)]
-    if device is not None:
-        words += ["--device", str(device)]
-    return shlex.join(words or ["--gpu", card.id])

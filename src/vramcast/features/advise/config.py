@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.features.advise.result import ConfigText
+from vramcast.gpus import GpuSpec
 from vramcast.jobs.code_places import code_in
 from vramcast.jobs.editing.by_hand import by_hand
 from vramcast.jobs.editing.rewrite import Rewritten, rewrite
@@ -59,11 +60,7 @@ def vramcast_command(
 ) -> str:
     """The command that predicts the job with these changes put on top of what its files say."""
     words = ["vramcast", verb, *([loaded.where or loaded.job.name] if loaded.where != FLAGS else [])]
-    for key, value in overrides.items():
-        if key in _OPTIONS and isinstance(value, (str, int)):
-            words += [_OPTIONS[key], str(value)]
-        else:
-            words += ["--set", f"{key}={one_line(value)}"]
+    words += _option_words(overrides)
     request = loaded.request
     words += ["--model", request.model] if request.model else []
     words += [word for part in request.parts for word in ("--with", part)]
@@ -71,6 +68,33 @@ def vramcast_command(
     words += ["--allow-code"] if loaded.where and request.gate.allowed and code_in(loaded.job) else []
     command = f"{shlex.join(words)} {card}".rstrip()
     return f"{command} -- {shlex.join(arguments)}" if arguments else command
+
+
+def options_text(overrides: Mapping[str, Any]) -> str:
+    """The options of vramcast that say these changes."""
+    return shlex.join(_option_words(overrides))
+
+
+def _option_words(overrides: Mapping[str, Any]) -> list[str]:
+    words: list[str] = []
+    for key, value in overrides.items():
+        if key in _OPTIONS and isinstance(value, (str, int)):
+            words += [_OPTIONS[key], str(value)]
+        else:
+            words += ["--set", f"{key}={one_line(value)}"]
+    return words
+
+
+def card_options(gpu: str | GpuSpec | None, memory: str | int | None, device: int | None, card: GpuSpec) -> str:
+    """The options that name the card again."""
+    words = []
+    if gpu is not None:
+        words += ["--gpu", gpu if isinstance(gpu, str) else gpu.id]
+    if memory is not None:
+        words += ["--memory", str(memory)]
+    if device is not None:
+        words += ["--device", str(device)]
+    return shlex.join(words or ["--gpu", card.id])
 
 
 def _fields(changes: Mapping[str, Any]) -> str:

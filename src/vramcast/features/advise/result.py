@@ -57,6 +57,8 @@ class Suggestion:
     by_rule: tuple[str, ...]
     """Changes whose part of the time is a rule of thumb."""
     config: ConfigText
+    options: str = ""
+    """Options of vramcast that say the same."""
 
     @property
     def text(self) -> str:

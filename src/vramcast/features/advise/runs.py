@@ -92,6 +92,7 @@ class Runs:
             gc.freeze()  # what was imported is not garbage, so the forks need not scan it
             context = multiprocessing.get_context("fork")
             self._pool = ProcessPoolExecutor(self.workers, context, initializer=is_worker, initargs=(os.getpid(),))
+            self._pool.submit(_nothing)  # forks all of them now, before anything is traced here
         return self
 
     def __exit__(
@@ -157,6 +158,9 @@ class Runs:
 
             return now
         return self._pool.submit(work, task).result
+
+
+def _nothing() -> None: ...
 
 
 def _kill_workers(pool: ProcessPoolExecutor) -> None:

@@ -11,10 +11,14 @@ from typing import Any
 from vramcast.base.errors import UsageError, VramcastError
 from vramcast.base.shown import Shown
 from vramcast.base.units import format_gib, format_size, parse_bytes
+from vramcast.features.advise.config import card_options
+from vramcast.features.advise.first_changes import first_changes
+from vramcast.features.advise.result import Suggestion
+from vramcast.features.advise.runs import Runs
 from vramcast.features.check.verdict import Pointer, Verdict
 from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.gpus.state import LocalGpu, local_gpu, local_gpus
-from vramcast.jobs.load import LoadedJob, with_overrides
+from vramcast.jobs.load import LoadedJob
 from vramcast.jobs.schema import Job
 from vramcast.memory.account import largest
 from vramcast.prediction.job_prediction import JobPrediction
@@ -24,7 +28,7 @@ from vramcast.prediction.scaling import Batches
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobCheck(Shown):
     verdict: Verdict
     prediction: JobPrediction
@@ -43,26 +47,37 @@ def check(
     margin: float = 0.0,
     steps: int = 3,
     allocator_conf: str | None = None,
+    changes: bool = True,
+    workers: int = 1,
     allow_code: bool = False,
     progress: Progress = lambda text: None,
 ) -> JobCheck:
     """Whether `job` fits `gpu`; without one, what is free on card number `device` here, or else the job's target.
 
     `memory` is what is there for the job, CUDA context included, instead of what is free or the card has. `margin` is a
-    share of it that must stay free. `allow_code`: a file that `job` names may name code to run.
+    share of it that must stay free. `changes`: where it does not fit, look for the best few that make it fit; `workers`
+    above 1: so many are traced at a time, in forks of this process (Linux), which must not have used a GPU.
+    `allow_code`: a file that `job` names may name code to run.
     """
     loaded = as_loaded(job, allow_code=allow_code)
     spec, local = card_to_check(loaded.job, gpu, memory, device)
     if margin:
         spec = _less(spec or choose_card(loaded.job, None)[0], margin)
-    result = predict(loaded, spec, steps=steps, allocator_conf=allocator_conf, progress=progress)
-    finder = _Finder(loaded, result, local, steps, allocator_conf, progress)
+    card = spec if spec is not None else choose_card(loaded.job, None)[0]
+    with Runs(card, steps=steps, workers=workers if changes else 1, progress=progress, like=loaded.job) as runs:
+        result = predict(loaded, spec, steps=steps, allocator_conf=allocator_conf, progress=progress)
+        found: tuple[Suggestion, ...] = ()
+        if changes and not result.fits:
+            named = card_options(gpu, memory, device, card)
+            found = first_changes(loaded, result.prediction, runs, named, result.step_seconds)
+    finder = _Finder(loaded, result, local, steps, allocator_conf, progress, found)
     verdict = Verdict(
         name=result.job.name,
         recognised_as=result.recognised_as,
         prediction=result.prediction,
         local=local,
         pointer=finder.pointer(),
+        changes=found,
         margin=margin,
     )
     return JobCheck(verdict, result)
@@ -112,11 +127,12 @@ class _Finder:
     steps: int
     conf: str | None
     progress: Progress
+    changes: tuple[Suggestion, ...]
 
     def pointer(self) -> Pointer:
         if self.result.fits:
             return self._when_it_fits()
-        return self._process() or self._batch() or self._checkpointing() or self._card()
+        return self._process() or self._change() or self._batch() or self._card()
 
     def _when_it_fits(self) -> Pointer:
         result = self.result
@@ -151,21 +167,12 @@ class _Finder:
             text += f", with accumulation {steps:,} for at least the same batch"
         return Pointer(kind="batch", text=text + ".")
 
-    def _checkpointing(self) -> Pointer | None:
-        job = self.result.job
-        if job.task != "training" or not job.components or job.checkpointing.scope != "none":
+    def _change(self) -> Pointer | None:
+        if not self.changes:
             return None
-        try:
-            changed = with_overrides(job, {"checkpointing": "all"})
-            tried = predict(
-                changed, self.result.gpu, steps=self.steps, allocator_conf=self.conf, progress=self.progress
-            )
-        except VramcastError:
-            return None
-        if not tried.fits:
-            return None
-        text = f"With checkpointing it fits ({format_gib(tried.device_bytes)}), and takes longer: --checkpointing all."
-        return Pointer(kind="checkpointing", text=text)
+        best = self.changes[0]
+        text = f"With {best.text} it fits ({format_gib(best.prediction.device_bytes)}): {best.options}"
+        return Pointer(kind="change", text=text)
 
     def _card(self) -> Pointer:
         fitting = [card for card in self.result.cards if card.fits]

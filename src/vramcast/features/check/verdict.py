@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vramcast.features.advise.result import Suggestion
 from vramcast.gpus.state import LocalGpu
 from vramcast.memory.prediction import Prediction
 
@@ -13,7 +14,7 @@ class Pointer:
     """The one most useful thing to know next."""
 
     kind: str
-    """batch, process, checkpointing, card, margin, or largest-part."""
+    """batch, process, change, card, margin, or largest-part."""
     text: str
 
 
@@ -25,6 +26,8 @@ class Verdict:
     local: LocalGpu | None
     """The card here that it was checked against; None for one that was named."""
     pointer: Pointer
+    changes: tuple[Suggestion, ...] = ()
+    """The best few that make it fit, each traced; none where it fits as it is."""
     margin: float = 0.0
     """The share of the memory that was asked to stay free; what is available is without it."""
 

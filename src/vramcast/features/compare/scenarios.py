@@ -26,7 +26,7 @@ from vramcast.prediction.predict import as_loaded, choose_card, predict
 AnyJob = Job | LoadedJob | Mapping[str, Any] | str | Path
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobComparison(Shown):
     scenarios: Scenarios
     predictions: Mapping[str, JobPrediction]

@@ -26,7 +26,7 @@ Progress = Callable[[str], None]
 THROUGHPUT_OF = ("all", "one")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LogDiagnosis(Shown):
     diagnosis: Diagnosis
     prediction: JobPrediction | None = None

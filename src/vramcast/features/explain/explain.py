@@ -20,7 +20,7 @@ from vramcast.prediction.job_prediction import JobPrediction
 from vramcast.prediction.predict import predict
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobExplanation(Shown):
     explanation: Explanation
     prediction: JobPrediction

@@ -10,8 +10,8 @@ from typing import Any
 from vramcast.base.errors import VramcastError
 from vramcast.base.shown import Shown
 from vramcast.base.units import format_gib
-from vramcast.features.advise.advise import JobAdvice, advise, card_options
-from vramcast.features.advise.config import config_text
+from vramcast.features.advise.advise import JobAdvice, advise
+from vramcast.features.advise.config import card_options, config_text
 from vramcast.features.check.check import card_to_check
 from vramcast.features.plan.checklist import checklist
 from vramcast.features.plan.ramp import Rung, rungs
@@ -27,7 +27,7 @@ from vramcast.prediction.predict import as_loaded, choose_card, predict
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobPlan(Shown):
     ramp: Ramp
     loaded: LoadedJob

@@ -23,7 +23,7 @@ _RESOLUTION = re.compile(r"(\d{1,8})(?:\s*[x×]\s*(\d{1,8}))?")
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JobTable(Shown):
     table: BatchTable
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vramcast.base.shown import Shown
 from vramcast.memory.prediction import Prediction
 from vramcast.timing import StepTime, Throughput
 
@@ -32,8 +33,8 @@ class Outcome:
         return 0.0 if self.throughput is None else self.throughput.samples_per_second
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIfs:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WhatIfs(Shown):
     job: str
     recognised_as: str
     asked: Outcome

@@ -12,6 +12,11 @@ from vramcast.jobs.schema import Job, Lora
 
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32", "fp64": "torch.float64"}
 
+_QUANTIZED = {
+    "nf4": 'load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16',
+    "int8": "load_in_8bit=True",
+}
+
 
 def by_hand(job: Job, changes: Mapping[str, Any]) -> tuple[str, ...]:
     """One line for each of `changes` (dotted key → value), as they are in `job`."""
@@ -76,6 +81,11 @@ def _line(key: str, value: Any, job: Job) -> str:
             return f"{name}.requires_grad_(False).eval()"
         case ["components", name, "freeze"]:
             return f"parameter.requires_grad_(False)  # of {name}, where its name matches {one_line(value)}"
+        case ["components", name, "dtype"]:
+            return f"{name} = ....from_pretrained(..., dtype={_DTYPES[value]})"
+        case ["components", name, "quantization"] if value in _QUANTIZED:
+            config = f"transformers.BitsAndBytesConfig({_QUANTIZED[value]})"
+            return f"{name} = ....from_pretrained(..., quantization_config={config})"
         case ["components", name, "mode"] if value == "lora":
             rank = (job.components[name].lora or Lora()).rank
             return f"{name} = peft.get_peft_model({name}, peft.LoraConfig(r={rank}, lora_alpha={2 * rank}))"

@@ -1,8 +1,9 @@
-"""Train adapters instead of all weights: the last thing to try."""
+"""Train adapters over a frozen base in half precision or 4 bits: the usual way to fine-tune what is too large."""
 
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 from vramcast.features.advise.option import LAST_RESORT, Option
 from vramcast.gpus import GpuSpec
@@ -10,21 +11,63 @@ from vramcast.jobs.schema import Job
 
 NAME = "trained"
 
+_BF16_FROM = (8, 0)
+_FP16_FROM = (7, 0)
+_DEQUANTIZED = 1.25
+"""A 4-bit base is turned into half precision again in every pass."""
+LORA, QLORA = "LoRA of rank 16", "QLoRA of rank 16"
+
 
 def options(job: Job, gpu: GpuSpec) -> list[Option]:
     trained = [name for name, part in job.components.items() if part.mode == "trained"]
     if job.task != "training" or len(trained) != 1 or importlib.util.find_spec("peft") is None:
         return []
-    part = job.components[trained[0]]
+    name = trained[0]
+    part = job.components[name]
     if part.transformers is None or part.train_only or part.freeze:
         return []
-    return [
-        Option(
-            knob=NAME,
-            text="LoRA of rank 16",
-            changes={f"components.{trained[0]}.mode": "lora"},
-            cost="only adapters are trained: enough for fine-tuning, not for training from scratch",
-            risk=LAST_RESORT,
-            traced=True,
-        )
-    ]
+    half = _half_precision(job, gpu)
+    base = _in_half(job, name, half)
+    words = {"bf16": "bf16 base", "fp16": "fp16 base"}.get(str(base.get(f"components.{name}.dtype")), "")
+    cost = "only adapters are trained: for fine-tuning, not for training from scratch"
+    found = [_option(f"{LORA}{f', {words}' if words else ''}", {f"components.{name}.mode": "lora", **base}, cost, 1.0)]
+    if half and importlib.util.find_spec("bitsandbytes") is not None:
+        changes = {f"components.{name}.mode": "lora", f"components.{name}.quantization": "nf4", **base}
+        cost = "adapters over weights rounded to 4 bits: for fine-tuning; needs bitsandbytes"
+        found.append(_option(f"{QLORA}, 4-bit base", changes, cost, _DEQUANTIZED))
+    return found
+
+
+def _half_precision(job: Job, gpu: GpuSpec) -> str:
+    if job.precision.weights_dtype != "fp32":
+        return job.precision.weights_dtype
+    if job.precision.autocast_dtype != "none":
+        return job.precision.autocast_dtype
+    return "bf16" if gpu.compute_capability >= _BF16_FROM else "fp16" if gpu.compute_capability >= _FP16_FROM else ""
+
+
+def _in_half(job: Job, name: str, half: str) -> dict[str, Any]:
+    """Frozen weights lose nothing in half precision that matters: peft keeps the adapters in fp32. Under autocast, so
+    that their products are in half precision too."""
+    part, now = job.components[name], job.precision
+    if not half or part.dtype is not None or now.weights_dtype != "fp32":
+        return {}
+    if any(value is not None for value in (now.weights, now.autocast, now.grad_scaler)):
+        return {}  # it was said part by part: somebody meant it
+    autocast: Any = half if now.tf32 is None else {"preset": half, "tf32": now.tf32}
+    return {f"components.{name}.dtype": half} | ({} if now.autocast_dtype != "none" else {"precision": autocast})
+
+
+def _option(text: str, changes: dict[str, Any], cost: str, time: float) -> Option:
+    in_half = any(key.endswith((".dtype", ".quantization")) for key in changes)
+    excludes = ("freezing", *(("precision",) if in_half else ()))
+    return Option(
+        knob=NAME,
+        text=text,
+        changes=changes,
+        cost=cost,
+        risk=LAST_RESORT,
+        time=time,
+        traced=True,
+        excludes=excludes,
+    )

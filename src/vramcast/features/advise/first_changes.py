@@ -1,0 +1,232 @@
+"""The best few changes that make a job fit, in seconds: what people try first, each traced as it would then be.
+
+`advise` searches all combinations. Here a rough guess from the trace at hand says what is worth a trace, and what is
+shown has been traced. The order is that of practice: what trains the same comes first, fastest first; then other
+arithmetic for the weights; then adapters, over a half-precision base before a 4-bit one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from vramcast.base.errors import VramcastError
+from vramcast.features.advise.combination import Combination
+from vramcast.features.advise.config import card_options, config_text, options_text
+from vramcast.features.advise.knobs import options_for
+from vramcast.features.advise.option import CHANGES_TRAINING, RISKS, USUAL, Option, go_together
+from vramcast.features.advise.result import Change, Suggestion
+from vramcast.features.advise.runs import Runs, Traced, Wish
+from vramcast.gpus import GpuSpec
+from vramcast.jobs.load import LoadedJob, with_overrides
+from vramcast.jobs.schema import Job
+from vramcast.memory.prediction import Prediction
+from vramcast.prediction.job_prediction import JobPrediction
+from vramcast.prediction.predict import choose_card, predict
+
+_SHOWN = 3
+_TRACES = 6
+"""Runs that may be traced for it."""
+_HOPELESS = 1.5
+"""A guess that is so far above what there is is not worth a trace."""
+_TIGHT = 1.05
+"""Of several batches, the largest whose guess is below what there is by this much is tried first."""
+_CHECKPOINTED, _AUTOCAST, _HALF = 0.25, 0.6, 0.5
+_NF4, _ADAPTERS = 0.28, 0.02
+"""What is left, roughly: of activations, of weights in fp16, of gradients and optimizer state."""
+_SAME, _OTHER_ARITHMETIC, _LORA, _QLORA, _LESS = range(5)
+"""In the order in which they are thought of."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Bytes at the peak of the job as it is."""
+
+    weights: float
+    gradients: float
+    state: float
+    """Of the optimizer, with the temporaries of its step."""
+    rest: float
+    """Activations, temporaries and what is lost to fragmentation."""
+    context: float
+
+    @classmethod
+    def of(cls, asked: Prediction) -> _Parts:
+        account = asked.account
+        weights, state = account.part("weights"), account.part("optimizer state")
+        gradients = account.part("gradients")
+        if account.moment.phase == "optimizer":
+            state += account.part("temporaries")  # of its step: they grow with what is trained, not with the batch
+        rest = asked.peak_reserved_bytes - weights - gradients - state
+        return cls(weights, gradients, state, max(0, rest), asked.context_bytes)
+
+
+def first_changes(
+    loaded: LoadedJob,
+    asked: Prediction,
+    runs: Runs,
+    card: str,
+    step_seconds: float | None,
+    keep: Sequence[str] = (),
+) -> tuple[Suggestion, ...]:
+    """At most three, best first; none where nothing that is tried first fits. `card`: the options that name it."""
+    job = loaded.job
+    options = options_for(job, asked.gpu, keep)
+    parts = _Parts.of(asked)
+    waiting = list(_ordered(job, options, parts, asked.limit_bytes))
+    found: list[tuple[Combination, Traced]] = []
+    traced = 0
+    refused: set[Option] = set()
+    while waiting and len(found) < _SHOWN and traced < _TRACES:
+        chosen = _next(waiting, found, refused, min(runs.workers, _SHOWN - len(found)))
+        if not chosen:
+            break
+        traced += len(chosen)
+        wishes = [Wish(with_overrides(job, one.changes), one.text) for one in chosen]
+        for one, answer in zip(chosen, runs.trace(wishes), strict=True):
+            waiting.remove(one)
+            if isinstance(answer, VramcastError):
+                refused |= {option for option in one.options if option.traced}
+            elif answer.prediction.fits:
+                found.append((one, answer))
+    found.sort(key=lambda pair: _place(pair[0], pair[1].time.seconds if pair[1].time else None, job))
+    return tuple(_suggestion(loaded, one, answer, card, step_seconds) for one, answer in found)
+
+
+def predict_and_change(
+    loaded: LoadedJob,
+    gpu: str | GpuSpec | None,
+    memory: str | None,
+    steps: int,
+    allocator_conf: str | None,
+    workers: int,
+    progress: Callable[[str], None],
+) -> tuple[JobPrediction, tuple[Suggestion, ...]]:
+    """The prediction, and what makes it fit where it does not."""
+    card, _ = choose_card(loaded.job, gpu)
+    with Runs(card, steps=steps, workers=workers, progress=progress, like=loaded.job) as runs:
+        result = predict(loaded, gpu, memory, steps, allocator_conf=allocator_conf, progress=progress)
+        if result.fits:
+            return result, ()
+        said = {"target.memory": memory, "allocator_conf": allocator_conf}
+        job = with_overrides(loaded.job, {key: value for key, value in said.items() if value is not None})
+        changed = dataclasses.replace(loaded, job=job)
+        named = card_options(gpu, memory, None, card)
+        return result, first_changes(changed, result.prediction, runs, named, result.step_seconds)
+
+
+def _next(
+    waiting: Sequence[Combination], found: Sequence[tuple[Combination, Traced]], refused: set[Option], most: int
+) -> list[Combination]:
+    """Of a combination that fits, nothing more is needed; and one of each kind is enough."""
+    chosen: list[Combination] = []
+    for one in waiting:
+        others = [*(other for other, _ in found), *chosen]
+        if any(_says_more(one, other) for other in others) or refused & set(one.options):
+            continue
+        chosen.append(one)
+        if len(chosen) == most:
+            break
+    return chosen
+
+
+def _says_more(one: Combination, other: Combination) -> bool:
+    """All that `other` changes, at whatever batch, and perhaps more."""
+    mine, others = ({(o.knob, "" if o.knob == "batch" else o.text) for o in each.options} for each in (one, other))
+    return others <= mine
+
+
+def _ordered(job: Job, options: Mapping[str, list[Option]], parts: _Parts, limit_bytes: int) -> Iterator[Combination]:
+    """What may fit, best first."""
+    candidates = [one for one in _combinations(options) if _guess(one, parts, job) <= _HOPELESS * limit_bytes]
+    likely = [one for one in candidates if _TIGHT * _guess(one, parts, job) <= limit_bytes]
+    rest = [one for one in candidates if one not in likely]
+    yield from sorted(likely, key=lambda one: _place(one, None, job))
+    yield from sorted(rest, key=lambda one: (_kind(one), _guess(one, parts, job)))
+
+
+def _combinations(options: Mapping[str, list[Option]]) -> Iterator[Combination]:
+    """Of the knobs that people turn first."""
+    wanted = {
+        "batch": options.get("batch", []),
+        "checkpointing": [one for one in options.get("checkpointing", []) if one.guess < 1],
+        "precision": options.get("precision", []),
+        "optimizer": [one for one in options.get("optimizer", []) if one.text in ("8-bit Adam", "paged 8-bit Adam")],
+        "sequence": options.get("sequence", []),
+        "resolution": options.get("resolution", []),
+        "frames": options.get("frames", []),
+        "freezing": [one for one in options.get("freezing", []) if all(key.endswith(".mode") for key in one.changes)],
+        "trained": options.get("trained", []),
+    }
+    for chosen in itertools.product(*([None, *of_knob] for of_knob in wanted.values())):
+        taken = tuple(option for option in chosen if option is not None)
+        knobs = {option.knob for option in taken}
+        if {"trained", "optimizer"} <= knobs:
+            continue  # adapters have next to no optimizer state
+        if taken and go_together(taken):
+            yield Combination(taken)
+
+
+def _kind(one: Combination) -> int:
+    if any(option.sample_share != 1 or option.knob == "freezing" for option in one.options):
+        return _LESS
+    trained = next((option for option in one.options if option.knob == "trained"), None)
+    if trained is not None:
+        return _QLORA if any(key.endswith("quantization") for key in trained.changes) else _LORA
+    risk = max(option.risk for option in one.options)
+    return _SAME if risk <= USUAL else _OTHER_ARITHMETIC if risk <= CHANGES_TRAINING else _LESS
+
+
+def _place(one: Combination, seconds: float | None, job: Job) -> tuple[float, ...]:
+    """By kind, then by the time of the batch that was wanted, then by how much is changed."""
+    return (_kind(one), one.time if seconds is None else seconds, len(one.options))
+
+
+def _guess(one: Combination, parts: _Parts, job: Job) -> float:
+    weights, gradients, state, rest = parts.weights, parts.gradients, parts.state, parts.rest
+    for option in one.options:
+        if option.knob == "trained":
+            weights *= _HALF if any(key.endswith("dtype") for key in option.changes) else 1.0
+            weights *= _NF4 if any(key.endswith("quantization") for key in option.changes) else 1.0
+            gradients, state = gradients * _ADAPTERS, state * _ADAPTERS
+            rest *= _AUTOCAST if "precision" in option.changes else 1.0
+        elif option.knob == "freezing":
+            gradients, state = gradients * option.state_ratio, state * option.state_ratio
+        elif option.knob == "precision":
+            pure = option.risk >= CHANGES_TRAINING
+            weights, gradients, state = ((_HALF if pure else 1.0) * size for size in (weights, gradients, state))
+            rest *= _HALF if pure else _AUTOCAST
+        elif option.knob == "checkpointing":
+            rest *= _CHECKPOINTED
+        else:
+            state *= option.state_ratio
+            rest *= option.activations_ratio
+    rest *= one.batch(job) / job.effective_sizes["batch"]
+    return weights + gradients + state + rest + parts.context
+
+
+def _suggestion(
+    loaded: LoadedJob, one: Combination, traced: Traced, card: str, step_seconds: float | None
+) -> Suggestion:
+    job = with_overrides(loaded.job, one.changes)
+    seconds = None if traced.time is None else traced.time.seconds
+    factor = one.time if seconds is None or not step_seconds else seconds / step_seconds
+    return Suggestion(
+        changes=tuple(
+            Change(knob=option.knob, text=option.text, cost=option.cost, risk=RISKS[option.risk])
+            for option in sorted(one.options, key=lambda option: -option.risk)
+        ),
+        overrides=one.changes,
+        prediction=traced.prediction,
+        batch=job.effective_sizes["batch"],
+        accumulation=job.accumulation,
+        samples_per_step=job.samples_per_step,
+        time_factor=factor,
+        step_seconds=seconds,
+        samples_per_second=None if not seconds else job.samples_per_step / seconds,
+        by_rule=tuple(option.text for option in one.by_rule),
+        config=config_text(loaded, one.changes, card),
+        options=options_text(one.changes),
+    )
