@@ -9,7 +9,7 @@ from vramcast.base.units import format_gib, format_size
 from vramcast.features.check.verdict import Verdict
 from vramcast.report.advice import suggestion_document
 from vramcast.report.page import Line, Page
-from vramcast.report.wording import fits, with_article
+from vramcast.report.wording import fits, with_article, with_margin
 
 CHECK_FORMAT = "vramcast-check"
 CHECK_VERSION = 1
