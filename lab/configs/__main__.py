@@ -49,11 +49,11 @@ def _rows(tool: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
             Path(name).parent.mkdir(parents=True, exist_ok=True)
             Path(name).write_bytes(_content(git, tool["commit"], name))
         for name in tool.get("files", ()):
-            yield name, *_try(lambda name=name: load_job(name, request=Request(model=model)))  # type: ignore[misc]
+            yield name, *_try(lambda name=name: load_job(name, request=Request(model=model)))
     for name in tool.get("commands_in", ()):
         for line, words in _commands(_content(git, tool["commit"], name).decode()):
             request = Request(model=model, arguments=tuple(words))
-            yield f"{name}:{line}", *_try(lambda request=request: load_job(None, request=request))  # type: ignore[misc]
+            yield f"{name}:{line}", *_try(lambda request=request: load_job(None, request=request))
 
 
 def _content(git: Path, commit: str, name: str) -> bytes:

@@ -31,7 +31,8 @@ def chunk_loss(key: str, model: Any, chunks: int, *, recompute: bool = True) -> 
         raise UsageError(f"{key}: {type(model).__name__} changes its logits ({scaled}) after the head: leave it out")
 
     def piece(hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        logits = head(hidden).float()
+        # A piece of a longer sequence is strided; computed again from a copy it would take another kernel.
+        logits = head(hidden.contiguous()).float()
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED, reduction="sum")
 
     def forward(*args: Any, labels: torch.Tensor, **kwargs: Any) -> dict[str, torch.Tensor]:

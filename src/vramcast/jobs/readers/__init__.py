@@ -46,6 +46,7 @@ READERS: tuple[str, ...] = (
     "lightning",
     "diffsr",
     "unsloth",
+    "ms_swift",
     "llama_factory",
     "trl",
     "hf_arguments",

@@ -16,7 +16,13 @@ _OF_RENDEZVOUS = (
     "master_port", "master_addr", "main_process_port", "main_process_ip", "machine_rank", "node_rank", "rdzv_id",
     "rdzv_endpoint", "rdzv_backend", "rdzv_conf", "log_dir", "max_restarts",
 )  # fmt: skip
+<<<<<<< HEAD
 """Options of a launcher that say how its processes find each other."""
+=======
+"""Of a launcher: how its processes find each other."""
+_WITH_VERBS = ("trl", "swift")
+"""Commands whose first word says what is trained."""
+>>>>>>> s-readers
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
@@ -67,7 +73,7 @@ def _parts(words: Sequence[str]) -> tuple[str, dict[str, Any], str, Sequence[str
     if parts is not None and not parts.runs_any_program:
         options = {name: value if value is True else _value(str(value)) for name, value in parts.options.items()}
         return parts.name, options, parts.target, parts.arguments
-    if words and words[0] == "trl":
+    if words and words[0] in _WITH_VERBS:
         at: int | None = min(1, len(words) - 1)
     else:
         at = next((i for i, word in enumerate(words) if word.endswith(".py")), None)

@@ -18,6 +18,7 @@ from vramcast.jobs.readers import (
     hf_arguments,
     hf_names,
     llama_factory,
+    ms_swift,
     trl,
     unsloth,
 )
@@ -33,7 +34,8 @@ NAME = "command of a Hugging Face training script"
 _SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".txt", ".cmd")
 MARKS = ("--per_device_train_batch_size", "--model_name_or_path", "--gradient_accumulation_steps")
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-_UNSLOTH = "unsloth-cli"
+_UNSLOTH, _SWIFT = "unsloth-cli", "swift"
+_PROCESSES_OF_SWIFT = "NPROC_PER_NODE"
 _OF_LAUNCHER = ("gpus", "checkpointing", "torch_compile")
 PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
 _MACHINES = ("nnodes", "num_machines", "num_nodes")
@@ -86,12 +88,16 @@ def part_from_words(
     variables, words = split_environment(words)
     variables = {**(environment or {}), **variables}
     conf = next((variables[name] for name in ALLOCATOR_VARIABLES if variables.get(name)), None)
-    part = _part(parse_command(words, where, unknown, hf_names.WITHOUT_EFFECT), folder, where, request)
+    command = parse_command(words, where, unknown, hf_names.WITHOUT_EFFECT)
+    started = variables.get(_PROCESSES_OF_SWIFT, "")
+    if command.launcher == _SWIFT and started.isdecimal() and 0 < len(started) < 6:
+        command = dataclasses.replace(command, launcher_flags={PROCESSES[0]: int(started)})
+    part = _part(command, folder, where, request)
     return dataclasses.replace(part, data={**part.data, "allocator_conf": conf}) if conf else part
 
 
 def _part(command: Command, folder: Path, where: str, request: Request) -> Part:
-    if command.script in hf_names.OTHER_TRAININGS:
+    if command.launcher != _SWIFT and command.script in hf_names.OTHER_TRAININGS:
         raise CannotPredict(
             f"{where}: {command.script} trains with a second model or with text that it generates: not modelled; "
             "describe it in a vramcast.yaml, or run the script with `vramcast run`"
@@ -117,6 +123,10 @@ def _named(part: Part) -> Part:
 
 def _arguments(command: Command, keys: Keys, folder: Path, request: Request) -> Part:
     """The flags, as the script that they are for reads them."""
+    if command.launcher == _SWIFT or any(name in command.flags for name in ms_swift.MARKS):
+        processes = command.launcher_flags.get(PROCESSES[0])
+        count = processes if isinstance(processes, int) and processes > 0 else 1
+        return ms_swift.part_from(command.flags, keys.where, folder, request, command.script, count)
     if any(name in command.flags for name in llama_factory.MARKS):
         return llama_factory.part_from(keys, folder, request)
     if command.script == _UNSLOTH:

@@ -1,0 +1,69 @@
+"""ms-swift's commands and files, compared with the defaults of its argument classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vramcast.errors import CannotPredict
+from vramcast.jobs.load import LoadedJob, load_job
+from vramcast.jobs.readers import Request
+
+CONFIGS = Path(__file__).parent / "configs"
+MODEL = str(CONFIGS / "llama-tiny")
+
+
+def command(text: str) -> LoadedJob:
+    return load_job(None, request=Request(arguments=tuple(text.format(model=MODEL).split())))
+
+
+def test_a_script() -> None:
+    loaded = load_job(str(CONFIGS / "swift_lora.sh"))
+    job, model = loaded.job, loaded.job.components["model"]
+    assert loaded.recognised_as.endswith("command: ms-swift config")
+    assert model.transformers == MODEL, "model, and not model_name"
+    assert (job.sizes, job.gpus.count) == ({"batch": 2, "sequence": 128}, 2)
+    assert job.accumulation == 4, "16 samples a step over two GPUs"
+    assert model.lora is not None
+    assert (model.lora.rank, model.lora.alpha, model.lora.dropout, model.lora.targets) == (8, 32, 0.05, "all-linear")
+    assert (job.precision.weights_dtype, job.precision.autocast_dtype) == ("bf16", "bf16")
+    assert job.checkpointing.scope == "all", "its default"
+    assert job.evaluation is not None, "split_dataset_ratio"
+
+
+def test_defaults() -> None:
+    job = command("swift sft --model {model} --tuner_type full").job
+    assert (job.sizes, job.accumulation) == ({"batch": 1}, 16)
+    assert (job.components["model"].mode, job.evaluation) == ("trained", None)
+    fp32 = command("swift sft --model {model} --tuner_type full --torch_dtype float32").job.precision
+    assert (fp32.weights_dtype, fp32.autocast_dtype) == ("fp32", "fp16")
+
+
+def test_a_second_model() -> None:
+    adapters = command("swift rlhf --rlhf_type dpo --model {model} --tuner_type lora --max_length 64").job
+    assert adapters.components["reference"].same_as == "model"
+    grpo = command(
+        "swift rlhf --rlhf_type grpo --model {model} --tuner_type full --max_length 64 --use_vllm true "
+        "--vllm_mode colocate --vllm_gpu_memory_utilization 0.5 --max_completion_length 64"
+    ).job
+    assert (grpo.sizes["sequence"], grpo.target.fraction) == (128, 0.5)
+    assert grpo.components["reference"].copy_of == "model", "beta is 0.04"
+
+
+def test_sharding_by_name() -> None:
+    gpus = command("swift sft --model {model} --tuner_type full --deepspeed zero3").job.gpus
+    assert (gpus.strategy, gpus.zero_stage) == ("deepspeed", 3)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--tuner_type adalora",
+        "--tuner_type lora --use_dora true",
+        "--tuner_type lora --quant_bits 4 --quant_method hqq",
+    ],
+)
+def test_what_is_not_modelled(flag: str) -> None:
+    with pytest.raises(CannotPredict, match=flag.split()[-2].removeprefix("--").replace("quant_method", "quant_bits")):
+        command(f"swift sft --model {{model}} {flag}")
