@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.card.scripts import Run, notes, runner
 from vramcast.card.dispatch.failures import (
@@ -65,6 +66,12 @@ def test_an_error_of_our_own_code_is_ours(run: Run) -> None:
         RuntimeError("Expected all tensors to be on the same device, but found cuda:0 and meta device"),
         AssertionError("Torch not compiled with CUDA enabled"),
         RuntimeError("Found no NVIDIA driver on your system."),
+        RuntimeError("CUDA error: CUDA driver version is insufficient for CUDA runtime version"),
+        RuntimeError("CUDA driver initialization failed, you might not have a CUDA gpu."),
+        RuntimeError("Unexpected error from cudaGetDeviceCount()."),
+        RuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected"),
+        RuntimeError("No CUDA GPUs are available"),
+        getattr(torch, "AcceleratorError", RuntimeError)("CUDA error: initialization error"),
         RuntimeError('fn INTERNAL ASSERT FAILED at "init.cpp":219, please report a bug to PyTorch.'),
     ],
 )
@@ -84,6 +91,12 @@ def test_words_that_no_card_says(error: Exception) -> None:
 )
 def test_errors_of_the_script(error: Exception) -> None:
     assert not is_our_failure(error)
+
+
+def test_a_card_that_is_not_there_is_the_scripts_mistake(run: Run) -> None:
+    with pytest.raises(ScriptFailed, match=r"the script failed: \w+: CUDA error: invalid device ordinal") as caught:
+        run("import torch\ntorch.zeros(3, device='cuda:7')\n")
+    assert not isinstance(caught.value, CardFailed)
 
 
 def test_arguments_that_torch_refuses_are_the_scripts(run: Run) -> None:

@@ -63,6 +63,8 @@ ONE_HEAD_FOR_ALL: Final = (2, 14)
 
 FLASH_SEEDS_ON_CARD: Final = (2, 7)
 """The random state of flash attention lies on the card; before, on the host."""
+FLASH_SUMS_WITHOUT_PADDING: Final = (2, 7)
+"""Sequences of varied lengths have as many sums as rows; before, as if each were as long as the longest."""
 FLASH_ROUNDS_TO_256: Final = (2, 7)
 """Its backward pass sums heads of more than 192 in rows of 256."""
 FLASH_ROUNDS_TO_64: Final = (2, 11)

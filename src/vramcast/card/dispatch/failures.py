@@ -37,7 +37,13 @@ _WITHOUT_DATA = re.compile(
 )
 """Words for tensors without data, which exist on the virtual card alone."""
 
-_NO_DRIVER = ("Torch not compiled with CUDA enabled", "Found no NVIDIA driver", "INTERNAL ASSERT FAILED")
+_NO_DRIVER = ("Torch not compiled with CUDA enabled", "INTERNAL ASSERT FAILED")
+
+_OF_DRIVER = re.compile(
+    r"\bCUDA error\b|\bCUDA driver\b|\bNVIDIA driver\b|\bcuda(?:Error|Get|Set)[A-Z]\w+|CUDA unknown error"
+    r"|no CUDA-capable device|No CUDA GPUs are available"
+)
+"""Words of CUDA's runtime and driver, which no call should reach on a virtual card."""
 
 _COMPILED_HERE = ("Error building extension", "CUDA_HOME environment variable is not set", "CUDA_HOME does not exist")
 
@@ -125,11 +131,20 @@ def is_our_failure(error: BaseException) -> bool:
     ):
         return True
     filename = _innermost_file(error.__traceback__)
+    if _is_of_driver(error) and not is_of_vramcast(filename):  # in our own code it is what a card would say
+        return True
     if isinstance(error, NotImplementedError):
         return is_of_vramcast(filename) or filename.startswith(_WITHOUT_CUDA)
     if isinstance(error, _MEANT) or (isinstance(error, TypeError) and _OF_ARGUMENTS.match(text)):
         return False
     return is_of_vramcast(filename) or filename.startswith(_WITHOUT_CUDA)
+
+
+def _is_of_driver(error: BaseException) -> bool:
+    """Raised by the driver of this computer, which a call has reached that should have ended on the virtual card."""
+    if isinstance(error, getattr(torch, "AcceleratorError", ())):
+        return True
+    return isinstance(error, (RuntimeError, AssertionError)) and bool(_OF_DRIVER.search(str(error)))
 
 
 def explain(error: BaseException, path: str, made: str, assumed: Mapping[str, str]) -> VramcastError:

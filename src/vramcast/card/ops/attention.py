@@ -6,7 +6,13 @@ from typing import Any
 
 import torch
 
-from vramcast.base.torch_versions import FLASH_ROUNDS_TO_64, FLASH_ROUNDS_TO_256, FLASH_SEEDS_ON_CARD, Version
+from vramcast.base.torch_versions import (
+    FLASH_ROUNDS_TO_64,
+    FLASH_ROUNDS_TO_256,
+    FLASH_SEEDS_ON_CARD,
+    FLASH_SUMS_WITHOUT_PADDING,
+    Version,
+)
 from vramcast.card.device.installed_torch import INSTALLED
 from vramcast.card.ops.registry import Call, kernel
 
@@ -45,24 +51,64 @@ _HALF = (torch.float16, torch.bfloat16)
 
 @kernel("aten::_scaled_dot_product_efficient_attention")
 def efficient_forward(call: Call) -> Any:
-    q, _, v = call.args[:3]
-    batch, heads, length, width = q.size(0), q.size(1), q.size(2), v.size(3)
-    out = call.empty((batch, length, heads, width), q.dtype).transpose(1, 2)
-    rows = -(-length // 32) * 32 if call.argument("compute_log_sumexp") else 0
-    statistics = call.empty((batch, heads, rows), torch.float32)
-    if q.dtype in _HALF and width > 128:
+    q, _, v = (t.transpose(1, 2) for t in call.args[:3])
+    out, statistics = _efficient_outputs(call, q, v, q.size(0), q.size(1))
+    return out.transpose(1, 2), statistics, _host_scalar(), _host_scalar()
+
+
+@kernel("aten::_efficient_attention_forward")
+def efficient_varied_lengths_forward(call: Call) -> Any:
+    """Rows of all samples one after the other, as one sample, where offsets are given."""
+    q, k, v = call.args[:3]
+    offsets = call.argument("cu_seqlens_q")
+    samples, queries, keys = q.size(0), q.size(1), k.size(1)
+    if offsets is not None:
+        samples, queries, keys = offsets.numel() - 1, call.argument("max_seqlen_q"), call.argument("max_seqlen_k")
+    out, statistics = _efficient_outputs(call, q, v, samples, queries)
+    return out, statistics, _host_scalar(), _host_scalar(), queries, keys
+
+
+def _efficient_outputs(
+    call: Call, q: torch.Tensor, v: torch.Tensor, samples: int, queries: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output, and a sum for each row; dimensions in the order batch, position, head, width."""
+    out = call.empty((*q.shape[:3], v.size(3)), q.dtype)
+    rows = -(-queries // 32) * 32 if call.argument("compute_log_sumexp") else 0
+    statistics = call.empty((samples, q.size(2), rows), torch.float32)
+    if q.dtype in _HALF and v.size(3) > 128:
         call.scratch(4 * out.numel())  # too wide for registers: the output is summed in fp32
-    return out, statistics, _host_scalar(), _host_scalar()
+    return out, statistics
 
 
 @kernel("aten::_scaled_dot_product_efficient_attention_backward")
 def efficient_backward(call: Call) -> Any:
-    grad, q, k, v, bias = call.args[:5]
-    mask = call.argument("grad_input_mask")
-    dense = None if grad.transpose(1, 2).is_contiguous() else call.empty(grad.size(), grad.dtype)
-    dq, dk, dv = (call.empty(t.transpose(1, 2).size(), t.dtype).transpose(1, 2) for t in (q, k, v))
+    grad, q, k, v = (t.transpose(1, 2) for t in call.args[:4])
+    bias = call.argument("attn_bias") if call.argument("grad_input_mask")[3] else None
+    *gradients, dbias = _efficient_gradients(call, (grad, q, k, v), bias, q.size(0), q.size(1), k.size(1))
+    return *(t.transpose(1, 2) for t in gradients), dbias
+
+
+@kernel("aten::_efficient_attention_backward")
+def efficient_varied_lengths_backward(call: Call) -> Any:
+    grad, q, k, v = call.args[:4]
+    bias = call.argument("bias") if call.argument("bias_requires_grad") else None
+    offsets = call.argument("cu_seqlens_q")
+    if offsets is None:
+        return _efficient_gradients(call, (grad, q, k, v), bias, q.size(0), q.size(1), k.size(1))
+    _note_varied_lengths(call)
+    longest = call.argument("max_seqlen_q"), call.argument("max_seqlen_k")
+    return _efficient_gradients(call, (grad, q, k, v), bias, offsets.numel() - 1, *longest)
+
+
+def _efficient_gradients(
+    call: Call, inputs: tuple[torch.Tensor, ...], bias: torch.Tensor | None, samples: int, queries: int, keys: int
+) -> tuple[torch.Tensor | None, ...]:
+    """Dimensions in the order batch, position, head, width. `bias`: where it gets a gradient."""
+    grad, q, k, v = inputs
+    dense = None if grad.is_contiguous() else call.empty(grad.size(), grad.dtype)
+    dq, dk, dv = (call.empty(t.size(), t.dtype) for t in (q, k, v))
     dbias = None
-    if bias is not None and mask[3]:
+    if bias is not None:
         last = bias.size(-1)
         aligned = -(-last // 16) * 16
         dbias = call.empty((*bias.shape[:-1], aligned), bias.dtype)[..., :last]
@@ -74,32 +120,54 @@ def efficient_backward(call: Call) -> Any:
         total = call.empty((rows,), torch.float32)
         delta = call.empty((rows,), torch.float32)
         del total, product
-    accumulators = call.empty((efficient_accumulators(q, k, v),), torch.uint8)
+    nbytes = efficient_accumulators(samples * q.size(2), queries, keys, q.size(3), v.size(3), q.dtype)
+    accumulators = call.empty((nbytes,), torch.uint8)
     del delta, accumulators, dense
     return dq, dk, dv, dbias
 
 
-def efficient_accumulators(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int:
-    """fp32 accumulators of the CUTLASS backward kernel, in tiles of 64 columns, each with a 16-byte lock.
+def efficient_accumulators(heads: int, queries: int, keys: int, d_qk: int, d_v: int, dtype: torch.dtype) -> int:
+    """fp32 accumulators of the CUTLASS backward kernel: workspace_size in mem_eff_attention/kernel_backward.h. `heads`:
+    of all samples, each with room for `queries` rows, the most that one has.
 
-    Blocks are 64 rows high up to 64 columns, 128 above. Half precision wider than 128 sums dk and dv in fp32 too.
+    dq is summed in tiles, each with a 16-byte lock: 64 x 64 up to 64 columns; above, 128 rows and 64 columns, 128 in
+    half precision up to 128. Half precision wider than 128 sums dk and dv in fp32 too, in blocks of 64 keys.
     """
-    heads, width = q.size(0) * q.size(1), max(q.size(3), v.size(3))
+    width, half = max(d_qk, d_v), dtype in _HALF
     block = 64 if width <= 64 else 128
-    tiles = -(-q.size(2) // block) * -(-q.size(3) // 64)
-    total = heads * tiles * (block * 64 * 4 + 16)
-    if q.dtype in _HALF and width > 128:
-        columns = -(-q.size(3) // 128) * 128 + -(-v.size(3) // 128) * 128
-        total += 4 * heads * -(-k.size(2) // 64) * 64 * columns
-    return total
+    columns = 128 if half and 64 < width <= 128 else 64
+    total = -(-queries // block) * -(-d_qk // columns) * (4 * block * columns + 16)
+    if half and width > 128:
+        total += 4 * 64 * _key_splits(heads, keys) * (-(-d_qk // 128) * 128 + -(-d_v // 128) * 128)
+    return heads * total
+
+
+def _key_splits(heads: int, keys: int) -> int:
+    """How many blocks of keys are worked on at a time where each needs accumulators (attention_backward.cu)."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    if deterministic and not torch.is_deterministic_algorithms_warn_only_enabled():
+        return 1
+    if heads >= 256 and keys <= 2 * 64:
+        return 1
+    return max(1, min(-(-keys // 64), 200 // heads))
 
 
 @kernel("aten::_scaled_dot_product_flash_attention")
 def flash_forward(call: Call) -> Any:
+    return _with_seeds(call, 6)
+
+
+@kernel("aten::_flash_attention_forward")
+def flash_varied_lengths_forward(call: Call) -> Any:
+    return _with_seeds(call, 2)
+
+
+def _with_seeds(call: Call, place: int) -> Any:
+    """`place`: of the first of two random seeds among the results."""
     if INSTALLED >= FLASH_SEEDS_ON_CARD:
         return call.run()
     out = list(call.mode.calls.run(call.func, call.args, call.kwargs, call.known))
-    out[6], out[7] = _host_scalar(), _host_scalar()
+    out[place : place + 2] = _host_scalar(), _host_scalar()
     call.mode.adopt(out, call.device)
     return tuple(out)
 
@@ -124,25 +192,35 @@ def flash_backward(call: Call) -> Any:
 
 @kernel("aten::_flash_attention_backward")
 def flash_varied_lengths_backward(call: Call) -> Any:
-    """mha_varlen_bwd where lengths are given: rows of all samples one after the other, each sample with room for a
-    tile of 128 more."""
+    """mha_varlen_bwd of flash_api.cpp where offsets are given: rows of all samples one after the other, each sample with
+    room for a tile of 128 more."""
     q, k, v = call.args[1:4]
     offsets = call.argument("cum_seq_q")
     held = [call.empty(t.size(), t.dtype) for t in (call.args[0], call.argument("out")) if not t.is_contiguous()]
     out = call.run()
     if offsets is None:
         batch, length, heads, width = q.shape
-        rows = batch * (-(-length // 128) * 128)
+        rows = sums = batch * (-(-length // 128) * 128)
     else:
         (total, heads, width), batch = q.shape, offsets.numel() - 1
-        rows = total + 128 * batch
-    sizes = [4 * rows * heads, 4 * rows * heads * flash_padded_width(width)]
+        rows = sums = total + 128 * batch
+        if INSTALLED < FLASH_SUMS_WITHOUT_PADDING:
+            sums = batch * (-(-call.argument("max_q") // 128) * 128)
+        _note_varied_lengths(call)
+    sizes = [4 * sums * heads, 4 * rows * heads * flash_padded_width(width)]
     if heads != k.size(-2):
         grouped = heads * k.numel() // (k.size(-1) * k.size(-2))
         sizes += [grouped * width * k.element_size(), grouped * v.size(-1) * v.element_size()]
     call.scratch(*sizes)
     del held
     return out
+
+
+def _note_varied_lengths(call: Call) -> None:
+    call.mode.machine.note(
+        "attention",
+        "what its backward pass takes for sequences of varied lengths was read off PyTorch's source and not measured",
+    )
 
 
 def flash_padded_width(width: int, version: Version = INSTALLED) -> int:
