@@ -114,7 +114,9 @@ CASES: dict[str, Case] = {
     "13B on 24 GB": (llama_13b, SHORT, "rtx-4090", {"qlora"}, {"8-bit Adam"}, LLAMA_FACTORY),
     "13B on 48 GB": (llama_13b, SHORT, "rtx-6000-ada", {"lora", "half base"}, set(), LLAMA_FACTORY),
     "33B on 48 GB": (llama_33b, SHORT, "rtx-6000-ada", {"qlora"}, set(), LLAMA_FACTORY),
-    "7B in full on 80 GB": (llama_7b, SHORT, "a100-80gb", {"half weights"}, {"lora", "qlora"}, AXOLOTL_FULL),
+    "7B in full on 48 GB": (
+        llama_7b, SHORT, "rtx-6000-ada", {"half weights", "8-bit Adam"}, {"lora", "qlora"}, AXOLOTL_FULL,
+    ),
     "GPT-2 XL on 24 GB": (gpt2_xl, SHORT | FP32, "rtx-4090", {"8-bit Adam"}, {"lora", "qlora"}, ZERO),
     "BERT large, batch 64 on 24 GB": (
         bert_large, {"sizes.batch": 64, "sizes.sequence": 512} | FP32, "rtx-4090",
