@@ -16,13 +16,9 @@ _OF_RENDEZVOUS = (
     "master_port", "master_addr", "main_process_port", "main_process_ip", "machine_rank", "node_rank", "rdzv_id",
     "rdzv_endpoint", "rdzv_backend", "rdzv_conf", "log_dir", "max_restarts",
 )  # fmt: skip
-<<<<<<< HEAD
 """Options of a launcher that say how its processes find each other."""
-=======
-"""Of a launcher: how its processes find each other."""
 _WITH_VERBS = ("trl", "swift")
 """Commands whose first word says what is trained."""
->>>>>>> s-readers
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
