@@ -380,7 +380,10 @@ def test_run_finds_out_first_that_it_cannot_save(
 
 @pytest.mark.parametrize(
     ("here", "remark"),
-    [(None, "no GPU here: RTX 4090 is taken"), ("h200", "the card in this machine, H200, is taken")],
+    [
+        (None, "none was named and there is none here: RTX 4090 is taken"),
+        ("h200", "none was named: the one in this machine, H200, is taken"),
+    ],
 )
 def test_run_without_a_card_says_which_one_it_takes(
     here: str | None,

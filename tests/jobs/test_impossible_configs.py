@@ -45,7 +45,7 @@ def test_impossible_sizes(
     folder = _folder(tmp_path, {**config, key: value})
     assert main(["predict", folder, "--gpu", "rtx-4090", "--json"]) == 2
     out, err = capsys.readouterr()
-    assert out == ""
+    assert json.loads(out)["exit_code"] == 2 and key in json.loads(out)["error"]
     assert "config.json" in err
     assert key in err
 

@@ -111,12 +111,14 @@ def _pace(suggestion: Suggestion) -> tuple[str, ...]:
     return seconds(suggestion.step_seconds), rate(suggestion.samples_per_second)
 
 
-def _nothing(advice: Advice) -> list[Line | Grid]:
-    pins = " with what is kept" if advice.keep else ""
-    text = f"Nothing that can be changed makes it fit{pins}"
+def nothing_fits(advice: Advice) -> str:
     if advice.combinations == 1:
-        text = "There is nothing to change" + (": all that could be is kept" if advice.keep else " in this job")
-    page: list[Line | Grid] = [Line(text, "bad")]
+        return "There is nothing to change" + (": all that could be is kept" if advice.keep else " in this job")
+    return "Nothing that can be changed makes it fit" + (" with what is kept" if advice.keep else "")
+
+
+def _nothing(advice: Advice) -> list[Line | Grid]:
+    page: list[Line | Grid] = [Line(nothing_fits(advice), "bad")]
     suggestion = advice.smallest
     if suggestion is None:
         return page

@@ -12,7 +12,7 @@ from vramcast.features.compare.scenario_results import Scenarios
 from vramcast.features.compare.side_by_side import Comparison
 from vramcast.memory import Prediction
 from vramcast.prediction.job_account import JobAccount
-from vramcast.report.advice import largest_lines
+from vramcast.report.advice import largest_lines, nothing_fits
 from vramcast.report.check import head_lines
 from vramcast.report.comparison import main_grids
 from vramcast.report.grid import plain_rows
@@ -220,12 +220,12 @@ def _figures(one: Suggestion) -> str:
 
 def _nothing_fits(advice: Advice, width: int) -> Section:
     one = advice.smallest
-    texts = [("Nothing that can be changed makes it fit" + (" with what is kept" if advice.keep else ""), "bad")]
-    if one is not None:
+    texts = [(nothing_fits(advice), "bad")]
+    if one is not None and one.overrides:
         texts.append((f"the least that was found: {one.text}, {format_gib(one.prediction.device_bytes)}", ""))
     card = advice.smallest_card
     if card is not None:
-        texts.append((f"which {card.gpu.short_name} holds: --gpu {card.gpu.id}", ""))
+        texts.append((f"the smallest known card that holds it: {card.gpu.short_name} (--gpu {card.gpu.id})", ""))
     lines = [line for text, tone in texts for line in wrapped(text, width, tone, most=2)]
     return Section(tuple(lines), least=len(lines), blank_before=True)
 

@@ -232,6 +232,9 @@ def test_everything_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 1
     said = capsys.readouterr().out
     assert "There is nothing to change: all that could be is kept" in said
+    assert "the smallest known card that holds it" in said
+    assert main([*argv, "--full"]) == 1
+    said = capsys.readouterr().out
     assert "Most of it is" in said and "The smallest known card that holds it" in said
 
 

@@ -85,7 +85,7 @@ def efficient_backward(call: Call) -> Any:
     grad, q, k, v = (t.transpose(1, 2) for t in call.args[:4])
     bias = call.argument("attn_bias") if call.argument("grad_input_mask")[3] else None
     *gradients, dbias = _efficient_gradients(call, (grad, q, k, v), bias, q.size(0), q.size(1), k.size(1))
-    return *(t.transpose(1, 2) for t in gradients), dbias
+    return *(t.transpose(1, 2) for t in gradients if t is not None), dbias
 
 
 @kernel("aten::_efficient_attention_backward")
@@ -192,8 +192,8 @@ def flash_backward(call: Call) -> Any:
 
 @kernel("aten::_flash_attention_backward")
 def flash_varied_lengths_backward(call: Call) -> Any:
-    """mha_varlen_bwd of flash_api.cpp where offsets are given: rows of all samples one after the other, each sample with
-    room for a tile of 128 more."""
+    """mha_varlen_bwd of flash_api.cpp where offsets are given: rows of all samples one after the other, each sample
+    with room for a tile of 128 more."""
     q, k, v = call.args[1:4]
     offsets = call.argument("cum_seq_q")
     held = [call.empty(t.size(), t.dtype) for t in (call.args[0], call.argument("out")) if not t.is_contiguous()]
