@@ -148,8 +148,9 @@ def make_parser() -> argparse.ArgumentParser:
     import argparse
 
     from vramcast import __version__
+    from vramcast.cli.suggestions import SuggestingParser
 
-    parser = argparse.ArgumentParser(
+    parser = SuggestingParser(
         prog="vramcast", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"vramcast {__version__}")
@@ -164,6 +165,7 @@ def make_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(verb)
+        parser.known_options.update(verb._option_string_actions)
         verb.set_defaults(execute=module.execute, runs_code=getattr(module, "RUNS_CODE", False))
     return parser
 
