@@ -126,3 +126,14 @@ def test_an_alias_or_two_is_fine() -> None:
 def test_control_characters_are_refused() -> None:
     with pytest.raises(UsageError, match="not YAML"):
         parse_yaml("a: \x00", "x")
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"), [("--bacth", "--batch"), ("--batchsize=4", "--batch"), ("--presicion", "--precision")]
+)
+def test_a_misspelt_option(option: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from vramcast.cli.main import main
+
+    with pytest.raises(SystemExit):
+        main(["predict", str(FOLDERS / "bert-base"), option, "4"])
+    assert f"did you mean {meant}" in capsys.readouterr().err

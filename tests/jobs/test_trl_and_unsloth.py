@@ -30,7 +30,7 @@ def test_defaults_of_sft() -> None:
     assert job.sizes == {"batch": 8, "sequence": 1024}, "max_length of SFTConfig"
     assert (job.precision.weights_dtype, job.precision.autocast_dtype) == ("fp32", "bf16"), "ModelConfig, _BaseConfig"
     assert job.checkpointing.scope == "all"
-    assert (job.loss[0].chunks, job.loss[0].recompute) == (32, True), "8 x 1024 tokens in pieces of 256"
+    assert (job.loss[0].chunk_tokens, job.loss[0].recompute) == (256, True), "its loss in pieces"
     usual = command("trl sft --model_name_or_path {model} --loss_type nll --bf16 false --gradient_checkpointing false")
     assert (usual.job.loss, usual.job.precision.autocast_dtype) == ([], "none")
     assert usual.job.checkpointing.scope == "none"

@@ -169,11 +169,12 @@ def make_parser(*, as_json: bool = False) -> argparse.ArgumentParser:
     from typing import NoReturn
 
     from vramcast import __version__
+    from vramcast.cli.suggestions import SuggestingParser
 
-    class Parser(argparse.ArgumentParser):
+    class Parser(SuggestingParser):
         def error(self, message: str) -> NoReturn:
             if as_json:
-                _failed(message, 2, as_json)
+                _failed(self.with_suggestion(message), 2, as_json)
                 self.exit(2)
             super().error(message)
 
@@ -192,6 +193,7 @@ def make_parser(*, as_json: bool = False) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(verb)
+        parser.known_options.update(verb._option_string_actions)
         verb.set_defaults(execute=module.execute, runs_code=getattr(module, "RUNS_CODE", False))
     return parser
 

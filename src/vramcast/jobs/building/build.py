@@ -47,9 +47,10 @@ def build_component(name: str, job: Job) -> Built:
     keep_fp32(module, component.keep_fp32)
     copies = [copy.deepcopy(module).requires_grad_(False) for _ in range(component.copies - 1)]
     chunks = max((term.chunks for term in job.loss), default=1)
-    if chunks > 1 and job.task == "training" and name == main_component(job):
+    tokens = next((term.chunk_tokens for term in job.loss if term.chunk_tokens), None)
+    if (chunks > 1 or tokens) and job.task == "training" and name == main_component(job):
         recompute = all(term.recompute for term in job.loss)
-        chunk_loss("loss.chunks", module, chunks, recompute=recompute)
+        chunk_loss("loss.chunks", module, chunks, tokens, recompute=recompute)
     if component.is_trained and job.task == "training":
         enable_checkpointing(f"components.{name}", module, component.checkpointing or job.checkpointing)
     for method in component.prepare:

@@ -18,9 +18,10 @@ _SCALED = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 """Fields of a config by which logits are changed after the head."""
 
 
-def chunk_loss(key: str, model: Any, chunks: int, *, recompute: bool = True) -> None:
+def chunk_loss(key: str, model: Any, chunks: int, tokens: int | None = None, *, recompute: bool = True) -> None:
     """Replace `model.forward` by one that returns the loss alone: hidden states, then head and cross-entropy of one
-    piece of the sequence after the other, each computed again in the backward pass unless `recompute` is false."""
+    piece of the sequence after the other, each computed again in the backward pass unless `recompute` is false.
+    `tokens`: how many a piece has, instead of how many pieces there are."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     base = getattr(model, "base_model", None)
     config = getattr(model, "config", None)
@@ -37,10 +38,11 @@ def chunk_loss(key: str, model: Any, chunks: int, *, recompute: bool = True) -> 
 
     def forward(*args: Any, labels: torch.Tensor, **kwargs: Any) -> dict[str, torch.Tensor]:
         hidden = base(*args, **kwargs)[0]
+        pieces = min(hidden.shape[1], -(-hidden.shape[:-1].numel() // tokens)) if tokens else chunks
         shifted = F.pad(labels, (0, 1), value=_IGNORED)[..., 1:]
         total: Any = sum(
             checkpoint(piece, *part, use_reentrant=False) if recompute else piece(*part)
-            for part in zip(hidden.chunk(chunks, dim=1), shifted.chunk(chunks, dim=1), strict=True)
+            for part in zip(hidden.chunk(pieces, dim=1), shifted.chunk(pieces, dim=1), strict=True)
         )
         return {"loss": total / (shifted != _IGNORED).sum()}
 

@@ -10,6 +10,7 @@ from torch import nn
 from vramcast.base.errors import UsageError
 from vramcast.jobs.building.libraries import library
 from vramcast.jobs.patterns import matching_names
+from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Lora
 from vramcast.jobs.training.dtypes import DTYPES
 
@@ -46,8 +47,12 @@ def add_adapters(key: str, module: Any, lora: Lora | None, family: str) -> nn.Mo
         names = sorted(
             {name.rpartition(".")[2] for name, child in module.named_modules() if isinstance(child, nn.Linear)}
         )
+        wrong = next((one for one in targets if one not in names), "") if isinstance(targets, list) else ""
+        guess = nearest(wrong, names) if wrong else ""
+        guess = guess if guess.startswith(";") else ""
+        some = ", ".join(names[:12])
         raise UsageError(
-            f"{key}.lora.targets: {str(error).splitlines()[0]} Linear layers here are called {', '.join(names[:12])}"
+            f"{key}.lora.targets: {str(error).splitlines()[0]} Linear layers here are called {some}{guess}"
         ) from None
     if lora.dtype is not None:
         for parameter in adapted.parameters():

@@ -6,6 +6,7 @@ from torch import nn
 
 from vramcast.base.errors import UsageError
 from vramcast.jobs.patterns import matches
+from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Component
 
 
@@ -18,7 +19,10 @@ def choose_trained(key: str, module: nn.Module, component: Component) -> None:
         for pattern in patterns:
             if not any(matches(name, [pattern]) for name in names):
                 some = ", ".join(names[:3])
-                raise UsageError(f"{key}.{field}: no parameter's name matches {pattern!r}; names are like {some}")
+                parts = sorted({part for name in names for part in name.split(".") if not part.isdecimal()})
+                guess = nearest(pattern.strip("*."), parts)
+                guess = guess if guess.startswith(";") else f"; names are like {some}"
+                raise UsageError(f"{key}.{field}: no parameter's name matches {pattern!r}{guess}")
     freeze = [] if component.freeze_steps else component.freeze
     for name, parameter in module.named_parameters():
         if (component.train_only and not matches(name, component.train_only)) or matches(name, freeze):

@@ -3,11 +3,11 @@ defaults (trl/trainer/*_config.py), and for DPO and GRPO a second model or gener
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
 from vramcast.jobs.readers import (
+    Edits,
     Part,
     Reading,
     Request,
@@ -20,11 +20,12 @@ from vramcast.jobs.readers import (
 )
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys
+from vramcast.jobs.schema import Job
 from vramcast.trace import Note
 
 NAME = "TRL config"
 STEPS = hf_edits.STEPS
-edits, nested_files = hf_edits.edits, hf_edits.nested_files
+nested_files = hf_edits.nested_files
 
 _GRPO = (
     "num_generations", "max_completion_length", "use_vllm", "vllm_mode", "vllm_gpu_memory_utilization", "reward_funcs",
@@ -72,11 +73,20 @@ def read_part(path: Path, request: Request) -> Part:
 
 
 def part_from(keys: Keys, folder: Path, request: Request, trainer: str) -> Part:
+    length = {} if trainer == "grpo" or keys.first(hf_names.SEQUENCE_NAMES) else {"max_length": _DEFAULT_LENGTH}
+    keys.set_defaults({**_defaults(keys), **length})
+    return hf_arguments.part_from(keys, folder, request, "causal-lm", _Dialect(trainer))
+
+
+def _defaults(keys: Keys) -> dict[str, Any]:
     half = {} if keys.take("fp16") or keys.take("bf16") is not None else {"bf16": True}
     own_dtype = {"dtype": None} if keys.first(hf_names.DTYPE_NAMES) else {}
-    length = {} if trainer == "grpo" or keys.first(hf_names.SEQUENCE_NAMES) else {"max_length": _DEFAULT_LENGTH}
-    keys.set_defaults({**_DEFAULTS, **half, **length, **own_dtype})
-    return hf_arguments.part_from(keys, folder, request, "causal-lm", _Dialect(trainer))
+    return {**_DEFAULTS, **half, **own_dtype}
+
+
+def edits(keys: Keys, aspect: str, job: Job) -> Edits:
+    keys.set_defaults(_defaults(keys))
+    return hf_edits.edits(keys, aspect, job)
 
 
 class _Dialect(hf_arguments.Dialect):
@@ -105,12 +115,12 @@ class _Dialect(hf_arguments.Dialect):
                 data["checkpointing"] = {"scope": "all", "reentrant": True}
         has_adapter = data.get("components", {}).get("model", {}).get("mode") == "lora"
         if self._trainer == "sft":
-            return data, self._sft(keys, data, notes)
+            return data, self._sft(keys, notes)
         if self._trainer == "dpo":
             return data, self._dpo(keys, has_adapter, notes)
         return self._grpo(keys, data, has_adapter, notes)
 
-    def _sft(self, keys: Keys, data: dict[str, Any], notes: list[Note]) -> fine_tuning.Finish | None:
+    def _sft(self, keys: Keys, notes: list[Note]) -> fine_tuning.Finish | None:
         if keys.flag("packing"):
             notes.append(Note("packing", "samples are packed: batches are full", keys.where))
         if keys.text("loss_type", ("nll", "dft", "chunked_nll")) not in (None, "chunked_nll") or keys.flag(
@@ -119,10 +129,7 @@ class _Dialect(hf_arguments.Dialect):
             return None
         text = "head and cross-entropy in pieces of 256 tokens, TRL's default; before TRL 1 it was the usual loss"
         notes.append(Note("chunked loss", f"{text} (loss_type: nll)", keys.where))
-        sizes = data["sizes"]
-        tokens = sizes["batch"] * sizes["sequence"]
-        pieces = max(1, min(4096, sizes["sequence"], math.ceil(tokens / _TOKENS_IN_A_PIECE)))
-        return lambda whole: _in_pieces(whole, pieces)
+        return _in_pieces
 
     def _dpo(self, keys: Keys, has_adapter: bool, notes: list[Note]) -> fine_tuning.Finish:
         notes.append(Note("preferences", fine_tuning.PREFERENCE_NOTE, keys.where))
@@ -149,8 +156,8 @@ class _Dialect(hf_arguments.Dialect):
         return {**data, **more}, finish
 
 
-def _in_pieces(data: dict[str, Any], pieces: int) -> dict[str, Any]:
+def _in_pieces(data: dict[str, Any]) -> dict[str, Any]:
     """Models whose logits are changed after the head compute them as a whole here."""
     config = fine_tuning.model_config(data)
     changed = any(config.get(name) not in (None, 1, 1.0) for name in ("final_logit_softcapping", "logit_scale"))
-    return data if changed else {**data, "loss": [{"kind": "model", "chunks": pieces}]}
+    return data if changed else {**data, "loss": [{"kind": "model", "chunk_tokens": _TOKENS_IN_A_PIECE}]}

@@ -53,8 +53,10 @@ class Loss(Section):
     """Of kind: model, for a causal language model of transformers: the head and the cross-entropy are computed for this
     many pieces of the sequence in turn, each again in the backward pass, so that the logits of the whole batch never
     lie on the card."""
+    chunk_tokens: Size | None = None
+    """Instead of a number of `chunks`: tokens in each, whatever the batch."""
     recompute: bool = True
-    """Of `chunks`: false keeps what the backward pass needs of every piece, as torchtune's LinearCrossEntropyLoss."""
+    """Of the pieces: false keeps what the backward pass needs of every piece, as torchtune's LinearCrossEntropyLoss."""
     first_channels: bool = False
     """Compare only as many channels of the prediction as the target has; the rest (a learned variance) is left out."""
     factory: FactoryName | None = None
@@ -70,6 +72,7 @@ class Loss(Section):
             ("label_smoothing", "cross-entropy"),
             ("temperature", "distillation"),
             ("chunks", "model"),
+            ("chunk_tokens", "model"),
         ):
             if name in self.changed_fields and self.kind != needs:
                 raise ValueError(f"`{name}` is only for kind: {needs}, not {self.kind}")
