@@ -33,7 +33,7 @@ test: ## Lint, type-check, run every test, and the quick ones with other torches
 	@$(MAKE) --no-print-directory -j 2 setup
 	@$(MAKE) --no-print-directory lint
 	$(BIN)/python -m pytest -q -n 2 -m "not accuracy" || $(BIN)/python -m pytest $(AGAIN)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m accuracy
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m accuracy
 	$(LATEST)/bin/python -m pytest $(QUICK) || $(LATEST)/bin/python -m pytest $(AGAIN)
 	$(OLDEST)/bin/python -m pytest $(QUICK) || $(OLDEST)/bin/python -m pytest $(AGAIN)
 
@@ -41,7 +41,8 @@ test: ## Lint, type-check, run every test, and the quick ones with other torches
 AGAIN := -q --last-failed --last-failed-no-failures none -m "not accuracy"
 
 # Left out: what does not depend on torch.
-QUICK := -q -n 2 -m "not accuracy and not slow" $(addprefix --ignore=tests/,features/diagnose features/watch gpus lab)
+QUICK := -q -n 2 -m "not accuracy and not slow" $(addprefix --ignore=tests/,features/advise features/diagnose features/verbs \
+  features/watch gpus lab launchers mcp security)
 
 .PHONY: quick
 quick: ## The quick tests with the torch of PYTHON (requirements/test-quick.txt), which nothing is installed into

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 EVERY_VARIABLE = "VRAMCAST_EVERY_WORKLOAD"
-ONE_IN = 4
+ONE_IN = 6
 """So many workloads make one that is predicted here, whichever they are; `make accuracy` predicts every one."""
 
 if importlib.util.find_spec("yaml") is None or importlib.util.find_spec("torch") is None:
@@ -24,6 +24,14 @@ def recorded() -> list[object]:
     from corpus.predictions import recordings
 
     return [workload for recording in recordings() for workload in recording.workloads]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs the predictions of the workloads runs in one process, which makes them once."""
+    for item in items:
+        if item.get_closest_marker("accuracy") is not None:
+            shared = "comparisons" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("workloads" if shared else item.path.name))
 
 
 @cache
