@@ -246,7 +246,7 @@ def _assumed(notes: Iterable[Note], time: StepTime | None, width: int) -> Sectio
         first = group[0]
         where = f"{first.where}: " if first.where else ""
         more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
-        lines += wrapped(f"{topic}: {where}{first.text}{more}", width, "aside", most=1)
+        lines += wrapped(f"{topic}: {where}{first.text}{more}", width, "aside", most=1 if lines else 2)
     if len(by_topic) > _NOTES:
         left = sum(len(group) for group in list(by_topic.values())[_NOTES:])
         lines.append(Line(f"and {left} more notes: --full", "aside"))
