@@ -192,8 +192,8 @@ def flash_backward(call: Call) -> Any:
 
 @kernel("aten::_flash_attention_backward")
 def flash_varied_lengths_backward(call: Call) -> Any:
-    """mha_varlen_bwd of flash_api.cpp where offsets are given: rows of all samples one after the other, each sample with
-    room for a tile of 128 more."""
+    """mha_varlen_bwd of flash_api.cpp where offsets are given: rows of all samples one after the other, each sample
+    with room for a tile of 128 more."""
     q, k, v = call.args[1:4]
     offsets = call.argument("cum_seq_q")
     held = [call.empty(t.size(), t.dtype) for t in (call.args[0], call.argument("out")) if not t.is_contiguous()]
