@@ -84,3 +84,22 @@ def test_second_backward_of_a_convolution_adds_out_of_place(gpu: VirtualGpu) -> 
     trace = gpu.trace()
     sizes = [trace.requested_bytes[b] for b, op in enumerate(trace.op) if trace.ops[op] == "aten.add.Tensor"]
     assert 4 * out.numel() in sizes
+
+
+@pytest.mark.parametrize("transform", ["vmap", "vmap of grad"])
+def test_cells_are_fused(gpu: VirtualGpu, transform: str) -> None:
+    """The state begins with zeros that are the same for every sample, which ordinary ops could not write into."""
+    gru, lstm = nn.GRUCell(8, 16).cuda(), nn.LSTMCell(8, 16).cuda()
+    weights = {name: value.detach() for name, value in gru.named_parameters()}
+
+    def loss(weights: Any, x: torch.Tensor) -> torch.Tensor:
+        state = torch.zeros(1, 16, device="cuda")
+        for row in x:
+            state = functional_call(gru, weights, (row[None], state))
+        return lstm(state[:, :8])[0].square().sum()
+
+    function = loss if transform == "vmap" else grad(loss)
+    out: Any = vmap(function, (None, 0))(weights, images(4, 3, 8))
+    if transform == "vmap of grad":
+        assert out["weight_ih"].shape == (4, 48, 8)
+    assert {"aten._thnn_fused_gru_cell", "aten._thnn_fused_lstm_cell"} <= ops_of(gpu)

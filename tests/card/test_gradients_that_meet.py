@@ -29,6 +29,10 @@ def second_is_shared(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     return x.cos().mul(2.0) + total
 
 
+def twice_from_one_node(x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    return x * x + z
+
+
 def _additions_on_cpu(graph: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> int:
     """New tensors made by additions, as torch's profiler sees them."""
     x, z = (torch.randn(ELEMENTS, requires_grad=True) for _ in range(2))
@@ -38,7 +42,7 @@ def _additions_on_cpu(graph: Callable[[torch.Tensor, torch.Tensor], torch.Tensor
     return sum(event.name == "aten::add" for event in profile.function_events)
 
 
-@pytest.mark.parametrize("graph", [both_alone, first_is_shared, second_is_shared])
+@pytest.mark.parametrize("graph", [both_alone, first_is_shared, second_is_shared, twice_from_one_node])
 def test_only_the_gradient_that_came_first_is_added_to(
     gpu: VirtualGpu, graph: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> None:
@@ -51,6 +55,16 @@ def test_only_the_gradient_that_came_first_is_added_to(
     with torch.utils._python_dispatch._disable_current_modes():
         expected = _additions_on_cpu(graph)
     assert made == expected
+
+
+def test_a_formula_adds_its_own_terms_out_of_place(gpu: VirtualGpu) -> None:
+    """cholesky_backward adds the transpose of a triangle to the triangle, both of which it alone holds."""
+    a = torch.empty(64, 64, device="cuda", requires_grad=True)
+    factor = torch.linalg.cholesky(a)
+    first = gpu.trace().n_blocks
+    factor.backward(torch.ones(64, 64, device="cuda"))
+    made = ops(gpu.trace())[first:]
+    assert made[made.index("aten.tril") :][:4] == ["aten.tril", "aten.tril", "aten.add.Tensor", "aten.mul.Scalar"]
 
 
 def test_formulas_that_work_in_place(gpu: VirtualGpu) -> None:

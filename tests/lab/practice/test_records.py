@@ -12,11 +12,8 @@ FURTHER_OFF = {
     "accumulation_no_sync": "reserved 4.27 GiB in one run on the card and 4.56 in the next",
     "activation_offload": "when copies end decides: 5.37, 5.93 and 5.90 GiB in three runs on the card",
     "double_buffer": "not compared event by event; when copies end may decide",
-    "jagged_nested": "not answered: attention of jagged tensors looks for a device itself",
-    "gaussian_process": "torch.distributions refuses a made-up covariance",
     "maml_functional": "allocated within 0.07 %; workspaces and the order of nodes differ",
     "mask_rcnn": "not compared event by event; how many proposals are kept is a guess",
-    "ppo_value_head": "not predicted: it did not end within ten minutes on a busy machine",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -85,8 +84,6 @@ class Machine:
         """The handles of Python's thread and of autograd's."""
         self.in_math_attention = False
         """attention_choice runs the formula that is written out in ordinary ops."""
-        self.second_backward_terms: deque[int | None] = deque(maxlen=2)
-        """The last results of convolutions inside _convolution_double_backward, which adds two of them."""
         self._plans: dict[tuple[bool, ConvolutionProblem], int] = {}
         """The workspace of the plan that cuDNN keeps for a convolution."""
         self._told_of_fit = False

@@ -20,7 +20,7 @@ from vramcast.card.device.installed_torch import INSTALLED
 _KEYS = ("AutogradMeta", "Meta")
 _TRANSFORMED_KEYS = ("AutogradOther", "FuncTorchBatched")
 """Where grad and vmap of torch.func take functions apart: their tensors belong to no device of their own."""
-_TRANSFORMED = ("scaled_dot_product_attention", "batch_norm", "softmax.int", "log_softmax.int")
+_TRANSFORMED = ("scaled_dot_product_attention", "batch_norm", "softmax.int", "log_softmax.int", "gru_cell", "lstm_cell")
 
 
 class Composites:

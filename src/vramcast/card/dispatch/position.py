@@ -53,6 +53,7 @@ class Position:
         self.node_streams = NodeStreams()
         self._stream_of_caller = 0
         self._first_backward_block = 0
+        self._first_block_of_node = 0
         self.backward_depth = 0
         self._optimizers: dict[int, weakref.ref[Any]] = {}
         self._steps: dict[int, int] = {}
@@ -215,6 +216,7 @@ class Position:
                 number = node._sequence_nr()
                 if number != self._last_number and number != LAST_NUMBER:
                     self._last_number = number
+                    self._first_block_of_node = ledger.builder.n_blocks
                     self._last_module = self._change_module[bisect_right(self._changes, number) - 1]
                 if self.node_streams.several:
                     self._take_stream_of(node)
@@ -230,6 +232,10 @@ class Position:
     def made_in_backward(self, block: int) -> bool:
         """Whether the backward pass that runs now has made a block."""
         return block >= self._first_backward_block
+
+    def made_by_node(self, block: int) -> bool:
+        """Whether the autograd node that runs now has made a block."""
+        return self.backward_depth > 0 and block >= self._first_block_of_node
 
     def _take_stream_of(self, node: Any) -> None:
         stream = self.node_streams.entered(node)

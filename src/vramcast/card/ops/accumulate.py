@@ -8,7 +8,6 @@ import torch
 
 from vramcast.card.device import gradient_accumulation as accumulation
 from vramcast.card.dispatch.storages import block_number
-from vramcast.card.ops.convolution import in_second_backward
 from vramcast.card.ops.registry import Call, kernel
 
 
@@ -26,16 +25,20 @@ def add(call: Call) -> Any:
         and new.is_meta
         and not torch.is_grad_enabled()
         and accumulation.reusable(old)
-        and not _adds_terms_of_formula(call)
+        and not _is_term_of_formula(call)
     ):
         return old.detach()  # the engine adds to the gradient that came first, or not in place
     return call.run()
 
 
-def _adds_terms_of_formula(call: Call) -> bool:
-    """_convolution_double_backward adds two convolutions out of place, which nobody else holds either."""
-    terms = [block_number(tensor) for tensor in call.args[:2]]
-    return in_second_backward(call) and list(call.mode.machine.second_backward_terms) == terms
+def _is_term_of_formula(call: Call) -> bool:
+    """Whether a backward formula adds two terms of its own: out of place, though nobody else holds them. The engine
+    adds to the gradient of an earlier node, or of the same where it leads twice to one place (`x * x`)."""
+    node, block = torch._C._current_autograd_node(), block_number(call.args[0])
+    if node is None or block is None or not call.mode.machine.position.made_by_node(block):
+        return False
+    targets = [target for target in node.next_functions if target[0] is not None]
+    return len(targets) == len(set(targets))
 
 
 @kernel(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from vramcast.card.choices import tf32
-from vramcast.card.dispatch.storages import GPU, block_number
+from vramcast.card.dispatch.storages import GPU
 from vramcast.card.libraries.convolution import convolution_backend, cudnn_problem
 from vramcast.card.ops.layout import suggested_format
 from vramcast.card.ops.reductions import reduction_scratch
@@ -81,9 +81,7 @@ class _Geometry:
 def convolution(call: Call) -> Any:
     if not in_second_backward(call):
         return _convolution(call, call.args[0], call.args[1])
-    out = _convolution(call, call.args[0], _copy(call, call.args[1], CONTIGUOUS))
-    call.mode.machine.second_backward_terms.append(block_number(out))
-    return out
+    return _convolution(call, call.args[0], _copy(call, call.args[1], CONTIGUOUS))
 
 
 def in_second_backward(call: Call) -> bool:
