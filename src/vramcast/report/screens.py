@@ -241,7 +241,7 @@ def _assumed(notes: Iterable[Note], time: StepTime | None, width: int) -> Sectio
     by_topic: dict[str, list[Note]] = {}
     for note in notes:
         by_topic.setdefault(note.topic, []).append(note)
-    lines = []
+    lines: list[Line] = []
     for topic, group in list(by_topic.items())[:_NOTES]:
         first = group[0]
         where = f"{first.where}: " if first.where else ""
