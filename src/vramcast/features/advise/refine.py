@@ -9,11 +9,14 @@ from vramcast.features.advise.runs import Traced
 from vramcast.features.advise.search import Search
 from vramcast.features.advise.subset import Subsets
 from vramcast.jobs.load import with_overrides
+from vramcast.jobs.own_checkpointing import checkpointed_now
 from vramcast.memory.cards import MARGIN, with_margin
 
 
 def refine(search: Search, chosen: list[Combination]) -> list[Combination]:
     """The first that checkpoints every block checkpoints only as many as the memory asks for."""
+    if checkpointed_now(search.job) != "none":
+        return chosen  # blocks are chosen among those that keep everything
     for place, one in enumerate(chosen):
         plain = one.without("checkpointing")
         batch = one.batch(search.job)
@@ -56,6 +59,9 @@ def _subset(
     )  # fmt: skip
     if subset is None or len(subset.names) == subset.of:
         return None
+    if not subset.names:  # none needs it after all
+        search.keep(plain, subset.traced)
+        return plain
     time = min(subset.time, every.time)
     slower = f"{time - 1:.0%}".replace("%", " %")
     option = Option(

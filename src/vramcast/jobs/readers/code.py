@@ -17,6 +17,9 @@ from vramcast.base.factories import hush_torch, load_factory
 from vramcast.trace import Note
 
 
+_WEIGHT_FILES = (".pth", ".pth.tar", ".pt", ".ckpt", ".safetensors", ".bin", ".pkl", ".npz")
+
+
 def resolve_factory(name: str, folder: Path) -> str:
     """ "file.py:function" lies beside the config; "package.module:function" may too, see `search_in`."""
     return os.path.join(folder, name) if name.partition(":")[0].endswith(".py") else name
@@ -72,6 +75,23 @@ def taken_by(factory: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], li
         return dict(given), []
     taken = {name: value for name, value in given.items() if name in parameters}
     return taken, [name for name in given if name not in taken]
+
+
+def without_weight_files(factory: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Note]]:
+    """Arguments without those that name a file of weights and may be left out. Loading weights changes no size, and
+    the file may be missing, or be fetched from the network when it is."""
+    parameters = _parameters(factory)
+    left = [
+        name
+        for name, value in given.items()
+        if isinstance(value, str)
+        and value.lower().endswith(_WEIGHT_FILES)
+        and name in parameters
+        and parameters[name].default in (None, "", False)
+    ]
+    kept = {name: value for name, value in given.items() if name not in left}
+    text = f"{', '.join(left)}: {factory} is built without loading these weights; they take the same memory"
+    return kept, [Note("weights", text)] if left else []
 
 
 def first_parameter(factory: str) -> str | None:
