@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from vramcast.jobs.load import LoadedJob
 
 _SIZES = {"batch": "batch", "seq": "sequence", "frames": "frames", "height": "height", "width": "width"}
+_ALSO = {"batch": ("--batch-size",), "seq": ("--sequence", "--seq-len"), "frames": ("--num-frames",)}
+"""Other names of the same options, as training scripts spell them."""
+_DTYPES = {
+    "fp32": "fp32", "float32": "fp32", "bf16": "pure-bf16", "bfloat16": "pure-bf16", "fp16": "pure-fp16",
+    "float16": "pure-fp16", "half": "pure-fp16",
+}  # fmt: skip
+"""--dtype: of the weights, and with them of gradients and optimizer state."""
 _SETTINGS = {
     "precision": ("precision", "fp32, tf32, bf16, fp16, pure-bf16 or pure-fp16"),
     "optimizer": ("optimizer", "adamw, sgd, adamw8bit, ..."),
@@ -22,7 +29,9 @@ JOB_HELP = "a vramcast.yaml, a model folder, a training config, or package.modul
 
 
 def add_job_argument(parser: argparse.ArgumentParser, **more: Any) -> None:
-    parser.add_argument("job", metavar="JOB", help=JOB_HELP, **more)
+    """`JOB`, or `--config FILE`, or `--model-path FOLDER`."""
+    parser.add_argument("job", metavar="JOB", nargs="?", help=more.pop("help", JOB_HELP), **more)
+    parser.add_argument("--config", "--model-path", metavar="FILE", dest="config", help="the same as JOB")
 
 
 def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:
@@ -32,11 +41,12 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
     for option, size in _SIZES.items():
         if option in without:
             continue
-        names = [f"--{option}"] + (["--sequence", "--seq-len", "--seq_len"] if option == "seq" else [])
+        names = (f"--{option}", *_ALSO.get(option, ()))
         sizes.add_argument(*names, dest=f"size_{size}", type=positive, metavar="N")
     settings = parser.add_argument_group("settings")
     for option, (_, help_text) in _SETTINGS.items():
         settings.add_argument(f"--{option}", metavar="NAME", help=help_text)
+    settings.add_argument("--dtype", metavar="NAME", help="of the weights: fp32, bf16, fp16, without autocast")
     settings.add_argument(
         "--fraction", type=float, metavar="SHARE",
         help="PyTorch may reserve this share of the card, as set_per_process_memory_fraction says",
@@ -69,9 +79,13 @@ def add_code_option(parser: argparse._ActionsContainer) -> None:
 
 def load(args: argparse.Namespace, argument: str | None = None) -> LoadedJob:
     """The job that was named, with the options put in."""
+    from vramcast.base.errors import UsageError
     from vramcast.jobs.load import load_job
     from vramcast.jobs.readers import Request
 
+    named = argument or job_named(args)
+    if named is None and not getattr(args, "script_flags", ()):
+        raise UsageError(f"name a job: {JOB_HELP}")
     request = Request(
         model=args.model,
         trust_remote_code=args.trust_remote_code,
@@ -79,7 +93,17 @@ def load(args: argparse.Namespace, argument: str | None = None) -> LoadedJob:
         arguments=tuple(getattr(args, "script_flags", ())),
         gate=gate_of(args),
     )
-    return load_job(args.job if argument is None else argument, overrides(args), request)
+    return load_job(named, overrides(args), request)
+
+
+def job_named(args: argparse.Namespace) -> str | None:
+    """What stands in the place of JOB, or behind --config or --model-path."""
+    from vramcast.base.errors import UsageError
+
+    config = getattr(args, "config", None)
+    if config is not None and args.job is not None:
+        raise UsageError(f"{args.job} and {config}: two jobs are named; leave one out")
+    return args.job if config is None else config
 
 
 def load_alone(args: argparse.Namespace) -> LoadedJob | None:
@@ -118,6 +142,8 @@ def overrides(args: argparse.Namespace) -> dict[str, Any]:
         value = getattr(args, option)
         if value is not None:
             changes[key] = value
+    if getattr(args, "dtype", None) is not None:
+        changes["precision"] = _precision(args)
     if args.fraction is not None:
         changes["target.fraction"] = args.fraction
     if args.inference:
@@ -126,6 +152,17 @@ def overrides(args: argparse.Namespace) -> dict[str, Any]:
         key, value = parse_change(change)
         changes[key] = value
     return changes
+
+
+def _precision(args: argparse.Namespace) -> str:
+    from vramcast.base.errors import UsageError
+
+    name = args.dtype.removeprefix("torch.")
+    if name not in _DTYPES:
+        raise UsageError(f"--dtype {args.dtype}: write one of {', '.join(_DTYPES)}")
+    if args.precision is not None:
+        raise UsageError(f"--dtype {args.dtype} and --precision {args.precision}: leave one out")
+    return _DTYPES[name]
 
 
 def parse_change(text: str, option: str = "--set") -> tuple[str, Any]:

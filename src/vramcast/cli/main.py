@@ -148,8 +148,9 @@ def make_parser() -> argparse.ArgumentParser:
     import argparse
 
     from vramcast import __version__
+    from vramcast.cli.parser import Parser
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="vramcast", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"vramcast {__version__}")

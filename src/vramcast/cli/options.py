@@ -94,7 +94,9 @@ def add_room_options(parser: argparse._ActionsContainer) -> None:
     """What a job is held against: a named card, or what is free here."""
     parser.add_argument("--gpu", metavar="NAME", help='a card instead of the one here: "rtx-4090", or a size, "24GiB"')
     parser.add_argument("--memory", metavar="SIZE", help="what is there for the job (24GiB), CUDA context included")
-    parser.add_argument("--device", type=device_number, metavar="N", help="the card here, as CUDA counts them (0)")
+    parser.add_argument(
+        "--device", "--device-id", type=device_number, metavar="N", help="the card here, as CUDA counts them (0)"
+    )
 
 
 def device_number(text: str) -> int:

@@ -17,7 +17,8 @@ def table_page(found: BatchTable) -> Page:
     if found.batches:
         page.append(Line("GiB on the device; – does not fit"))
     else:
-        page.append(Line("largest batch, and what it takes in GiB on the device; 0: one sample needs more"))
+        margin = f" with a margin of {found.margin:.0%}" if found.margin else ""
+        page.append(Line(f"largest batch{margin}, and what it takes in GiB on the device; 0: one sample needs more"))
     page += [Line(f"no figure: {problem}", "bad") for problem in found.problems]
     if found.size_does_not_matter:
         page.append(Line(f"every {found.size_name} gives the same: no input of the job uses it", "bad"))
@@ -64,6 +65,7 @@ def table_document(found: BatchTable) -> dict[str, Any]:
         "size_name": found.size_name or None,
         "sizes": list(found.sizes),
         "batches": list(found.batches) or None,
+        "margin": found.margin,
         "traces": found.traces,
         "gpus": [{"id": gpu.id, "name": gpu.name, "limit_bytes": gpu.total_memory_bytes} for gpu in found.gpus],
         "cells": [

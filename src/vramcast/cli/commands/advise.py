@@ -30,7 +30,7 @@ _WORKERS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_job_argument(parser, nargs="?")
+    add_job_argument(parser)
     add_room_options(parser)
     parser.add_argument(
         "--keep", metavar="A,B", type=names, default=(),

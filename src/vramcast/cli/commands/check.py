@@ -14,7 +14,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from vramcast.cli.job_options import JOB_HELP, add_job_options
+from vramcast.cli.job_options import JOB_HELP, add_job_argument, add_job_options, job_named
 from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
@@ -29,21 +29,19 @@ if TYPE_CHECKING:
 
 READS_SCRIPT_FLAGS = True
 RUNS_CODE = True
-_QUICK_ONLY = ("hidden_dim", "num_layers", "gpu_memory", "bytes", "dtype", "threshold")
+_QUICK_ONLY = ("hidden_dim", "num_layers", "gpu_memory", "bytes", "threshold")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", nargs="?", help=f"{JOB_HELP}; left out: the quick formula")
-    parser.add_argument("--config", metavar="FILE", help="the same as JOB")
+    add_job_argument(parser, help=f"{JOB_HELP}; left out: the quick formula")
     add_room_options(parser)
     parser.add_argument("--margin", type=float, default=0.0, metavar="SHARE", help="of that which must stay free (0)")
     add_json_option(parser)
     quick = parser.add_argument_group("the quick formula (no JOB)")
-    quick.add_argument("--hidden-dim", "--hidden_dim", type=positive, metavar="N", help="channels of a layer's output")
-    quick.add_argument("--num-layers", "--num_layers", type=positive, metavar="N", help="how many layers")
-    quick.add_argument("--gpu-memory", "--gpu_memory", metavar="GIB", help="of the card; left out: of the one here")
+    quick.add_argument("--hidden-dim", type=positive, metavar="N", help="channels of a layer's output")
+    quick.add_argument("--num-layers", type=positive, metavar="N", help="how many layers")
+    quick.add_argument("--gpu-memory", metavar="GIB", help="of the card; left out: of the one here")
     quick.add_argument("--bytes", type=positive, metavar="N", help="of one number (4)")
-    quick.add_argument("--dtype", metavar="NAME", help="instead of --bytes: fp32, bf16, fp16")
     quick.add_argument("--threshold", type=float, metavar="SHARE", help="of the card that activations may take (0.7)")
     add_job_options(parser)
 
@@ -51,10 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from vramcast.base.errors import UsageError
 
-    if args.config is not None:
-        if args.job is not None:
-            raise UsageError(f"--config {args.config}: {args.job} is named too; leave one out")
-        args.job = args.config
+    args.job, args.config = job_named(args), None
     if args.job is None and not args.script_flags:
         if args.margin:
             raise UsageError("--margin is for a job; the quick formula has --threshold")

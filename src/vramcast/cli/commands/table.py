@@ -15,6 +15,9 @@ from vramcast.cli.options import EXIT_FITS, add_host_option, add_json_option, po
 
 T = TypeVar("T")
 
+MARGIN = 0.07
+"""The default of `vramcast.table`, written here so that nothing is imported for --help."""
+
 _LARGEST = "largest"
 _MOST = 32
 """Of one list: a table is for reading."""
@@ -53,9 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="batches",
         help="1,2,4, or largest (the default)",
     )
+    for side in ("height", "width"):
+        parser.add_argument(f"--{side}", metavar="A,B", type=_list_of(positive), dest=f"{side}s", help="of the samples")
+    parser.add_argument(
+        "--margin", type=float, metavar="SHARE", default=MARGIN,
+        help="of what the largest batch takes, left free beside it (%(default)s)",
+    )  # fmt: skip
     add_host_option(parser)
     add_json_option(parser)
-    add_job_options(parser, without=("batch", "seq"))
+    add_job_options(parser, without=("batch", "seq", "height", "width"))
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -70,7 +79,10 @@ def execute(args: argparse.Namespace) -> int:
             args.gpus or DEFAULT_CARDS,
             args.batches,
             resolutions=args.resolutions or (),
+            heights=args.heights or (),
+            widths=args.widths or (),
             sequences=args.sequences or (),
+            margin=args.margin,
             progress=progress,
         )
     if args.json:

@@ -32,6 +32,8 @@ class BatchTable:
     batches: tuple[int, ...]
     """Those asked for; empty: the largest was searched."""
     cells: tuple[Cell, ...]
+    margin: float
+    """Share of what the largest batch takes that stays free beside it."""
     traces: int
     """How many runs were traced for it."""
 

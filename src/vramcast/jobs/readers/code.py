@@ -16,7 +16,6 @@ from vramcast.base.access import CodeGate, CodePlace, check_code
 from vramcast.base.factories import hush_torch, load_factory
 from vramcast.trace import Note
 
-
 _WEIGHT_FILES = (".pth", ".pth.tar", ".pt", ".ckpt", ".safetensors", ".bin", ".pkl", ".npz")
 
 
