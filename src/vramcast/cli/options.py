@@ -21,6 +21,7 @@ EXIT_FITS = 0
 EXIT_DOES_NOT_FIT = 1
 MOST_STEPS = 1000
 _MOST_DIGITS, _MOST_SHOWN = 18, 40
+_WORKERS = 2
 
 _BEGINNING_BYTES = 4096
 
@@ -130,6 +131,11 @@ def step_count(text: str) -> int:
             f"at most {MOST_STEPS:,} steps are traced: what a step takes is known after a few"
         )
     return value
+
+
+def free_workers() -> int:
+    """How many runs may be traced at a time, in forks: one where torch was used, which a fork would not survive."""
+    return min(_WORKERS, os.cpu_count() or 1) if "torch" not in sys.modules else 1
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -62,6 +62,12 @@ class QuickAnswer:
     """Of a square image with the same batch; 0 when none is, or when there is no image."""
 
     @property
+    def kept_batch(self) -> int:
+        """The largest that is safe and makes the whole batch in equal passes; 0 when not even one is."""
+        return next((one for one in range(min(self.largest_batch, self.question.batch), 0, -1)
+                     if self.question.batch % one == 0), 0)  # fmt: skip
+
+    @property
     def safe(self) -> bool:
         return self.total_bytes < self.allowed_bytes
 

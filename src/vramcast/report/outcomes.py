@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from vramcast.base.units import GIB
 from vramcast.features.what_if.result import Outcome, WhatIfs
+from vramcast.report.advice import paste
 from vramcast.report.documents import time_document
 from vramcast.report.page import Grid, Line, Page
 from vramcast.report.time import headline
 from vramcast.report.wording import duration, seconds, verdict
+from vramcast.report.wording import rate as samples_rate
 
 WHAT_IF_FORMAT = "vramcast-what-if"
 WHAT_IF_VERSION = 1
@@ -23,6 +26,8 @@ def what_if_page(found: WhatIfs) -> Page:
     page.append(_grid(found))
     costs = {text: cost for one in found.outcomes for text, cost in zip(one.changes, one.costs, strict=True)}
     page += [Line(f"{text}: {cost}") for text, cost in costs.items()]
+    if found.best is not None:
+        page += [Line(f"{found.outcomes[0].text}:"), *paste(found.best)]
     page += [Line(f"cannot be done: {problem}", "aside") for problem in found.refused]
     page.append(Line(f"{found.job}; every line was traced as it is", "aside"))
     return page
@@ -43,7 +48,7 @@ def _row(one: Outcome, asked: Outcome, has_epochs: bool) -> tuple[str, ...]:
         one.text,
         f"{one.prediction.device_bytes / GIB:.2f}" + ("" if one.prediction.fits else " (does not fit)"),
         "–" if one.time is None else seconds(one.time.seconds),
-        "–" if not rate else f"{rate:,.1f}",
+        "–" if not rate else samples_rate(rate),
         gain,
     ]
     if has_epochs:
@@ -62,6 +67,7 @@ def what_if_document(found: WhatIfs) -> dict[str, Any]:
         "limit_bytes": found.asked.prediction.limit_bytes,
         "asked": _outcome(found.asked),
         "outcomes": [_outcome(one) for one in found.outcomes],
+        "best": None if found.best is None else asdict(found.best),
         "refused": list(found.refused),
     }
 

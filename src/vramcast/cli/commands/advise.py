@@ -8,7 +8,6 @@ what it is. Exit code 1: nothing fits.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -19,14 +18,13 @@ from vramcast.cli.options import (
     add_host_option,
     add_json_option,
     add_room_options,
+    free_workers,
     names,
     print_json,
 )
 
 READS_SCRIPT_FLAGS = True
 RUNS_CODE = True
-
-_WORKERS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,8 +58,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.features.advise.advise import advise
 
     loaded = load(args)
-    fresh = "torch" not in sys.modules  # and so nothing was run that a fork would not survive
-    workers = min(_WORKERS, os.cpu_count() or 1) if fresh else 1
+    workers = free_workers()
     with reporting() as progress:
         found = advise(
             loaded, args.gpu, args.memory, args.device, keep=args.keep, objective=args.objective,
@@ -75,4 +72,7 @@ def execute(args: argparse.Namespace) -> int:
         from vramcast.report.page import print_page
 
         emit(lambda console: print_page(advice_page(found.advice), console), sys.stdout)
+    if args.write is not None:
+        said = f"wrote {args.write}" if found.fits else f"--write {args.write}: nothing fits, so nothing was written"
+        print(f"vramcast: {said}", file=sys.stderr)
     return EXIT_FITS if found.fits else EXIT_DOES_NOT_FIT

@@ -15,6 +15,7 @@ from vramcast.cli.options import (
     EXIT_FITS,
     add_calibration_option,
     add_json_option,
+    free_workers,
     names,
     print_json,
     use_calibration,
@@ -41,8 +42,9 @@ def execute(args: argparse.Namespace) -> int:
 
     use_calibration(args)
     loaded = load(args)
+    workers = free_workers()
     with reporting() as progress:
-        found = what_if(loaded, args.gpu, args.memory, keep=args.keep, progress=progress)
+        found = what_if(loaded, args.gpu, args.memory, keep=args.keep, workers=workers, progress=progress)
     if args.json:
         from vramcast.report.outcomes import what_if_document
 

@@ -15,7 +15,7 @@ from vramcast.base.units import format_gib
 from vramcast.features.advise.combination import Combination
 from vramcast.features.advise.config import config_text
 from vramcast.features.advise.knobs import check_pins, options_for
-from vramcast.features.advise.knobs.batch import MOST_STEPS
+from vramcast.features.advise.knobs.batch import MOST_STEPS, divisors
 from vramcast.features.advise.largest import Found, asked_number, start, which
 from vramcast.features.advise.option import RISKS, Option
 from vramcast.features.advise.refine import refine
@@ -115,6 +115,9 @@ def advise(
                 sizes.start(best[0])
             search.fill_front()
         smallest = None if best else search.smallest()
+        if smallest is not None:
+            best = search.fitting()  # what needs the least may do, though it is the last thing to try
+            smallest = None if best else smallest
         found_sizes = sizes.found()
     refused = search.estimates.refused
     named = card_options(gpu, memory, device, card)
@@ -231,14 +234,15 @@ class _Sizes:
 
 
 def _accumulated(size: LargestSize, job: Job, looked_for: int) -> LargestSize:
-    """With the accumulation that comes closest to the batch of a step, of those that take the same memory."""
-    batch = size.sizes["batch"]
+    """With the batch and the accumulation that keep the samples of a step, where as many passes were traced."""
     together = job.effective_sizes["batch"] * job.accumulation
-    accumulation = min(MOST_STEPS, max(1, round(together / batch)))
-    if min(accumulation, MOST_ACCUMULATED) != min(looked_for, MOST_ACCUMULATED):
-        return size  # with as many passes it was not traced
-    samples = batch * accumulation * job.gpus.count
-    return dataclasses.replace(size, accumulation=accumulation, samples_per_step=samples)
+    batch = max(one for one in divisors(together) if one <= size.sizes["batch"])
+    accumulation = together // batch
+    if accumulation > MOST_STEPS or min(accumulation, MOST_ACCUMULATED) != min(looked_for, MOST_ACCUMULATED):
+        return size
+    return dataclasses.replace(
+        size, kept_batch=batch, accumulation=accumulation, samples_per_step=together * job.gpus.count
+    )
 
 
 def _too_large(search: Search, one: Combination) -> str:

@@ -26,16 +26,24 @@ from vramcast.memory.replay import convolves
 
 OBJECTIVES = ("throughput", "memory", "closest")
 
-_LEVELS = (USUAL, CHANGES_TRAINING, LAST_RESORT)
-_SLOW = 1.5
-"""What takes longer than this is left until nothing else does."""
+_SLOW, _VERY_SLOW, _ANY = 1.5, 2.0, float("inf")
+"""What takes longer than the first is left until nothing else does; what takes longer than the second, also until
+smaller samples do not do."""
+_REACHES = (
+    (USUAL, _SLOW), (USUAL, _VERY_SLOW), (CHANGES_TRAINING, _SLOW), (USUAL, _ANY), (CHANGES_TRAINING, _ANY),
+    (LAST_RESORT, _SLOW), (LAST_RESORT, _ANY),
+)  # fmt: skip
+"""The risk that is taken and the time of a sample, in the order in which they are tried."""
+_EVERY = ((CHANGES_TRAINING, _ANY), (LAST_RESORT, _ANY))
+"""The same where the least memory is wanted."""
 _SHOWN = 3
 _FRONT = 6
 """Points of the front that are looked for."""
 _FRONT_TRACES, _MANY_EVENTS = 4, 15_000
 """Runs that are traced for it; half of them where a trace is longer than that."""
-_BEFORE_TIME = 3
-"""What counts before the time for the throughput: risk, changes to the training, the margin."""
+_BEFORE_TIME = 4
+"""What counts before the time for the throughput: risk, changes to the training, how much is left of a sample, the
+margin."""
 _TRIES = 8
 """Traces that may disappoint before the search gives up on a level of risk."""
 
@@ -49,13 +57,13 @@ class Search:
     asked: Traced
     """The job as it is."""
     combinations: int = 0
-    _reach: tuple[int, bool] = (USUAL, False)
-    """The risk that is taken, and whether what takes much longer is looked at."""
+    _reach: tuple[int, float] = _REACHES[0]
+    """The risk that is taken, and how long a sample may take, by rule of thumb."""
     _beside: list[tuple[Combination, Callable[[], Traced | VramcastError]]] = field(default_factory=list)
     """Runs that are being traced beside what is looked for."""
     _traced_beside: int = 0
     """Runs of the front that were traced while a process had nothing else to do."""
-    _within: dict[tuple[int, bool], list[Combination]] = field(default_factory=dict)
+    _within: dict[tuple[int, float], list[Combination]] = field(default_factory=dict)
     """All combinations within a reach."""
     estimates: Estimates = field(init=False)
     pace: Pace = field(init=False)
@@ -83,14 +91,13 @@ class Search:
     def best(self, meanwhile: Callable[[], None] = lambda: None) -> list[Combination]:
         """The best few. What risks more, or takes much longer, is looked at only where less does not do, but for the
         least memory. `meanwhile` is called once runs were traced that estimates are made from."""
-        for risk in _LEVELS[1:] if self.objective == "memory" else _LEVELS:
-            for slow in (True,) if self.objective == "memory" else (False, True):
-                self._reach = (risk, slow)
-                estimated = self._estimated()
-                meanwhile()
-                chosen = self._choose(estimated)
-                if chosen:
-                    return chosen
+        for reach in _EVERY if self.objective == "memory" else _REACHES:
+            self._reach = reach
+            estimated = self._estimated()
+            meanwhile()
+            chosen = self._choose(estimated)
+            if chosen:
+                return chosen
         return []
 
     def largest_batch(self, one: Combination, job: Job) -> int | None:
@@ -165,7 +172,7 @@ class Search:
 
     def smallest(self) -> Combination:
         """What needs the least, traced: the least by estimate, until its real figures are the least."""
-        self._reach = (_LEVELS[-1], True)
+        self._reach = _REACHES[-1]
         estimated = self._estimated()
         for _ in range(_TRIES):
             possible = [one for one in estimated if one in self.found or not self.estimates.is_refused(one)]
@@ -175,12 +182,16 @@ class Search:
             self._trace([one for one in ordered[: self.runs.workers] if one not in self.found])
         return min(self.found, key=lambda one: (self._size(one), len(one.options)))
 
+    def fitting(self) -> list[Combination]:
+        """The best few of all that was traced and fits."""
+        found = [one for one in self.found if self.prediction(one).fits]
+        return sorted(found, key=self._rank)[:_SHOWN]
+
     def _estimated(self) -> list[Combination]:
         """Those within reach of which something is known, after what is needed for that was traced."""
-        risk, slow = self._reach
+        risk, most_time = self._reach
         options = {
-            knob: [option for option in of_knob if slow or option.time <= _SLOW]
-            for knob, of_knob in self.options.items()
+            knob: [option for option in of_knob if option.time <= most_time] for knob, of_knob in self.options.items()
         }
         if self._reach not in self._within:
             self._within[self._reach] = list(combinations(options, risk))
@@ -297,7 +308,7 @@ class Search:
             return device_bytes, self.time(one), changed
         if self.objective == "closest":
             return changed, one.risk, self.time(one), tight
-        return one.risk, one.sacrifices, tight, self.time(one), changed
+        return one.risk, one.sacrifices, -one.sample_share, tight, self.time(one), changed
 
     def time(self, one: Combination) -> float:
         """Of a sample, beside the job as it is: predicted, or as estimated."""

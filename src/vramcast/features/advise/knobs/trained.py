@@ -12,19 +12,18 @@ NAME = "trained"
 
 
 def options(job: Job, gpu: GpuSpec) -> list[Option]:
-    trained = [name for name, part in job.components.items() if part.mode == "trained"]
-    if job.task != "training" or len(trained) != 1 or importlib.util.find_spec("peft") is None:
+    if job.task != "training" or importlib.util.find_spec("peft") is None:
         return []
-    part = job.components[trained[0]]
-    if part.transformers is None or part.train_only or part.freeze:
-        return []
+    trained = {name: part for name, part in job.components.items() if part.mode == "trained" and part.same_as is None}
     return [
         Option(
             knob=NAME,
-            text="LoRA of rank 16",
-            changes={f"components.{trained[0]}.mode": "lora"},
+            text="LoRA of rank 16" if len(trained) == 1 else f"LoRA of rank 16 for {name}",
+            changes={f"components.{name}.mode": "lora"},
             cost="only adapters are trained: enough for fine-tuning, not for training from scratch",
             risk=LAST_RESORT,
             traced=True,
         )
+        for name, part in trained.items()
+        if part.transformers is not None and not part.train_only and not part.freeze
     ]
