@@ -12,6 +12,7 @@ from torch import nn
 from vramcast.base.errors import UsageError, VramcastError
 from vramcast.base.factories import check_arguments, load_factory
 from vramcast.card.dispatch.failures import job_failed
+from vramcast.card.dispatch.functions import weights_without_numbers
 from vramcast.jobs.building.built import Built
 from vramcast.jobs.own_checkpointing import switch_arguments
 from vramcast.jobs.schema import Checkpointing, Component
@@ -26,7 +27,8 @@ def build(component: Component, dtype: torch.dtype | None, checkpointing: Checkp
     arguments = {**component.arguments, **switches}
     check_arguments(factory, arguments)
     try:
-        module = factory(**arguments)
+        with weights_without_numbers():
+            module = factory(**arguments)
     except (VramcastError, torch.OutOfMemoryError):
         raise
     except Exception as error:
