@@ -68,6 +68,10 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
     )
     add_write_through_option(settings)
     add_code_option(settings)
+    plain = parser.add_argument_group("a plain network instead of JOB")
+    plain.add_argument("--arch", metavar="KIND", help="fno, unet, ddpm or transformer, with its usual layers")
+    plain.add_argument("--hidden-dim", type=positive, metavar="N", help="channels of a layer's output")
+    plain.add_argument("--num-layers", type=positive, metavar="N", help="how many layers")
 
 
 def add_code_option(parser: argparse._ActionsContainer) -> None:
@@ -84,6 +88,8 @@ def load(args: argparse.Namespace, argument: str | None = None) -> LoadedJob:
     from vramcast.jobs.readers import Request
 
     named = argument or job_named(args)
+    if getattr(args, "arch", None) is not None:
+        return _plain_network(args, named)
     if named is None and not getattr(args, "script_flags", ()):
         raise UsageError(f"name a job: {JOB_HELP}")
     request = Request(
@@ -94,6 +100,19 @@ def load(args: argparse.Namespace, argument: str | None = None) -> LoadedJob:
         gate=gate_of(args),
     )
     return load_job(named, overrides(args), request)
+
+
+def _plain_network(args: argparse.Namespace, named: str | None) -> LoadedJob:
+    from vramcast.base.errors import UsageError
+    from vramcast.jobs.load import load_kind
+    from vramcast.jobs.readers import Request
+
+    if named is not None:
+        raise UsageError(f"--arch {args.arch}: {named} is named too; leave one out")
+    changes = overrides(args)
+    sizes = {key.partition(".")[2]: changes.pop(key) for key in list(changes) if key.startswith("sizes.")}
+    request = Request(gate=gate_of(args))
+    return load_kind(args.arch, sizes, args.hidden_dim, args.num_layers, changes, request)
 
 
 def job_named(args: argparse.Namespace) -> str | None:

@@ -181,7 +181,7 @@ def add_write_through_option(parser: argparse._ActionsContainer) -> None:
 def kept_off_files(args: argparse.Namespace, *, own_process: bool) -> AbstractContextManager[object]:
     """Around a verb: where it may run the user's code, what that writes is thrown away. In a process that is not our
     own only the code itself is run so (see `overlay.protected`)."""
-    is_formula = getattr(args, "hidden_dim", None) is not None
+    is_formula = getattr(args, "hidden_dim", None) is not None and args.arch is None
     if not args.runs_code or is_formula:
         return contextlib.nullcontext()
     from vramcast import overlay

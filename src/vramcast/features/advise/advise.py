@@ -13,7 +13,7 @@ from vramcast.base.errors import UsageError, VramcastError
 from vramcast.base.shown import Shown
 from vramcast.base.units import format_gib
 from vramcast.features.advise.combination import Combination
-from vramcast.features.advise.config import config_text
+from vramcast.features.advise.config import config_text, said_by_config
 from vramcast.features.advise.knobs import check_pins, options_for
 from vramcast.features.advise.knobs.batch import MOST_STEPS, divisors
 from vramcast.features.advise.largest import Found, asked_number, start, which
@@ -94,7 +94,7 @@ def advise(
     spec, local = card_to_check(loaded.job, gpu, memory, device)
     card = spec if spec is not None else choose_card(loaded.job, None)[0]
     with Runs(card, steps=steps, workers=workers, progress=progress, like=loaded.job) as runs:
-        options = options_for(loaded.job, card, pins)
+        options = said_by_config(loaded, options_for(loaded.job, card, pins))
         first = [Combination(()), *(_smallest_batch(loaded.job, options) if runs.workers > 1 else ())]
         wishes = [Wish(with_overrides(loaded.job, one.changes), one.text or "the job as it is") for one in first]
         found, *others = [runs.begin(wish) for wish in wishes]

@@ -50,6 +50,8 @@ class Option:
     """Of blocks whose last dimension is so wide, such a share is left, for the estimate."""
     guess: float = 1.0
     """Share of the memory that is thought to be left, before there is a trace to say so."""
+    in_config: bool = True
+    """The user's own files can say it, or an environment variable; else code must be changed."""
     excludes: tuple[str, ...] = ()
     """Knobs that cannot be turned beside it, or "knob: text" of single options."""
 

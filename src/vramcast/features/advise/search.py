@@ -41,9 +41,9 @@ _FRONT = 6
 """Points of the front that are looked for."""
 _FRONT_TRACES, _MANY_EVENTS = 4, 15_000
 """Runs that are traced for it; half of them where a trace is longer than that."""
-_BEFORE_TIME = 4
-"""What counts before the time for the throughput: risk, changes to the training, how much is left of a sample, the
-margin."""
+_BEFORE_TIME = 5
+"""What counts before the time for the throughput: risk, changes to the training, changes to the code beside a smaller
+sample, how much is left of that, the margin."""
 _TRIES = 8
 """Traces that may disappoint before the search gives up on a level of risk."""
 
@@ -308,7 +308,8 @@ class Search:
             return device_bytes, self.time(one), changed
         if self.objective == "closest":
             return changed, one.risk, self.time(one), tight
-        return one.risk, one.sacrifices, -one.sample_share, tight, self.time(one), changed
+        smaller = -one.sample_share
+        return one.risk, one.sacrifices, one.in_code if smaller > -1 else 0, smaller, tight, self.time(one), changed
 
     def time(self, one: Combination) -> float:
         """Of a sample, beside the job as it is: predicted, or as estimated."""

@@ -3,9 +3,11 @@ gate of base/access.py before it is imported."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +15,12 @@ from typing import Any
 
 from vramcast import overlay
 from vramcast.base.access import CodeGate, CodePlace, check_code
+from vramcast.base.errors import VramcastError
 from vramcast.base.factories import hush_torch, load_factory
+from vramcast.jobs.text_files import read_text
 from vramcast.trace import Note
 
+_MOST_FILES = 200
 _WEIGHT_FILES = (".pth", ".pth.tar", ".pt", ".ckpt", ".safetensors", ".bin", ".pkl", ".npz")
 
 
@@ -65,6 +70,17 @@ def is_there(module: str, folder: Path) -> bool:
         return False
     path = folder.joinpath(*names)
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+def class_beside(name: str, folder: Path) -> str | None:
+    """ "file.py:Class" of a file in the config's folder, or in `models` there, that defines the class; none is run."""
+    wanted = re.compile(rf"^class {re.escape(name)}\b", re.MULTILINE)
+    for place in (folder, folder / "models", folder.parent / "models"):
+        for file in sorted(place.glob("*.py"))[:_MOST_FILES]:
+            with contextlib.suppress(VramcastError, OSError, UnicodeDecodeError):
+                if wanted.search(read_text(file)):
+                    return f"{file}:{name}"
+    return None
 
 
 def taken_by(factory: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
