@@ -18,6 +18,8 @@ AXES = ("batch", "sequence", "resolution", "frames")
 _LENGTH_LIMITS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length")
 """What configs of transformers call the longest sequence."""
 _SMALLEST_STEP, _LARGEST_STEP = 8, 64
+_FEW = 4
+"""Multiples of a step that a size has at least, so that there are smaller ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +76,12 @@ def _sequence(job: Job) -> Axis | None:
 
 
 def resolution_step(job: Job) -> int:
-    """The largest of 64, 32, 16 and 8 that height and width are multiples of, or else the smallest other: 14 of 518."""
-    sides = [job.sizes[name] for name in ("height", "width") if name in job.sizes]
-    common = gcd(*sides) if sides else 1
-    steps = (64, 32, 16, 8, *range(_SMALLEST_STEP, _LARGEST_STEP + 1))
+    """The largest of 64, 32, 16 and 8 that height and width are a few multiples of, or else the smallest other: 14 of
+    518."""
+    sides = [job.sizes[name] for name in ("height", "width") if name in job.sizes] or [1]
+    common = gcd(*sides)
+    steps = [step for step in (64, 32, 16, 8) if min(sides) >= _FEW * step or step == _SMALLEST_STEP]
+    steps += range(_SMALLEST_STEP, _LARGEST_STEP + 1)
     return next((step for step in steps if common % step == 0), 1)
 
 

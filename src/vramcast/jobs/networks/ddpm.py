@@ -50,7 +50,7 @@ class DiffusionUNet(nn.Module):
         self.attention = Attention(channels[-1])
         ups = [(b + b, a) for a, b in reversed(pairs)]
         self.up = nn.ModuleList([nn.ModuleList([Block(a, b, time), Block(b, b, time)]) for a, b in ups])
-        self.double = nn.ModuleList([nn.Conv2d(b, b, 3, padding=1) for _, b in ups[:-1]])
+        self.enlarge = nn.ModuleList([nn.Conv2d(b, b, 3, padding=1) for _, b in ups[:-1]])
         self.last = nn.Sequential(_norm(width), nn.SiLU(), nn.Conv2d(width, out_channels, 3, padding=1))
 
     def forward(self, noised: Tensor, times: Tensor) -> Tensor:
@@ -63,8 +63,8 @@ class DiffusionUNet(nn.Module):
         x = self.middle[1](self.attention(self.middle[0](x, time)), time)
         for scale, (one, other) in enumerate(self.up):  # type: ignore[misc]
             x = other(one(torch.cat([x, skips.pop()], dim=1), time), time)
-            if scale < len(self.double):
-                x = self.double[scale](nn.functional.interpolate(x, scale_factor=2.0))
+            if scale < len(self.enlarge):
+                x = self.enlarge[scale](nn.functional.interpolate(x, scale_factor=2.0))
         return self.last(x)  # type: ignore[no-any-return]
 
     def _waves(self, times: Tensor) -> Tensor:

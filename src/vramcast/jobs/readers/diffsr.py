@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.base.errors import UsageError
+from vramcast.jobs.code_places import code_in
 from vramcast.jobs.networks.kinds import job_of, kind_of_class
 from vramcast.jobs.networks.kinds import named as named_kind
 from vramcast.jobs.optimizer_names import plain
@@ -56,7 +57,7 @@ def read(path: Path, request: Request) -> Reading:
     name = model.text("name") or "model"
     named = request.model or class_beside(name, path.parent)
     if named is None:
-        return _plain(name, path, keys)
+        return _plain(name, path, keys, request)
     if any(word in name.lower() for word in _DIFFUSION):
         unsupported["step"] = (
             f"model.name: {name} is trained with noise and two inputs; write the step: --set step.factory=..."
@@ -100,7 +101,7 @@ def _training(path: Path, keys: Keys) -> dict[str, Any]:
     }
 
 
-def _plain(name: str, path: Path, keys: Keys) -> Reading:
+def _plain(name: str, path: Path, keys: Keys, request: Request) -> Reading:
     """Without the class itself: a plain network of the kind that it is called after, at the file's sizes."""
     kind = kind_of_class(name)
     if kind is None:
@@ -133,7 +134,9 @@ def _plain(name: str, path: Path, keys: Keys) -> Reading:
         f"{said['width']} channels is taken; --model file.py:{name} predicts yours"
     )
     notes = (Note("assumed", text), *unused_note(keys.unused(_KNOWN), str(path)))
-    return Reading(job=make_job(job, str(path)), recognised_as=f"{NAME} (plain {kind})", notes=notes)
+    made = make_job(job, str(path))
+    request.gate.typed(*code_in(made, str(path)))  # the network is our own
+    return Reading(job=made, recognised_as=f"{NAME} (plain {kind})", notes=notes)
 
 
 def _inputs(model: Keys, data: Keys, *, channels_last: bool) -> dict[str, Any]:
