@@ -239,6 +239,8 @@ class Search:
         while queue and len(chosen) < _SHOWN and failed < _TRIES:
             place, number = heapq.heappop(queue)
             one = estimated[number]
+            if chosen and self.objective == OBJECTIVES[0] and one.sacrifices > chosen[0].sacrifices:
+                continue
             if any(self.time(one) > self.time(other) * FASTER for other in chosen) or not self._may_fit(one):
                 continue
             now = self._rank(one)
