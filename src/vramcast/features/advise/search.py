@@ -247,6 +247,8 @@ class Search:
         while queue and len(chosen) < _SHOWN and failed < _TRIES:
             place, number = heapq.heappop(queue)
             combination = estimated[number]
+            if chosen and self.objective == OBJECTIVES[0] and combination.sacrifices > chosen[0].sacrifices:
+                continue
             if any(self.time(combination) > self.time(other) * FASTER for other in chosen) or not self._may_fit(
                 combination
             ):

@@ -26,11 +26,11 @@ Progress = Callable[[str], None]
 _KNOBS = ("batch", "checkpointing", "precision", "optimizer")
 """Those that change how fast a step is; the others only save memory."""
 _OPTIONS_OF_A_KNOB = 2
-_COMBINED = 4
+_COMBINED = 3
 """Combinations of two or more that are traced."""
 _WORTH = 1.01
-_LARGER = (2, 4)
-"""Batches that are tried, as multiples of the job's."""
+_LARGER, _STILL_LARGER = (2,), (4,)
+"""Batches that are tried, as multiples of the job's; the second where the first leaves room for it."""
 
 
 def what_if(
@@ -60,6 +60,7 @@ def what_if(
         trials = _Trials(base, runs)
         trials.attempt([Combination(()), *(Combination((option,)) for option in _options(loaded.job, card, keep))])
         asked = trials.outcomes[Combination(())]
+        trials.attempt(_still_larger(trials, loaded.job, keep))
         trials.attempt(_together(trials))
     ordered = sorted(
         (outcome for combination, outcome in trials.outcomes.items() if combination.options),
@@ -87,19 +88,34 @@ def _options(job: Job, gpu: GpuSpec, keep: tuple[str, ...]) -> list[Option]:
         # Accumulation only ever costs time: of the batches that keep the effective one, the larger ones.
         usable = [option for option in options if name != "batch" or option.time < 1]
         usable = [option for option in usable if (option.risk <= USUAL and option.time <= 1) or name == "checkpointing"]
-        usable.sort(key=lambda option: option.time)
-        chosen += usable[:_OPTIONS_OF_A_KNOB]
+        usable.sort(key=lambda option: (option.time, option.state_ratio))
+        chosen += usable[: 1 if name == "optimizer" else _OPTIONS_OF_A_KNOB]
     if "batch" not in keep:
-        chosen += _larger_batches(job)
+        chosen += _larger_batches(job, _LARGER)
     return [*chosen, *_more_workers(job)]
 
 
-def _larger_batches(job: Job) -> list[Option]:
+def _still_larger(trials: _Trials, job: Job, keep: tuple[str, ...]) -> list[Combination]:
+    """Twice the larger batch, where that may fit too."""
+    options = [] if "batch" in keep else _larger_batches(job, _STILL_LARGER)
+    batches = [
+        outcome
+        for combination, outcome in trials.outcomes.items()
+        if combination.options and combination.options[0].risk > USUAL
+    ]
+    if not options or not batches:
+        return []
+    before, after = trials.outcomes[Combination(())].prediction.device_bytes, batches[0].prediction.device_bytes
+    likely = after + 2 * (after - before)
+    return [Combination(tuple(options))] if likely <= batches[0].prediction.limit_bytes else []
+
+
+def _larger_batches(job: Job, factors: tuple[int, ...]) -> list[Option]:
     if not job.components or job.task != "training":
         return []
     batch = job.effective_sizes["batch"]
     options = []
-    for factor in _LARGER:
+    for factor in factors:
         larger = batch * factor
         whole = job.gpus.global_batch is not None
         changes = {"gpus.global_batch": larger * job.gpus.count} if whole else {"sizes.batch": larger}
