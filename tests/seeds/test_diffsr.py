@@ -9,7 +9,7 @@ import pytest
 from tests.features.verbs.test_scaling import CONV
 from tests.seeds.asking import ask
 from vramcast.cli.main import main
-from vramcast.memory.margin import OTHER_CARD_CONVOLUTIONS, margin_of
+from vramcast.memory.margin import OTHER_CARD, margin_of
 
 CONFIG = """
 model: {name: FNO2d, modes1: [4, 4], modes2: [4, 4], layers: [16, 16, 16], fc_dim: 32, in_dim: 1, out_dim: 1}
@@ -86,7 +86,7 @@ def test_s1_e_a_table_by_card_and_resolution(tmp_path: Path) -> None:
     assert found["traces"] <= 5 * 9, "a few a cell"
     batches = {(cell["gpu"], cell["size"]): cell["batch"] for cell in found["cells"]}
     for cell in found["cells"]:
-        assert cell["fits"] and cell["margin"] == pytest.approx(margin_of(OTHER_CARD_CONVOLUTIONS).share)
+        assert cell["fits"] and cell["margin"] == pytest.approx(margin_of(OTHER_CARD).share)
         assert (1 + cell["margin"]) * cell["device_bytes"] <= cell["limit_bytes"] * 1.0001
     first = found["gpus"][0]["id"]
     assert batches[first, "64 × 64"] > batches[first, "128 × 64"] > batches[first, "256 × 64"] > 0

@@ -83,15 +83,12 @@ def add_code_option(parser: argparse._ActionsContainer) -> None:
 
 def load(args: argparse.Namespace, argument: str | None = None) -> LoadedJob:
     """The job that was named, with the options put in."""
-    from vramcast.base.errors import UsageError
     from vramcast.jobs.load import load_job
     from vramcast.jobs.readers import Request
 
     named = argument or job_named(args)
     if getattr(args, "arch", None) is not None:
         return _plain_network(args, named)
-    if named is None and not getattr(args, "script_flags", ()):
-        raise UsageError(f"name a job: {JOB_HELP}")
     request = Request(
         model=args.model,
         trust_remote_code=args.trust_remote_code,
