@@ -190,9 +190,18 @@ def test_diffsr() -> None:
     assert predict(loaded, gpu="rtx-4090", steps=2).output_shapes["model"] == (8, 64, 64, 1)
 
 
-def test_diffsr_wants_to_know_the_class() -> None:
-    with pytest.raises(UsageError, match=r"--model file\.py:UNet2d"):
-        _load("diffsr_unet.yaml")
+def test_diffsr_without_the_class_is_a_plain_network_of_its_kind() -> None:
+    loaded = _load("diffsr_unet.yaml")
+    assert loaded.recognised_as == "DiffSR config (plain unet)"
+    assert loaded.job.components["model"].arguments["width"] == 16
+    assert "--model file.py:UNet2d predicts yours" in _notes(loaded)
+
+
+def test_diffsr_wants_to_know_a_class_of_no_known_kind(tmp_path: Path) -> None:
+    path = tmp_path / "diffsr.yaml"
+    path.write_text((CONFIGS / "diffsr_unet.yaml").read_text().replace("UNet2d", "Galerkin2d"))
+    with pytest.raises(UsageError, match=r"--model file\.py:Galerkin2d"):
+        load_job(str(path))
 
 
 # -- torchtitan -------------------------------------------------------------------------------------------------

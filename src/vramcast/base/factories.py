@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import importlib
 import importlib.util
@@ -99,6 +100,9 @@ def _import(spec: str, module_name: str) -> Any:
 def _module_from_file(path: Path) -> Any:
     if not path.is_file():
         raise UsageError(f"no such file: {path}")
+    levels = _relative_levels(path)
+    if levels:
+        return _module_in_package(path.resolve(), levels)
     name = path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -106,3 +110,24 @@ def _module_from_file(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _relative_levels(path: Path) -> int:
+    """How many dots its imports begin with at most: `from ..layers import Block` has two."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return 0  # Python says so itself, with the line
+    return max((node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)), default=0)
+
+
+def _module_in_package(path: Path, levels: int) -> Any:
+    """A file with relative imports is a part of a package: that of the folders with an __init__.py, or as many as its
+    imports climb."""
+    names, folder = [path.stem], path.parent
+    while (folder / "__init__.py").is_file() or len(names) <= levels:
+        names.insert(0, folder.name)
+        folder = folder.parent
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    return importlib.import_module(".".join(names))

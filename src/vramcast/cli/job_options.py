@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from vramcast.jobs.load import LoadedJob
 
 _SIZES = {"batch": "batch", "seq": "sequence", "frames": "frames", "height": "height", "width": "width"}
+_ALSO = {"batch": ("--batch-size",), "seq": ("--sequence", "--seq-len"), "frames": ("--num-frames",)}
+"""Other names of the same options, as training scripts spell them."""
+_DTYPES = {
+    "fp32": "fp32", "float32": "fp32", "bf16": "pure-bf16", "bfloat16": "pure-bf16", "fp16": "pure-fp16",
+    "float16": "pure-fp16", "half": "pure-fp16",
+}  # fmt: skip
+"""--dtype: of the weights, and with them of gradients and optimizer state."""
 _SETTINGS = {
     "precision": ("precision", "fp32, tf32, bf16, fp16, pure-bf16 or pure-fp16"),
     "optimizer": ("optimizer", "adamw, sgd, adamw8bit, ..."),
@@ -22,7 +29,9 @@ JOB_HELP = "a vramcast.yaml, a model folder, a training config, or package.modul
 
 
 def add_job_argument(parser: argparse.ArgumentParser, **more: Any) -> None:
-    parser.add_argument("job", metavar="JOB", help=JOB_HELP, **more)
+    """`JOB`, or `--config FILE`, or `--model-path FOLDER`."""
+    parser.add_argument("job", metavar="JOB", nargs="?", help=more.pop("help", JOB_HELP), **more)
+    parser.add_argument("--config", "--model-path", metavar="FILE", dest="config", help="the same as JOB")
 
 
 def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:
@@ -32,11 +41,12 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
     for option, size in _SIZES.items():
         if option in without:
             continue
-        names = [f"--{option}"] + (["--sequence", "--seq-len", "--seq_len"] if option == "seq" else [])
+        names = (f"--{option}", *_ALSO.get(option, ()))
         sizes.add_argument(*names, dest=f"size_{size}", type=positive, metavar="N")
     settings = parser.add_argument_group("settings")
     for option, (_, help_text) in _SETTINGS.items():
         settings.add_argument(f"--{option}", metavar="NAME", help=help_text)
+    settings.add_argument("--dtype", metavar="NAME", help="of the weights: fp32, bf16, fp16, without autocast")
     settings.add_argument(
         "--fraction", type=float, metavar="SHARE",
         help="PyTorch may reserve this share of the card, as set_per_process_memory_fraction says",
@@ -58,6 +68,10 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
     )
     add_write_through_option(settings)
     add_code_option(settings)
+    plain = parser.add_argument_group("a plain network instead of JOB")
+    plain.add_argument("--arch", metavar="KIND", help="fno, unet, ddpm or transformer, with its usual layers")
+    plain.add_argument("--hidden-dim", type=positive, metavar="N", help="channels of a layer's output")
+    plain.add_argument("--num-layers", type=positive, metavar="N", help="how many layers")
 
 
 def add_code_option(parser: argparse._ActionsContainer) -> None:
@@ -72,6 +86,9 @@ def load(args: argparse.Namespace, argument: str | None = None) -> LoadedJob:
     from vramcast.jobs.load import load_job
     from vramcast.jobs.readers import Request
 
+    named = argument or job_named(args)
+    if getattr(args, "arch", None) is not None:
+        return _plain_network(args, named)
     request = Request(
         model=args.model,
         trust_remote_code=args.trust_remote_code,
@@ -79,7 +96,31 @@ def load(args: argparse.Namespace, argument: str | None = None) -> LoadedJob:
         arguments=tuple(getattr(args, "script_flags", ())),
         gate=gate_of(args),
     )
-    return load_job(args.job if argument is None else argument, overrides(args), request)
+    return load_job(named, overrides(args), request)
+
+
+def _plain_network(args: argparse.Namespace, named: str | None) -> LoadedJob:
+    from vramcast.base.errors import UsageError
+    from vramcast.jobs.load import load_kind
+    from vramcast.jobs.readers import Request
+
+    if named is not None:
+        raise UsageError(f"--arch {args.arch}: {named} is named too; leave one out")
+    changes = overrides(args)
+    sizes = {key.partition(".")[2]: changes.pop(key) for key in list(changes) if key.startswith("sizes.")}
+    request = Request(gate=gate_of(args))
+    return load_kind(args.arch, sizes, args.hidden_dim, args.num_layers, changes, request)
+
+
+def job_named(args: argparse.Namespace) -> str | None:
+    """What stands in the place of JOB, or behind --config or --model-path."""
+    from vramcast.base.errors import UsageError
+
+    job: str | None = args.job
+    config: str | None = getattr(args, "config", None)
+    if config is not None and job is not None:
+        raise UsageError(f"{job} and {config}: two jobs are named; leave one out")
+    return job if config is None else config
 
 
 def load_alone(args: argparse.Namespace) -> LoadedJob | None:
@@ -118,6 +159,8 @@ def overrides(args: argparse.Namespace) -> dict[str, Any]:
         value = getattr(args, option)
         if value is not None:
             changes[key] = value
+    if getattr(args, "dtype", None) is not None:
+        changes["precision"] = _precision(args)
     if args.fraction is not None:
         changes["target.fraction"] = args.fraction
     if args.inference:
@@ -126,6 +169,17 @@ def overrides(args: argparse.Namespace) -> dict[str, Any]:
         key, value = parse_change(change)
         changes[key] = value
     return changes
+
+
+def _precision(args: argparse.Namespace) -> str:
+    from vramcast.base.errors import UsageError
+
+    name = args.dtype.removeprefix("torch.")
+    if name not in _DTYPES:
+        raise UsageError(f"--dtype {args.dtype}: write one of {', '.join(_DTYPES)}")
+    if args.precision is not None:
+        raise UsageError(f"--dtype {args.dtype} and --precision {args.precision}: leave one out")
+    return _DTYPES[name]
 
 
 def parse_change(text: str, option: str = "--set") -> tuple[str, Any]:

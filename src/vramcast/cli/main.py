@@ -169,16 +169,16 @@ def make_parser(*, as_json: bool = False) -> argparse.ArgumentParser:
     from typing import NoReturn
 
     from vramcast import __version__
-    from vramcast.cli.suggestions import SuggestingParser
+    from vramcast.cli.parser import Parser
 
-    class Parser(SuggestingParser):
+    class JsonParser(Parser):
         def error(self, message: str) -> NoReturn:
             if as_json:
                 _failed(self.with_suggestion(message), 2, as_json)
                 self.exit(2)
             super().error(message)
 
-    parser = Parser(
+    parser = JsonParser(
         prog="vramcast", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"vramcast {__version__}")

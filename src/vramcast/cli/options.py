@@ -90,7 +90,9 @@ def add_room_options(parser: argparse._ActionsContainer) -> None:
     """Options that say what a job must fit: a named card, or what is free here."""
     parser.add_argument("--gpu", metavar="NAME", help='a card instead of the one here: "rtx-4090", or a size, "24GiB"')
     parser.add_argument("--memory", metavar="SIZE", help="what is there for the job (24GiB), CUDA context included")
-    parser.add_argument("--device", type=device_number, metavar="N", help="the card here, as CUDA counts them (0)")
+    parser.add_argument(
+        "--device", "--device-id", type=device_number, metavar="N", help="the card here, as CUDA counts them (0)"
+    )
 
 
 def device_number(text: str) -> int:
@@ -182,7 +184,7 @@ def add_write_through_option(parser: argparse._ActionsContainer) -> None:
 def kept_off_files(args: argparse.Namespace, *, own_process: bool) -> AbstractContextManager[object]:
     """Around a verb: where it may run the user's code, what that writes is thrown away. In a process that is not our
     own only the code itself is run so (see `overlay.protected`)."""
-    is_formula = getattr(args, "hidden_dim", None) is not None
+    is_formula = getattr(args, "hidden_dim", None) is not None and args.arch is None
     if not args.runs_code or is_formula:
         return contextlib.nullcontext()
     from vramcast import overlay

@@ -80,6 +80,26 @@ def load_job(argument: str | None, overrides: Overrides | None = None, request: 
     )
 
 
+def load_kind(
+    name: str,
+    sizes: Mapping[str, int],
+    width: int | None = None,
+    layers: int | None = None,
+    overrides: Overrides | None = None,
+    request: Request | None = None,
+) -> LoadedJob:
+    """A plain network of a well-known kind, as a job."""
+    from vramcast.jobs.networks.kinds import job_of, named
+
+    kind = named(name)
+    request = request or Request()
+    job = with_overrides(make_job(job_of(name, sizes, width, layers), f"--arch {name}"), overrides or {})
+    request.gate.typed(*code_in(job))
+    said = job.components["model"].arguments
+    text = f"a plain {name}: {said['layers']} {kind.of}, {said['width']} channels; yours may differ"
+    return LoadedJob(job=job, recognised_as=f"plain {name}", notes=(Note("assumed", text),), request=request)
+
+
 def _pass_gate(job: Job, in_file: Job, where: str, request: Request) -> None:
     """What the file says must be allowed; what the overrides say was typed."""
     of_file = code_in(in_file, where)

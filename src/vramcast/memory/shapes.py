@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -35,3 +36,14 @@ class Shape:
 def _element_bytes(dtype: str) -> int:
     bits = _BITS.match(dtype)
     return int(bits[1]) // 8 if bits else _ITEM_BYTES.get(dtype, 1)
+
+
+def with_containers(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Lists of modules are not called themselves: each gets the shape of the last of its modules that was."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        outer = name.rpartition(".")[0]
+        while outer and outer not in shapes:
+            found[outer] = shape
+            outer = outer.rpartition(".")[0]
+    return {**found, **shapes}

@@ -6,13 +6,39 @@ lives only inside the block, so of all blocks only the largest counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from vramcast.trace.schema import ALLOC, FREE, KINDS, StepTrace
 
 _SAVED = KINDS.index("saved activations")
 _TEMPORARY = KINDS.index("temporaries")
+
+
+ROLES = ("base", "qkv", "attention", "ffn")
+"""Features, projections to queries, keys and values, the rest of attention, feed-forward layers."""
+_QKV = re.compile(r"qkv|query|key|value|(?:^|_)[qkv](?:_|$)|to_[qkv]|c_attn")
+_ATTENTION = re.compile(r"attn|attention")
+_FFN = re.compile(r"mlp|ffn|feed_?forward|^ff$|^fc\d*$|intermediate|experts")
+
+
+def role_of(module: str) -> str:
+    """By the names that modules of transformers usually have, the innermost that says it first."""
+    for part in reversed(module.lower().split(".")):
+        for role, pattern in (("qkv", _QKV), ("attention", _ATTENTION), ("ffn", _FFN)):
+            if pattern.search(part):
+                return role
+    return "base"
+
+
+@dataclass(frozen=True, slots=True)
+class RoleBytes:
+    """As in `Stage`."""
+
+    stays_bytes: int
+    inside_bytes: int
+    momentary_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +53,13 @@ class Stage:
     momentary_bytes: int
     """Results that nothing keeps: the most that is alive at once."""
     children: tuple[Stage, ...]
+    roles: Mapping[str, RoleBytes] = field(default_factory=dict)
+    """The same by what a tensor is for; without those of which there are none."""
+
+    @property
+    def checkpointed(self) -> bool:
+        """A part of it is made again in the backward pass."""
+        return self.inside_bytes > 0
 
     def walk(self) -> Iterator[Stage]:
         yield self
@@ -34,14 +67,24 @@ class Stage:
             yield from child.walk()
 
 
-class _Draft:
-    __slots__ = ("children", "inside", "inside_now", "momentary", "momentary_now", "stays")
+class _Levels:
+    """What stays, and the most that is alive at once of the rest."""
+
+    __slots__ = ("inside", "inside_now", "momentary", "momentary_now", "stays")
 
     def __init__(self) -> None:
         self.stays = 0
         self.inside = self.inside_now = 0
         self.momentary = self.momentary_now = 0
+
+
+class _Draft(_Levels):
+    __slots__ = ("children", "roles")
+
+    def __init__(self) -> None:
+        super().__init__()
         self.children: dict[str, _Draft] = {}
+        self.roles: dict[str, _Levels] = {}
 
 
 def stages(trace: StepTrace) -> Stage:
@@ -49,7 +92,7 @@ def stages(trace: StepTrace) -> Stage:
     step = max(0, trace.steps - 1)
     backward = list(trace.phases).index("backward") if "backward" in trace.phases else -1
     root = _Draft()
-    paths: dict[int, list[_Draft]] = {}
+    paths: dict[int, list[_Levels]] = {}
     for code, block in zip(trace.event_kind, trace.event_arg, strict=True):
         if code not in (ALLOC, FREE) or trace.step[block] != step:
             continue
@@ -59,7 +102,7 @@ def stages(trace: StepTrace) -> Stage:
         module = trace.module[block]
         path = paths.get(module)
         if path is None:
-            path = paths[module] = _path(root, trace.modules[module])
+            path = paths[module] = _with_roles(_path(root, trace.modules[module]), role_of(trace.modules[module]))
         size = trace.requested_bytes[block] if code == ALLOC else -trace.requested_bytes[block]
         if kind == _TEMPORARY:
             for node in path:
@@ -75,6 +118,10 @@ def stages(trace: StepTrace) -> Stage:
     return _finish("", root)
 
 
+def _with_roles(path: list[_Draft], role: str) -> list[_Levels]:
+    return [*path, *(node.roles.setdefault(role, _Levels()) for node in path)]
+
+
 def _path(root: _Draft, name: str) -> list[_Draft]:
     path = [root]
     for part in name.split(".") if name else ():
@@ -85,4 +132,9 @@ def _path(root: _Draft, name: str) -> list[_Draft]:
 def _finish(name: str, draft: _Draft) -> Stage:
     prefix = f"{name}." if name else ""
     children = tuple(_finish(prefix + part, child) for part, child in draft.children.items())
-    return Stage(name, draft.stays, draft.inside, draft.momentary, children)
+    roles = {
+        role: RoleBytes(levels.stays, levels.inside, levels.momentary)
+        for role in ROLES
+        if (levels := draft.roles.get(role)) is not None
+    }
+    return Stage(name, draft.stays, draft.inside, draft.momentary, children, roles)

@@ -18,6 +18,8 @@ AXES = ("batch", "sequence", "resolution", "frames")
 _LENGTH_LIMITS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length")
 """What configs of transformers call the longest sequence."""
 _SMALLEST_STEP, _LARGEST_STEP = 8, 64
+_FEW = 4
+"""Multiples of a step that a size has at least, so that there are smaller ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +75,23 @@ def _sequence(job: Job) -> Axis | None:
     )
 
 
+def resolution_step(job: Job) -> int:
+    """The largest of 64, 32, 16 and 8 that height and width are a few multiples of, or else the smallest other: 14 of
+    518."""
+    sides = [job.sizes[name] for name in ("height", "width") if name in job.sizes] or [1]
+    common = gcd(*sides)
+    steps = [step for step in (64, 32, 16, 8) if min(sides) >= _FEW * step or step == _SMALLEST_STEP]
+    steps += range(_SMALLEST_STEP, _LARGEST_STEP + 1)
+    return next((step for step in steps if common % step == 0), 1)
+
+
 def _resolution(job: Job) -> Axis | None:
     """Height and width together, in the largest step of 8 to 64 that both are multiples of: networks halve them, and
     cut them into patches. Memory grows with the area."""
     sides = {name: job.sizes[name] for name in ("height", "width") if name in job.sizes}
     if not sides:
         return None
-    common = gcd(*sides.values())
-    steps = [step for step in (64, 32, 16, 8) if common % step == 0]
-    steps += [step for step in range(_SMALLEST_STEP, _LARGEST_STEP + 1) if common % step == 0]
-    step = steps[0] if steps else 1
+    step = resolution_step(job)
     shortest = min(sides.values())
 
     def sizes(number: int) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,7 +14,8 @@ from vramcast.memory.cards import CardFit
 from vramcast.memory.parameters import ModuleParameters, ParameterNode
 from vramcast.memory.stages import Stage
 from vramcast.prediction.job_account import JobAccount
-from vramcast.timing import StepTime, Throughput, throughput
+from vramcast.prediction.step_time import job_throughput, steps_per_epoch
+from vramcast.timing import StepTime, Throughput
 from vramcast.trace import Note, StepTrace
 
 if TYPE_CHECKING:
@@ -83,8 +83,7 @@ class JobPrediction(Shown):
 
     @property
     def steps_per_epoch(self) -> int | None:
-        dataset = self.job.dataset
-        return None if dataset is None else math.ceil(dataset.size / self.samples_per_step)
+        return steps_per_epoch(self.job)
 
     @property
     def time(self) -> StepTime | None:
@@ -103,15 +102,7 @@ class JobPrediction(Shown):
 
     @property
     def throughput(self) -> Throughput | None:
-        if self.time is None:
-            return None
-        return throughput(
-            self.time.seconds,
-            samples_per_step=self.samples_per_step,
-            tokens_per_sample=self.sizes.get("sequence"),
-            steps_per_epoch=self.steps_per_epoch,
-            epochs=self.job.dataset.epochs if self.job.dataset is not None else None,
-        )
+        return job_throughput(self.job, self.time, self.sizes)
 
     def explain(self, module: str, depth: int | None = None) -> JobExplanation:
         """The arithmetic behind the numbers of a module: a dotted name, or a pattern such as "model.layers.*"."""

@@ -21,6 +21,7 @@ from vramcast.memory import Prediction
 from vramcast.memory import predict as predict_trace
 from vramcast.memory.cards import card_fits
 from vramcast.memory.parameters import parameter_tree
+from vramcast.memory.shapes import with_containers
 from vramcast.memory.stages import stages
 from vramcast.prediction.job_prediction import JobPrediction
 from vramcast.prediction.step_time import job_step_time
@@ -74,7 +75,7 @@ def predict(
         sizes=traced.sizes,
         parameters=parameter_tree(traced.parameters),
         stages=stages(traced.trace),
-        output_shapes=traced.output_shapes,
+        output_shapes=with_containers(traced.output_shapes),
         input_shapes=traced.input_shapes,
         parameter_rows=traced.parameters,
         cards=card_fits(traced.trace, all_gpus(), known=prediction),

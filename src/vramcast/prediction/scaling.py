@@ -15,7 +15,7 @@ from typing import Any
 from vramcast.base.errors import UsageError
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.schema import Job
-from vramcast.memory.replay import convolves, highest_without_workspaces, replay
+from vramcast.memory.replay import highest_without_workspaces, replay
 from vramcast.memory.scaling import DifferentRuns, ScaledTrace, last_true, same_sizes
 from vramcast.prediction.axes import batch_axis
 from vramcast.prediction.traced_sizes import TracedSizes, capacity_of, kernels_of
@@ -71,21 +71,27 @@ class Sizes(TracedSizes):
         before = self.n_traced
         most = min(self.axis.most, most or self.axis.most)
         fitting, below = 0, most + 1  # traced: this one fits, that one does not
+        refused = 0  # the model does not take this one, nor any smaller
         worked_out = False
         tries = 0
         for guess in self._close_to(near) if near is not None else ():
             if fitting < guess < below:
                 fits, _ = self.needs(guess, gpu, limit_bytes)
                 fitting, below = (guess, below) if fits else (fitting, guess)
-        while below - fitting > 1:
+        while below - max(fitting, refused) > 1:
             scaled = self._fit(gpu, fitting) if tries < _TRIES else None
             if worked_out:
                 guess, worked_out = fitting + 1, False
             elif scaled is not None:
                 guess = self._guess(scaled, gpu, limit_bytes, fitting, below)
             else:
-                guess = (fitting + below) // 2 if below <= most else min(most, 2 * fitting or 1)
+                guess = self._halfway(max(fitting, refused), below, most)
             tries += 1
+            if guess <= refused:
+                guess = refused + 1
+            if guess < self.axis.asked and self.refuses(guess, gpu):
+                refused = guess
+                continue
             fits, _ = self.needs(guess, gpu, limit_bytes)
             if not fits:
                 below = guess
@@ -95,17 +101,19 @@ class Sizes(TracedSizes):
                 # The fit is right here, so it says what one more would do.
                 if self._fits(scaled.at(self.axis.measure(guess + 1)), gpu, limit_bytes):
                     continue
-                if convolves(self.trace(guess, gpu)):
+                if self._may_use_less_workspace(self.trace(guess, gpu)):
                     # Smaller workspaces may make room for more; real traces tell, up to where nothing else fits.
                     below = min(below, self._without_workspaces(scaled, gpu, limit_bytes, guess, below) + 1)
                     tries = _TRIES
                 else:
                     worked_out = True
                     below = below if traced_beyond else guess + 1
-        if fitting:
+        if fitting and self._smaller_workspaces:
             beyond = self._beyond(fitting, gpu, limit_bytes, most)
             fitting, worked_out = beyond, worked_out and beyond == fitting
-        _, device_bytes = self.needs(max(1, fitting), gpu, limit_bytes)
+        if not fitting and refused + 1 > most and self.refusal is not None:
+            raise self.refusal
+        _, device_bytes = self.needs(fitting or refused + 1, gpu, limit_bytes)
         return Largest(
             number=fitting,
             device_bytes=device_bytes,
@@ -113,6 +121,13 @@ class Sizes(TracedSizes):
             traces=self.n_traced - before,
             worked_out=worked_out,
         )
+
+    def _halfway(self, low: int, below: int, most: int) -> int:
+        """Between what fits and what does not; before anything does not, what was asked for, and then twice as much."""
+        if below <= most:
+            return (low + below) // 2
+        first = 1 if self.axis.name == "batch" else min(self.axis.asked, most)
+        return min(most, 2 * low) if low >= first else first
 
     def _beyond(self, fitting: int, gpu: GpuSpec, limit_bytes: int | None, most: int) -> int:
         """How blocks come to lie is another matter in each batch, so one may fit though a smaller one does not."""
@@ -128,7 +143,7 @@ class Sizes(TracedSizes):
 
     def _fits_if_traced(self, trace: StepTrace, number: int, gpu: GpuSpec, limit_bytes: int | None) -> bool:
         """`trace`: what is worked out for it."""
-        if not convolves(trace):
+        if not self._may_use_less_workspace(trace):
             return self._fits(trace, gpu, limit_bytes) and self.needs(number, gpu, limit_bytes)[0]
         return self.fits_with_less_workspace(number, gpu, limit_bytes, trace)
 
@@ -149,8 +164,9 @@ class Sizes(TracedSizes):
             else:
                 known = self._traces.setdefault(kernels_of(gpu), known)
                 for number in self.axis.first:
-                    if len(_usable(known)) < enough:
-                        self.trace(min(number, self.axis.most), gpu)
+                    number = min(number, self.axis.most)
+                    if len(_usable(known)) < enough and not self.refuses(number, gpu):
+                        self.trace(number, gpu)
         numbers = sorted(_usable(known), key=lambda number: abs(number - fitting))
         for count in range(enough, 1, -1):
             for chosen in itertools.combinations(numbers[:_NEAREST], count):

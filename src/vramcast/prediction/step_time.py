@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.schema import Job
 from vramcast.jobs.schema.training import MOST_ACCUMULATED
-from vramcast.timing import StepTime, Sync, predict_step
+from vramcast.timing import StepTime, Sync, Throughput, predict_step, throughput
 from vramcast.trace import StepTrace
 
 
@@ -53,3 +56,20 @@ def loading_seconds(job: Job) -> float:
         return 0.0
     samples = job.effective_sizes["batch"] * job.accumulation
     return samples * dataset.seconds_per_sample / max(1, dataset.workers)
+
+
+def steps_per_epoch(job: Job) -> int | None:
+    return None if job.dataset is None else math.ceil(job.dataset.size / job.samples_per_step)
+
+
+def job_throughput(job: Job, time: StepTime | None, sizes: Mapping[str, int]) -> Throughput | None:
+    """Of all cards; `sizes` are those of the run, assumed ones too."""
+    if time is None:
+        return None
+    return throughput(
+        time.seconds,
+        samples_per_step=job.samples_per_step,
+        tokens_per_sample=sizes.get("sequence"),
+        steps_per_epoch=steps_per_epoch(job),
+        epochs=None if job.dataset is None else job.dataset.epochs,
+    )

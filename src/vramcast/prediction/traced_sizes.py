@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vramcast.base.errors import StepRefused
+from vramcast.base.errors import CannotPredict, StepRefused
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.load import with_overrides
 from vramcast.jobs.schema import Job
@@ -36,8 +36,10 @@ class TracedSizes:
         progress: Progress = lambda text: None,
         where: str = "the options",
         settled_steps: int = SETTLED_STEPS,
+        smaller_workspaces: bool = True,
     ) -> None:
-        """`settled_steps`: how many steps must fit, the last traced one repeated."""
+        """`settled_steps`: how many steps must fit, the last traced one repeated. `smaller_workspaces`: convolutions
+        may do with smaller ones, which only real traces under the limit can tell; else they get what they ask for."""
         self.job = job
         self.axis = axis
         self._steps = steps
@@ -45,11 +47,14 @@ class TracedSizes:
         self._progress = progress
         self._where = where
         self._settled_steps = settled_steps
+        self._smaller_workspaces = smaller_workspaces
         self._traces: dict[tuple[object, ...], dict[int, StepTrace]] = {}
         self._known: dict[tuple[int, str, int, int | None], tuple[bool, int]] = {}
         self._less_workspace: set[tuple[int, str, int, int | None]] = set()
         """Those that fit only with smaller workspaces."""
         self.n_traced = 0
+        self.refusal: CannotPredict | None = None
+        """Why the model did not take a size."""
 
     def at(self, number: int) -> Job:
         return with_overrides(self.job, self.axis.changes(self.job, number), self._where)
@@ -93,6 +98,17 @@ class TracedSizes:
         self._progress(f"{sizes} on {gpu.short_name}")
         self.n_traced += 1
 
+    def refuses(self, number: int, gpu: GpuSpec) -> bool:
+        """The model itself does not take this size: a window or a patch is larger, say. A batch of one it takes."""
+        if self.axis.name == "batch":
+            return False
+        try:
+            self.trace(number, gpu)
+        except CannotPredict as error:
+            self.refusal = self.refusal or error
+            return not isinstance(error, StepRefused)
+        return False
+
     def needs(self, batch: int, gpu: GpuSpec, limit_bytes: int | None = None) -> tuple[bool, int]:
         """Whether it fits, and the bytes it takes on the card, or would take.
 
@@ -112,10 +128,14 @@ class TracedSizes:
         trace = self.trace(batch, gpu)
         capacity_bytes = capacity_of(trace, gpu, limit_bytes)
         run = replay(trace, self._conf, capacity_bytes)
-        if not run.completed and convolves(trace) and self.fits_with_less_workspace(batch, gpu, limit_bytes, trace):
+        try_less = not run.completed and self._may_use_less_workspace(trace)
+        if try_less and self.fits_with_less_workspace(batch, gpu, limit_bytes, trace):
             return self._known[_key(batch, gpu, limit_bytes)]
         shown = run if run.completed else replay(trace, self._conf, None)
         return run.completed, shown.peak_reserved.reserved_bytes + context_on(trace, gpu)
+
+    def _may_use_less_workspace(self, trace: StepTrace) -> bool:
+        return self._smaller_workspaces and convolves(trace)
 
     def fits_with_less_workspace(self, number: int, gpu: GpuSpec, limit_bytes: int | None, trace: StepTrace) -> bool:
         """Whether it runs where workspaces may be smaller than it would like. `trace`: of it, or what is worked out."""

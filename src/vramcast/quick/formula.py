@@ -62,6 +62,12 @@ class QuickAnswer:
     """Side of the largest square image with the same batch; 0 when none fits, or when there is no image."""
 
     @property
+    def kept_batch(self) -> int:
+        """The largest that is safe and makes the whole batch in equal passes; 0 when not even one is."""
+        batches = range(min(self.largest_batch, self.question.batch), 0, -1)
+        return next((batch for batch in batches if self.question.batch % batch == 0), 0)
+
+    @property
     def safe(self) -> bool:
         return self.total_bytes < self.allowed_bytes
 

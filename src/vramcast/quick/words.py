@@ -50,8 +50,10 @@ def _cures(answer: QuickAnswer) -> str:
     q = answer.question
     cures = []
     if 0 < answer.largest_batch < q.batch:
-        steps = -(-q.batch // answer.largest_batch)
-        cures.append(f"batch {answer.largest_batch:,} (with {steps:,} accumulation steps for {q.batch:,} or more)")
+        batch = answer.kept_batch
+        kept = f"batch {batch:,} with {q.batch // batch:,} accumulation steps for {q.batch:,}"
+        largest = f", {answer.largest_batch:,} at most" if batch < answer.largest_batch else ""
+        cures.append(f"{kept} (slower{largest})")
     if 0 < answer.largest_side < max(q.height, q.width):
         cures.append(f"{answer.largest_side:,} × {answer.largest_side:,} at batch {q.batch:,}")
     if q.element_bytes == 4 and answer.total_bytes // 2 < answer.allowed_bytes:
@@ -71,6 +73,8 @@ def document(answer: QuickAnswer, card: str = "") -> dict[str, Any]:
         "allowed_bytes": answer.allowed_bytes,
         "headroom_bytes": answer.headroom_bytes,
         "largest_batch": answer.largest_batch,
+        "kept_batch": answer.kept_batch,
+        "accumulation": answer.question.batch // answer.kept_batch if answer.kept_batch else None,
         "largest_side": answer.largest_side,
         "card": card,
         "question": asdict(answer.question),

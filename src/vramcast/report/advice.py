@@ -86,7 +86,7 @@ def _size(size: LargestSize) -> str:
     text = " × ".join(f"{number:,}" for number in size.sizes.values())
     text = f"{size.axis} {text} ({format_gib(size.device_bytes)})"
     if size.accumulation is not None and size.accumulation > 1:
-        text += f", with accumulation {size.accumulation:,} {size.samples_per_step:,} samples a step"
+        text += f"; batch {size.kept_batch:,} × accumulation {size.accumulation:,} keeps the step as it is"
     return text
 
 

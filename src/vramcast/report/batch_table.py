@@ -17,12 +17,22 @@ def table_page(batch_table: BatchTable) -> Page:
     if batch_table.batches:
         page.append(Line("GiB on the device; – does not fit"))
     else:
-        page.append(Line("largest batch, and what it takes in GiB on the device; 0: one sample needs more"))
+        line = "largest batch, and what it takes in GiB on the device; 0: one sample needs more"
+        page.append(Line(line + _margins(batch_table)))
     page += [Line(f"no figure: {problem}", "bad") for problem in batch_table.problems]
     if batch_table.size_does_not_matter:
         page.append(Line(f"every {batch_table.size_name} gives the same: no input of the job uses it", "bad"))
     page.append(Line(f"{batch_table.job}; {batch_table.traces} runs traced", "aside"))
     return page
+
+
+def _margins(batch_table: BatchTable) -> str:
+    """The margin that stays free beside the largest batch: each card and size has its own."""
+    shares = sorted({cell.margin for cell in batch_table.cells if cell.margin})
+    if not shares:
+        return ""
+    texts = list(dict.fromkeys(f"{100 * share:.2g} %" for share in (shares[0], shares[-1])))
+    return f"; a margin of {' to '.join(texts)} stays free"
 
 
 def _largest(batch_table: BatchTable) -> Grid:
@@ -78,6 +88,7 @@ def table_document(batch_table: BatchTable) -> dict[str, Any]:
                 "fits": cell.fits,
                 "device_bytes": None if cell.problem else cell.device_bytes,
                 "limit_bytes": cell.limit_bytes,
+                "margin": cell.margin or None,
                 "problem": cell.problem or None,
             }
             for cell in batch_table.cells

@@ -81,6 +81,9 @@ def print_parameters(account: JobAccount, console: Console) -> None:
         console.print(Text(f"{root.trained_count:,} of them are trained"))
 
 
+_ROLE_HEADINGS = ("base", "QKV", "attn", "FFN")
+
+
 def print_stages(account: JobAccount, console: Console) -> None:
     rows = stage_rows(account.stages)
     if not rows:
@@ -94,13 +97,17 @@ def print_stages(account: JobAccount, console: Console) -> None:
         *(["in one block"] if has_blocks else []),
         "for a moment",
     ]
-    grid = table(*headings, text_columns=2)
+    has_roles = len(account.stages.roles) > 1
+    grid = table(*headings, *(_ROLE_HEADINGS if has_roles else ()), text_columns=2)
     for row in rows:
-        stays, inside, momentary = row.values
-        sizes = (stays, inside, momentary) if has_blocks else (stays, momentary)
+        stays, inside, momentary, *roles = row.values
+        sizes = [stays, inside, momentary] if has_blocks else [stays, momentary]
+        sizes += [sum(pair) for pair in zip(roles[::2], roles[1::2], strict=True)] if has_roles else []
         shape = shape_text(row.path, account.output_shapes)
         grid.add_row("  " * row.depth + row.label, shape, *(unit.text(size) for size in sizes))
     console.print(grid)
+    if has_roles:
+        console.print(Text("base, QKV, attention, FFN: of what stays, and of what one checkpointed block makes again"))
     console.print()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from vramcast.features.compare.results import JOB_PREDICTION_FORMAT
@@ -65,5 +66,7 @@ def _stage(node: Stage, account: JobAccount) -> dict[str, Any]:
         "stays_bytes": node.stays_bytes,
         "inside_bytes": node.inside_bytes,
         "momentary_bytes": node.momentary_bytes,
+        "checkpointed": node.checkpointed,
+        "roles": {role: asdict(sizes) for role, sizes in node.roles.items()},
         "children": [_stage(child, account) for child in node.children],
     }

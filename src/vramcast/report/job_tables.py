@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from vramcast.base.units import GIB, MIB
 from vramcast.memory.cards import CardFit
 from vramcast.memory.parameters import ParameterNode
-from vramcast.memory.stages import Stage
+from vramcast.memory.stages import ROLES, Stage
 from vramcast.report.folded_tree import Branch, Row, Values, rows
 
 _MOST_ROWS = 14
 _MOST_CARDS = 8
+_STAYS = (0, *range(3, 3 + 2 * len(ROLES), 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,9 @@ def parameter_rows(root: ParameterNode) -> list[Row]:
 
 
 def stage_rows(root: Stage) -> list[Row]:
-    """stays, inside a checkpointed block, for a moment: of equal modules the first is added up, the others are not."""
-    return rows(_stages(root), _sum_then_largest, max, most=_MOST_ROWS, depth=7)
+    """stays, inside a checkpointed block, for a moment; then by ROLES what stays and what is inside. Of equal modules
+    what stays is added up, the others are not."""
+    return rows(_stages(root), _sum_then_largest, lambda values: max(values[:3]), most=_MOST_ROWS, depth=7)
 
 
 def _parameters(node: ParameterNode) -> Branch:
@@ -46,7 +48,9 @@ def _parameters(node: ParameterNode) -> Branch:
 
 
 def _stages(node: Stage) -> Branch:
-    values = (node.stays_bytes, node.inside_bytes, node.momentary_bytes)
+    by_role = [node.roles.get(role) for role in ROLES]
+    roles = [size for part in by_role for size in ((part.stays_bytes, part.inside_bytes) if part else (0, 0))]
+    values = (node.stays_bytes, node.inside_bytes, node.momentary_bytes, *roles)
     return Branch(node.name.rpartition(".")[2], node.name, values, tuple(_stages(child) for child in node.children))
 
 
@@ -56,8 +60,8 @@ def _sums(figures: Sequence[Values]) -> Values:
 
 def _sum_then_largest(figures: Sequence[Values]) -> Values:
     """What stays adds up over the layers; what is there for a moment is there for one layer after the other."""
-    first, *rest = zip(*figures, strict=True)
-    return (sum(first), *(max(column) for column in rest))
+    columns = enumerate(zip(*figures, strict=True))
+    return tuple(sum(column) if place in _STAYS else max(column) for place, column in columns)
 
 
 @dataclass(frozen=True, slots=True)

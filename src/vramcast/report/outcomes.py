@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from vramcast.base.units import GIB
 from vramcast.features.what_if.result import Outcome, WhatIfs
+from vramcast.report.advice import paste
 from vramcast.report.documents import time_document
 from vramcast.report.page import Grid, Line, Page
 from vramcast.report.time import headline
 from vramcast.report.wording import duration, seconds, verdict
+from vramcast.report.wording import rate as samples_rate
 
 WHAT_IF_FORMAT = "vramcast-what-if"
 WHAT_IF_VERSION = 1
@@ -25,6 +28,8 @@ def what_if_page(what_ifs: WhatIfs) -> Page:
         text: cost for outcome in what_ifs.outcomes for text, cost in zip(outcome.changes, outcome.costs, strict=True)
     }
     page += [Line(f"{text}: {cost}") for text, cost in costs.items()]
+    if what_ifs.best is not None:
+        page += [Line(f"{what_ifs.outcomes[0].text}:"), *paste(what_ifs.best)]
     page += [Line(f"cannot be done: {problem}", "aside") for problem in what_ifs.refused]
     page.append(Line(f"{what_ifs.job}; every line was traced as it is", "aside"))
     return page
@@ -45,7 +50,7 @@ def _row(outcome: Outcome, asked: Outcome, has_epochs: bool) -> tuple[str, ...]:
         outcome.text,
         f"{outcome.prediction.device_bytes / GIB:.2f}" + ("" if outcome.prediction.fits else " (does not fit)"),
         "–" if outcome.time is None else seconds(outcome.time.seconds),
-        "–" if not rate else f"{rate:,.1f}",
+        "–" if not rate else samples_rate(rate),
         gain,
     ]
     if has_epochs:
@@ -64,6 +69,7 @@ def what_if_document(what_ifs: WhatIfs) -> dict[str, Any]:
         "limit_bytes": what_ifs.asked.prediction.limit_bytes,
         "asked": _outcome(what_ifs.asked),
         "outcomes": [_outcome(outcome) for outcome in what_ifs.outcomes],
+        "best": None if what_ifs.best is None else asdict(what_ifs.best),
         "refused": list(what_ifs.refused),
     }
 

@@ -74,6 +74,7 @@ def _document(scenario: Scenario) -> dict[str, Any]:
         "device_bytes": prediction.device_bytes,
         "headroom_bytes": prediction.headroom_bytes,
         "parts": scenario.part_bytes(),
+        "most_activations_bytes": scenario.most_activations_bytes,
         "parameters": None if parameters is None else parameters.count,
         "trained_parameters": None if parameters is None else parameters.trained_count,
     }

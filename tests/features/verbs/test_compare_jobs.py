@@ -90,7 +90,6 @@ def test_jobs_beside_saved_results(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([JOB], "at least two jobs"),
         ([JOB, "#infrence"], "did you mean 'inference'"),
         ([JOB, "--scenario", "nothing"], "write a name, a colon and changes"),
         ([JOB, "--scenario", "a: sizes.batch"], "--scenario sizes.batch: write KEY=VALUE"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import prod
 from typing import Any
 
 import torch
@@ -29,6 +32,9 @@ _LARGEST_PRINTED = 1 << 20
 """Elements; a larger tensor is printed without any."""
 
 _MODEL_STATE = {WEIGHTS, GRADIENTS, OPTIMIZER_STATE, BUFFERS}
+
+_LARGE_DRAW = 1 << 20
+_BUILDING: ContextVar[bool] = ContextVar("building", default=False)
 
 HANDLERS: dict[Any, Callable[..., Any]] = {}
 
@@ -454,3 +460,33 @@ def device_context_function(active: Callable[[], FunctionMode | None]) -> Callab
         return func(*args, **kwargs)
 
     return __torch_function__
+
+
+@contextmanager
+def weights_without_numbers() -> Iterator[None]:
+    """While a network is built whose weights nobody reads: large draws of random numbers give tensors without data, as
+    parameters are anyway. To draw them takes longer than to trace a step."""
+    before = _BUILDING.set(True)
+    try:
+        yield
+    finally:
+        _BUILDING.reset(before)
+
+
+@handles(torch.rand, torch.randn)
+def _draw(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = {key: value for key, value in kwargs.items() if value is not None}
+    if not _BUILDING.get() or not given.keys() <= {"dtype", "requires_grad"} or _elements(args) < _LARGE_DRAW:
+        return mode.call(func, args, kwargs)
+    before, mode.dispatch.target = mode.dispatch.target, HOST
+    try:
+        return func(*args, **{**given, "device": META})
+    finally:
+        mode.dispatch.target = before
+
+
+def _elements(sizes: tuple[Any, ...]) -> int:
+    """Of what a factory function makes; 0 where that is not said by numbers."""
+    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
+        sizes = tuple(sizes[0])
+    return prod(sizes) if sizes and all(isinstance(size, int) for size in sizes) else 0

@@ -8,6 +8,7 @@ what it is. Exit code 1: nothing fits.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
@@ -29,7 +30,7 @@ RUNS_CODE = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_job_argument(parser, nargs="?")
+    add_job_argument(parser)
     add_room_options(parser)
     parser.add_argument(
         "--keep", metavar="A,B", type=names, default=(),
@@ -75,4 +76,9 @@ def execute(args: argparse.Namespace) -> int:
         print_result(result, lambda console: print_page(advice_page(result.advice), console))
     else:
         print_result(result)
+    if args.write is not None:
+        outcome = (
+            f"wrote {args.write}" if result.fits else f"--write {args.write}: nothing fits, so nothing was written"
+        )
+        print(f"vramcast: {outcome}", file=sys.stderr)
     return EXIT_FITS if result.fits else EXIT_DOES_NOT_FIT

@@ -3,7 +3,8 @@
 JOB is what `vramcast predict` takes; a training command may stand after `--`. With no GPU here and none named, the
 job's target or an RTX 4090 is taken.
 
-Without a JOB it is the quick formula, for when there is no model yet: one tensor of activations a layer,
+--arch fno, unet, ddpm or transformer is a plain network of that kind instead of a JOB. Without either it is the quick
+formula, for when there is no model yet: one tensor of activations a layer,
 batch × sequence × height × width × hidden × bytes, times the layers, against 70 % of the card. That is a rule of
 thumb and no prediction; it answers at once and does not load PyTorch.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from vramcast.cli.job_options import JOB_HELP, add_job_options
+from vramcast.cli.job_options import JOB_HELP, add_job_argument, add_job_options, job_named
 from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
@@ -31,22 +32,19 @@ if TYPE_CHECKING:
 
 READS_SCRIPT_FLAGS = True
 RUNS_CODE = True
-_QUICK_ONLY = ("hidden_dim", "num_layers", "gpu_memory", "bytes", "dtype", "threshold")
+_OF_A_NETWORK = ("hidden_dim", "num_layers")
+_QUICK_ONLY = ("hidden_dim", "num_layers", "gpu_memory", "bytes", "threshold")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", nargs="?", help=f"{JOB_HELP}; left out: the quick formula")
-    parser.add_argument("--config", metavar="FILE", help="the same as JOB")
+    add_job_argument(parser, help=f"{JOB_HELP}; left out: the quick formula")
     add_room_options(parser)
     parser.add_argument("--margin", type=float, default=0.0, metavar="SHARE", help="of that which must stay free (0)")
     add_json_option(parser)
     add_full_option(parser)
     quick = parser.add_argument_group("the quick formula (no JOB)")
-    quick.add_argument("--hidden-dim", "--hidden_dim", type=positive, metavar="N", help="channels of a layer's output")
-    quick.add_argument("--num-layers", "--num_layers", type=positive, metavar="N", help="how many layers")
-    quick.add_argument("--gpu-memory", "--gpu_memory", metavar="GIB", help="of the card; left out: of the one here")
+    quick.add_argument("--gpu-memory", metavar="GIB", help="of the card; left out: of the one here")
     quick.add_argument("--bytes", type=positive, metavar="N", help="of one number (4)")
-    quick.add_argument("--dtype", metavar="NAME", help="instead of --bytes: fp32, bf16, fp16")
     quick.add_argument("--threshold", type=float, metavar="SHARE", help="of the card that activations may take (0.7)")
     add_job_options(parser)
 
@@ -54,16 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from vramcast.base.errors import UsageError
 
-    if args.config is not None:
-        if args.job is not None:
-            raise UsageError(f"--config {args.config}: {args.job} is named too; leave one out")
-        args.job = args.config
-    if args.job is None and not args.script_flags:
+    args.job, args.config = job_named(args), None
+    if args.job is None and args.arch is None and not args.script_flags:
         if args.margin:
             raise UsageError("--margin is for a job; the quick formula has --threshold")
         return _quick(args)
+    if args.arch is not None and args.gpu_memory is not None and args.memory is None:
+        args.memory, args.gpu_memory = str(_gib(args.gpu_memory, "--gpu-memory")), None
     for name in _QUICK_ONLY:
-        if getattr(args, name) is not None:
+        if getattr(args, name) is not None and not (args.arch is not None and name in _OF_A_NETWORK):
             option = f"--{name.replace('_', '-')}"
             raise UsageError(
                 f"{option} belongs to the quick formula, which takes no JOB; leave {args.job or 'the command'} out"
@@ -113,7 +110,8 @@ def _question(args: argparse.Namespace) -> tuple[QuickQuestion, str]:
     missing = [f"--{name}" for name in ("hidden-dim", "num-layers") if getattr(args, name.replace("-", "_")) is None]
     if missing:
         raise UsageError(
-            f"name a job (vramcast check ./my-model), or, for the quick formula, add {' and '.join(missing)}"
+            "name a job (vramcast check ./my-model), or a kind of network (--arch fno, unet, ddpm, transformer), or, "
+            f"for the quick formula, add {' and '.join(missing)}"
         )
     for name in ("precision", "optimizer", "checkpointing", "model", "size_frames", "changes", "inference"):
         if getattr(args, name):

@@ -1,8 +1,8 @@
 """Set jobs side by side against a card, or saved predictions and measurements line by line.
 
 Jobs are what `vramcast predict` takes. JOB#NAME is a scenario of it: one that its file lists under `scenarios`, or
-inference, training, offload, which every job has. One job alone is compared with all of its scenarios, and with those
-that --scenario adds.
+inference, training, offload, which every job has. One job alone is compared with all of its scenarios and with those
+that --scenario adds, or, where it has none, as these three.
 
 Saved results are traces (`--save`), predictions (`--json > FILE`) and measurements (`measure --save`). Differences are
 from the first measurement or, if there is none, from the first of them. Jobs may stand among them.
@@ -109,7 +109,7 @@ def _jobs(args: argparse.Namespace) -> dict[str, LoadedJob]:
     from vramcast.jobs.load import variant
 
     loaded = [load(args, _whole(argument, args.files[0])) for argument in args.files]
-    jobs = named_jobs(loaded) if len(loaded) > 1 else with_scenarios(loaded[0])
+    jobs = named_jobs(loaded) if len(loaded) > 1 else with_scenarios(loaded[0], usual=not args.scenarios)
     for text in args.scenarios:
         name, changes = _parse_scenario(text)
         jobs[name] = variant(loaded[0], name, changes)

@@ -25,7 +25,7 @@ RUNS_CODE = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_job_argument(parser, nargs="?")
+    add_job_argument(parser)
     add_room_options(parser)
     add_host_option(parser)
     add_json_option(parser)

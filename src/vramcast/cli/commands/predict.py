@@ -37,7 +37,7 @@ RUNS_CODE = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_job_argument(parser, nargs="?")
+    add_job_argument(parser)
     add_card_options(parser)
     add_calibration_option(parser)
     add_job_options(parser)

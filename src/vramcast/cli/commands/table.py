@@ -53,9 +53,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="batches",
         help="1,2,4, or largest (the default)",
     )
+    for side in ("height", "width"):
+        parser.add_argument(f"--{side}", metavar="A,B", type=_list_of(positive), dest=f"{side}s", help="of the samples")
+    parser.add_argument(
+        "--margin", type=float, metavar="SHARE",
+        help="of what the largest batch takes, left free beside it (the margin of such predictions)",
+    )  # fmt: skip
     add_host_option(parser)
     add_json_option(parser)
-    add_job_options(parser, without=("batch", "seq"))
+    add_job_options(parser, without=("batch", "seq", "height", "width"))
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -70,7 +76,10 @@ def execute(args: argparse.Namespace) -> int:
             args.gpus or DEFAULT_CARDS,
             args.batches,
             resolutions=args.resolutions or (),
+            heights=args.heights or (),
+            widths=args.widths or (),
             sequences=args.sequences or (),
+            margin=args.margin,
             progress=progress,
         )
     if args.json:

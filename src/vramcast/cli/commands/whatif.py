@@ -15,6 +15,7 @@ from vramcast.cli.options import (
     EXIT_FITS,
     add_calibration_option,
     add_json_option,
+    forks_possible,
     names,
     print_json,
 )
@@ -40,7 +41,7 @@ def execute(args: argparse.Namespace) -> int:
 
     loaded = load(args)
     with reporting() as progress:
-        result = what_if(loaded, args.gpu, args.memory, keep=args.keep, progress=progress)
+        result = what_if(loaded, args.gpu, args.memory, keep=args.keep, workers=forks_possible(), progress=progress)
     if args.json:
         from vramcast.report.outcomes import what_if_document
 

@@ -12,9 +12,9 @@ from vramcast.base.errors import UsageError, VramcastError
 from vramcast.base.shown import Shown
 from vramcast.base.units import format_gib
 from vramcast.features.advise.combination import Combination
-from vramcast.features.advise.config import card_options, config_text, options_text
+from vramcast.features.advise.config import card_options, config_text, options_text, said_by_config
 from vramcast.features.advise.knobs import check_pins, options_for
-from vramcast.features.advise.knobs.batch import MOST_STEPS
+from vramcast.features.advise.knobs.batch import MOST_STEPS, divisors
 from vramcast.features.advise.largest import LargestResult, asked_number, growing_axes, start
 from vramcast.features.advise.option import RISKS, Option
 from vramcast.features.advise.refine import refine
@@ -93,7 +93,7 @@ def advise(
     spec, local = card_to_check(loaded.job, gpu, memory, device)
     card = spec if spec is not None else choose_card(loaded.job, None)[0]
     with Runs(card, steps=steps, workers=workers, progress=progress, like=loaded.job) as runs:
-        options = options_for(loaded.job, card, pins)
+        options = said_by_config(loaded, options_for(loaded.job, card, pins))
         first = [Combination(()), *(_smallest_batch(loaded.job, options) if runs.workers > 1 else ())]
         wishes = [
             Wish(with_overrides(loaded.job, combination.changes), combination.text or "the job as it is")
@@ -117,6 +117,9 @@ def advise(
                 sizes.start(best[0])
             search.fill_front()
         smallest = None if best else search.smallest()
+        if smallest is not None:
+            best = search.fitting()  # the one that needs the least may fit, though it was the last thing to try
+            smallest = None if best else smallest
         largest_sizes = sizes.collect()
     refused = search.estimates.refused
     named = card_options(gpu, memory, device, card)
@@ -237,15 +240,15 @@ class _Sizes:
 
 
 def _accumulated(size: LargestSize, job: Job, looked_for: int) -> LargestSize:
-    """The batch with the accumulation that comes closest to the batch of a step, among those that take the same
-    memory."""
-    batch = size.sizes["batch"]
+    """The batch and the accumulation that keep the samples of a step, where as many passes were traced."""
     together = job.effective_sizes["batch"] * job.accumulation
-    accumulation = min(MOST_STEPS, max(1, round(together / batch)))
-    if min(accumulation, MOST_ACCUMULATED) != min(looked_for, MOST_ACCUMULATED):
-        return size  # with as many passes it was not traced
-    samples = batch * accumulation * job.gpus.count
-    return dataclasses.replace(size, accumulation=accumulation, samples_per_step=samples)
+    batch = max(divisor for divisor in divisors(together) if divisor <= size.sizes["batch"])
+    accumulation = together // batch
+    if accumulation > MOST_STEPS or min(accumulation, MOST_ACCUMULATED) != min(looked_for, MOST_ACCUMULATED):
+        return size
+    return dataclasses.replace(
+        size, kept_batch=batch, accumulation=accumulation, samples_per_step=together * job.gpus.count
+    )
 
 
 def _too_large(search: Search, combination: Combination) -> str:

@@ -68,6 +68,11 @@ class Combination:
         return sum(option.risk >= CHANGES_TRAINING for option in self.options)
 
     @once
+    def in_code(self) -> int:
+        """How many of the options must be written into the training code."""
+        return sum(not option.in_config for option in self.options)
+
+    @once
     def time(self) -> float:
         """Time of a sample relative to the job as it is, by rule of thumb."""
         return prod(option.time for option in self.options)

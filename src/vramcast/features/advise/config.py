@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 import shlex
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vramcast.features.advise.option import Option
 from vramcast.features.advise.result import ConfigText
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.code_places import code_in
@@ -48,6 +50,20 @@ def config_text(loaded: LoadedJob, changes: Mapping[str, Any], card: str) -> Con
         parts.append(own_command(rewritten))
     kind = "diff" if rewritten.texts else "flags"
     return ConfigText(kind=kind, text="\n".join(parts), beside=by_hand(loaded.job, rewritten.beside), check=check)
+
+
+def said_by_config(loaded: LoadedJob, options: Mapping[str, list[Option]]) -> dict[str, list[Option]]:
+    """The same options, each with whether the user's own files can say it."""
+    if not loaded.where or not Path(loaded.where).is_file():
+        return dict(options)
+
+    def is_said(option: Option) -> bool:
+        return option.knob == "allocator" or not rewrite(loaded, option.changes).beside
+
+    return {
+        knob: [dataclasses.replace(option, in_config=is_said(option)) for option in of_knob]
+        for knob, of_knob in options.items()
+    }
 
 
 def own_command(rewritten: Rewritten) -> str:

@@ -9,10 +9,13 @@ from vramcast.features.advise.runs import Traced
 from vramcast.features.advise.search import Search
 from vramcast.features.advise.subset import Subsets
 from vramcast.jobs.load import with_overrides
+from vramcast.jobs.own_checkpointing import checkpointed_now
 
 
 def refine(search: Search, chosen: list[Combination]) -> list[Combination]:
     """Let the first suggestion that checkpoints every block checkpoint only as many as the memory requires."""
+    if checkpointed_now(search.job) != "none":
+        return chosen  # blocks are chosen among those that keep everything
     for place, combination in enumerate(chosen):
         plain = combination.without("checkpointing")
         batch = combination.batch(search.job)
@@ -55,6 +58,9 @@ def _subset(
     )  # fmt: skip
     if subset is None or len(subset.names) == subset.of:
         return None
+    if not subset.names:  # none needs it after all
+        search.keep(plain, subset.traced)
+        return plain
     time = min(subset.time, every.time)
     slower = f"{time - 1:.0%}".replace("%", " %")
     option = Option(

@@ -82,8 +82,9 @@ class LargestSize:
     """What it takes; of the smallest where that does not fit."""
     of: str
     """The configuration it was looked for in; empty: the job as it is."""
+    kept_batch: int | None = None
+    """Of a batch: the largest up to it that makes exactly the samples of a step, with `accumulation` passes."""
     accumulation: int | None = None
-    """For a batch: the accumulation that comes closest to the batch of a step."""
     samples_per_step: int | None = None
 
 

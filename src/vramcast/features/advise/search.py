@@ -25,16 +25,24 @@ from vramcast.memory.replay import convolves
 
 OBJECTIVES = ("throughput", "memory", "closest")
 
-_LEVELS = (USUAL, CHANGES_TRAINING, LAST_RESORT)
-_SLOW = 1.5
-"""Combinations that take longer than this are left until nothing else works."""
+_SLOW, _VERY_SLOW, _ANY = 1.5, 2.0, float("inf")
+"""Combinations that take longer than the first are left until nothing else works; those that take longer than the
+second, until smaller samples do not work either."""
+_REACHES = (
+    (USUAL, _SLOW), (USUAL, _VERY_SLOW), (CHANGES_TRAINING, _SLOW), (USUAL, _ANY), (CHANGES_TRAINING, _ANY),
+    (LAST_RESORT, _SLOW), (LAST_RESORT, _ANY),
+)  # fmt: skip
+"""The risk that is accepted and how long a sample may take, in the order in which they are tried."""
+_EVERY = ((CHANGES_TRAINING, _ANY), (LAST_RESORT, _ANY))
+"""The same where the least memory is wanted."""
 _SHOWN = 3
 _FRONT = 6
 """Points of the front that are looked for."""
 _FRONT_TRACES, _MANY_EVENTS = 4, 15_000
 """Runs that are traced for the front; half as many where a trace takes long."""
-_BEFORE_TIME = 3
-"""How many entries of a rank come before the time: risk, changes to the training, the margin."""
+_BEFORE_TIME = 5
+"""How many entries of a rank come before the time: risk, changes to the training, changes to the code beside a smaller
+sample, how much is left of that, the margin."""
 _TRIES = 8
 """How many traces may disappoint before the search gives up on a level of risk."""
 
@@ -48,13 +56,13 @@ class Search:
     asked: Traced
     """The job as it is."""
     combinations: int = 0
-    _reach: tuple[int, bool] = (USUAL, False)
-    """The risk that is accepted, and whether slow combinations are considered."""
+    _reach: tuple[int, float] = _REACHES[0]
+    """The risk that is accepted, and how long a sample may take, by rule of thumb."""
     _beside: list[tuple[Combination, Callable[[], Traced | VramcastError]]] = field(default_factory=list)
     """Runs that are being traced beside the search."""
     _traced_beside: int = 0
     """Runs of the front that were traced while a process had nothing else to do."""
-    _within: dict[tuple[int, bool], list[Combination]] = field(default_factory=dict)
+    _within: dict[tuple[int, float], list[Combination]] = field(default_factory=dict)
     """All combinations within a reach."""
     estimates: Estimates = field(init=False)
     pace: Pace = field(init=False)
@@ -82,14 +90,13 @@ class Search:
     def best(self, meanwhile: Callable[[], None] = lambda: None) -> list[Combination]:
         """The best few. Riskier or much slower combinations are considered only where nothing else fits, or for the
         least memory. `meanwhile` is called once runs were traced that estimates are made from."""
-        for risk in _LEVELS[1:] if self.objective == "memory" else _LEVELS:
-            for slow in (True,) if self.objective == "memory" else (False, True):
-                self._reach = (risk, slow)
-                estimated = self._estimated()
-                meanwhile()
-                chosen = self._choose(estimated)
-                if chosen:
-                    return chosen
+        for reach in _EVERY if self.objective == "memory" else _REACHES:
+            self._reach = reach
+            estimated = self._estimated()
+            meanwhile()
+            chosen = self._choose(estimated)
+            if chosen:
+                return chosen
         return []
 
     def largest_batch(self, combination: Combination, job: Job) -> int | None:
@@ -165,7 +172,7 @@ class Search:
     def smallest(self) -> Combination:
         """The combination that needs the least, traced: the smallest estimate is traced until its real figures are the
         smallest."""
-        self._reach = (_LEVELS[-1], True)
+        self._reach = _REACHES[-1]
         estimated = self._estimated()
         for _ in range(_TRIES):
             possible = [
@@ -179,12 +186,16 @@ class Search:
             self._trace([combination for combination in ordered[: self.runs.workers] if combination not in self.traced])
         return min(self.traced, key=lambda combination: (self._size(combination), len(combination.options)))
 
+    def fitting(self) -> list[Combination]:
+        """The best few of those that were traced and fit."""
+        fitting = [combination for combination in self.traced if self.prediction(combination).fits]
+        return sorted(fitting, key=self._rank)[:_SHOWN]
+
     def _estimated(self) -> list[Combination]:
         """The combinations within reach about which something is known, after tracing what that takes."""
-        risk, slow = self._reach
+        risk, most_time = self._reach
         options = {
-            knob: [option for option in of_knob if slow or option.time <= _SLOW]
-            for knob, of_knob in self.options.items()
+            knob: [option for option in of_knob if option.time <= most_time] for knob, of_knob in self.options.items()
         }
         if self._reach not in self._within:
             self._within[self._reach] = list(combinations(options, risk))
@@ -236,6 +247,8 @@ class Search:
         while queue and len(chosen) < _SHOWN and failed < _TRIES:
             place, number = heapq.heappop(queue)
             combination = estimated[number]
+            if chosen and self.objective == OBJECTIVES[0] and combination.sacrifices > chosen[0].sacrifices:
+                continue
             if any(self.time(combination) > self.time(other) * FASTER for other in chosen) or not self._may_fit(
                 combination
             ):
@@ -317,7 +330,9 @@ class Search:
             return device_bytes, self.time(combination), changed
         if self.objective == "closest":
             return changed, combination.risk, self.time(combination), tight
-        return combination.risk, combination.sacrifices, tight, self.time(combination), changed
+        share = combination.sample_share
+        in_code = combination.in_code if share < 1 else 0
+        return combination.risk, combination.sacrifices, in_code, -share, tight, self.time(combination), changed
 
     def time(self, combination: Combination) -> float:
         """Time of a sample relative to the job as it is: predicted, or estimated."""

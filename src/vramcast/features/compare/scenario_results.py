@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from vramcast.memory.account import Account
 from vramcast.memory.parameters import ParameterNode
 from vramcast.memory.prediction import Prediction
+from vramcast.trace.schema import KINDS
+
+OPTIMIZER = "optimizer"
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "weights": ("weights", "buffers", "autocast copies"),
@@ -14,7 +17,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "optimizer": ("optimizer state",),
     "activations": ("saved activations", "temporaries", "inputs", "outputs/other"),
 }
-"""Parts of the account that are shown together; all others are `other`."""
+"""Parts of the account that are shown together; all others are `other`. Temporaries of the optimizer's step are the
+optimizer's."""
+_ACTIVATIONS = tuple(KINDS.index(kind) for kind in COLUMNS["activations"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +36,20 @@ class Scenario:
         assert self.prediction is not None
         return _grouped(self.prediction.account)
 
+    @property
+    def most_activations_bytes(self) -> int:
+        """At their highest in the forward and backward passes, which need not be where the whole is."""
+        assert self.prediction is not None
+        points = (point for point in self.prediction.account.timeline if point.phase != OPTIMIZER)
+        return max((sum(point.by_kind_bytes[kind] for kind in _ACTIVATIONS) for point in points), default=0)
+
 
 def _grouped(account: Account) -> dict[str, int]:
     grouped = {column: sum(account.part(name) for name in names) for column, names in COLUMNS.items()}
+    if account.moment.phase == OPTIMIZER:
+        temporary = account.part("temporaries")
+        grouped["activations"] -= temporary
+        grouped["optimizer"] += temporary
     return grouped | {"other": account.device_bytes - sum(grouped.values())}
 
 

@@ -17,6 +17,7 @@ from vramcast.features.compare.side_by_side import Comparison
 from vramcast.features.compare.side_by_side import compare as compare_results
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.load import LoadedJob, load_scenario
+from vramcast.jobs.scenarios import USUAL
 from vramcast.jobs.schema import Job
 from vramcast.memory.module_peaks import forward_peaks
 from vramcast.memory.replay import replay
@@ -85,9 +86,12 @@ def compare(
     )
 
 
-def with_scenarios(loaded: LoadedJob) -> dict[str, LoadedJob]:
-    """The job as it is, and each of its scenarios."""
-    return {loaded.job.name: loaded} | {name: load_scenario(loaded, name) for name in loaded.job.scenarios}
+def with_scenarios(loaded: LoadedJob, *, usual: bool = True) -> dict[str, LoadedJob]:
+    """The job as it is, and each of its scenarios; where it has none of its own, the usual ones."""
+    own = list(loaded.job.scenarios)
+    if usual and not own and loaded.job.components:
+        return {name: load_scenario(loaded, name) for name in USUAL}
+    return {loaded.job.name: loaded} | {name: load_scenario(loaded, name) for name in own}
 
 
 def named_jobs(jobs: Sequence[LoadedJob]) -> dict[str, LoadedJob]:

@@ -18,6 +18,8 @@ class Cell:
     device_bytes: int
     """What the batch takes; where not even one sample fits, what one would need."""
     limit_bytes: int
+    margin: float = 0.0
+    """Share of what the largest batch takes that stays free beside it."""
     problem: str = ""
     """Why there is no figure."""
 

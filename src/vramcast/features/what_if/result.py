@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vramcast.base.shown import Shown
+from vramcast.features.advise.result import ConfigText
 from vramcast.memory.prediction import Prediction
 from vramcast.timing import StepTime, Throughput
 
@@ -41,5 +42,7 @@ class WhatIfs(Shown):
     """The job as it is."""
     outcomes: tuple[Outcome, ...]
     """Those that fit first, the fastest first."""
+    best: ConfigText | None = None
+    """The first of them as a change to paste; None where nothing that fits is faster."""
     refused: tuple[str, ...] = ()
     """Changes that the model does not allow, with the reason."""

@@ -51,7 +51,7 @@ def build_component(name: str, job: Job) -> Built:
     if (chunks > 1 or tokens) and job.task == "training" and name == main_component(job):
         recompute = all(term.recompute for term in job.loss)
         chunk_loss("loss.chunks", module, chunks, tokens, recompute=recompute)
-    if component.is_trained and job.task == "training":
+    if component.is_trained and job.task == "training" and not built.checkpoints_itself:
         enable_checkpointing(f"components.{name}", module, component.checkpointing or job.checkpointing)
     for method in component.prepare:
         _call(f"components.{name}.prepare", module, method)
@@ -131,7 +131,8 @@ def _made(key: str, component: Component, job: Job, dtype_name: str, dtype: torc
         case _:
             # A factory may have chosen a dtype itself: it is changed only when the job says one.
             keep = component.dtype is None and dtype_name == "fp32"
-            checkpointing = component.checkpointing or job.checkpointing
+            of_job = job.checkpointing if "checkpointing" in job.model_fields_set else None
+            checkpointing = component.checkpointing or of_job
             return python_factory.build(component, None if keep else dtype, checkpointing)
 
 

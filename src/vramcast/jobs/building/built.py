@@ -34,6 +34,8 @@ class Built:
     """The model's configuration, where it has one: sizes of its usual inputs come from it."""
     family: str = "factory"
     """transformers, diffusers, timm, torchvision or factory."""
+    checkpoints_itself: bool = False
+    """It was given the checkpointing that the job says as arguments."""
     base: nn.Module | None = None
     """The model inside adapters, whose class and signature say what it is called with; None: the module itself."""
     copies: tuple[nn.Module, ...] = ()

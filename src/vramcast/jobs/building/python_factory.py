@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -11,38 +12,36 @@ from torch import nn
 from vramcast.base.errors import UsageError, VramcastError
 from vramcast.base.factories import check_arguments, load_factory
 from vramcast.card.dispatch.failures import job_failed
+from vramcast.card.dispatch.functions import weights_without_numbers
 from vramcast.jobs.building.built import Built
+from vramcast.jobs.own_checkpointing import switch_arguments
 from vramcast.jobs.schema import Checkpointing, Component
 
-_KAIR_ARGUMENTS = {
-    "use_checkpoint_attn": "attention",
-    "use_checkpoint_ffn": "feed_forward",
-    "no_checkpoint_attn_blocks": "skip_attention_blocks",
-    "no_checkpoint_ffn_blocks": "skip_feed_forward_blocks",
-}
 
-
-def build(component: Component, dtype: torch.dtype | None, checkpointing: Checkpointing) -> Built:
+def build(component: Component, dtype: torch.dtype | None, checkpointing: Checkpointing | None) -> Built:
+    """`checkpointing`: as the job says it, for networks that take it as arguments; None: it says nothing."""
     name = component.factory or ""
     factory = load_factory(name)
-    arguments = {**_kair_arguments(factory, checkpointing), **component.arguments}
+    wanted = {} if checkpointing is None else switch_arguments(checkpointing)
+    switches = {argument: value for argument, value in wanted.items() if argument in _takes(factory)}
+    arguments = {**component.arguments, **switches}
     check_arguments(factory, arguments)
     try:
-        module = factory(**arguments)
+        with weights_without_numbers():
+            module = factory(**arguments)
     except (VramcastError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         raise job_failed(error, "factory", name) from error
     if not isinstance(module, nn.Module):
         raise UsageError(f"factory: {name} returns {type(module).__name__}; a torch.nn.Module is needed")
-    return Built(module=module if dtype is None else module.to(dtype), family="factory")
+    return Built(
+        module=module if dtype is None else module.to(dtype), family="factory", checkpoints_itself=bool(switches)
+    )
 
 
-def _kair_arguments(factory: Any, checkpointing: Checkpointing) -> dict[str, Any]:
-    """KAIR's networks take their checkpointing as arguments; only what was said is handed over."""
+def _takes(factory: Any) -> Collection[str]:
     try:
-        taken = inspect.signature(factory).parameters
+        return inspect.signature(factory).parameters
     except (TypeError, ValueError):
-        return {}
-    settings = {argument: getattr(checkpointing, field) for argument, field in _KAIR_ARGUMENTS.items()}
-    return {argument: value for argument, value in settings.items() if argument in taken and value not in (None, [])}
+        return ()

@@ -3,9 +3,11 @@ gate of base/access.py before it is imported."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +15,13 @@ from typing import Any
 
 from vramcast import overlay
 from vramcast.base.access import CodeGate, CodePlace, check_code
+from vramcast.base.errors import VramcastError
 from vramcast.base.factories import hush_torch, load_factory
+from vramcast.jobs.text_files import read_text
 from vramcast.trace import Note
+
+_MOST_FILES = 200
+_WEIGHT_FILES = (".pth", ".pth.tar", ".pt", ".ckpt", ".safetensors", ".bin", ".pkl", ".npz")
 
 
 def resolve_factory(name: str, folder: Path) -> str:
@@ -65,6 +72,17 @@ def is_there(module: str, folder: Path) -> bool:
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
+def class_beside(name: str, folder: Path) -> str | None:
+    """ "file.py:Class" of a file in the config's folder, or in `models` there, that defines the class; none is run."""
+    wanted = re.compile(rf"^class {re.escape(name)}\b", re.MULTILINE)
+    for place in (folder, folder / "models", folder.parent / "models"):
+        for file in sorted(place.glob("*.py"))[:_MOST_FILES]:
+            with contextlib.suppress(VramcastError, OSError, UnicodeDecodeError):
+                if wanted.search(read_text(file)):
+                    return f"{file}:{name}"
+    return None
+
+
 def taken_by(factory: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The keys of a config that the function takes as arguments, and the others."""
     parameters = _parameters(factory)
@@ -72,6 +90,23 @@ def taken_by(factory: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], li
         return dict(given), []
     taken = {name: value for name, value in given.items() if name in parameters}
     return taken, [name for name in given if name not in taken]
+
+
+def without_weight_files(factory: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Note]]:
+    """Arguments without those that name a file of weights and may be left out. Loading weights changes no size, and
+    the file may be missing, or be fetched from the network when it is."""
+    parameters = _parameters(factory)
+    left = [
+        name
+        for name, value in given.items()
+        if isinstance(value, str)
+        and value.lower().endswith(_WEIGHT_FILES)
+        and name in parameters
+        and parameters[name].default in (None, "", False)
+    ]
+    kept = {name: value for name, value in given.items() if name not in left}
+    text = f"{', '.join(left)}: {factory} is built without loading these weights; they take the same memory"
+    return kept, [Note("weights", text)] if left else []
 
 
 def first_parameter(factory: str) -> str | None:

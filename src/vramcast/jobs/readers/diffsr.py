@@ -6,9 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.base.errors import UsageError
+from vramcast.jobs.code_places import code_in
+from vramcast.jobs.networks.kinds import job_of, kind_of_class
+from vramcast.jobs.networks.kinds import named as named_kind
 from vramcast.jobs.optimizer_names import plain
 from vramcast.jobs.readers import Edits, Reading, Request
-from vramcast.jobs.readers.code import code_note, first_parameter, taken_by, typed_factory
+from vramcast.jobs.readers.code import (
+    class_beside,
+    code_note,
+    factory_place,
+    first_parameter,
+    taken_by,
+    typed_factory,
+)
+from vramcast.jobs.readers.diffsr_networks import plain_arguments
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
 from vramcast.jobs.schema import Job
@@ -40,36 +51,34 @@ def recognises(path: Path) -> bool:
 
 def read(path: Path, request: Request) -> Reading:
     keys = Keys.of(read_document(path), str(path))
-    model, data, train = keys.section("model"), keys.section("data"), keys.section("train")
+    model, data = keys.section("model"), keys.section("data")
     notes: list[Note] = []
     unsupported: dict[str, str] = {}
     name = model.text("name") or "model"
-    if not request.model:
-        raise UsageError(
-            f"{path}: model.name: {name!r} is a Python class: say where it is with --model file.py:{name} or "
-            f"--model package.module:{name}"
-        )
+    named = request.model or class_beside(name, path.parent)
+    if named is None:
+        return _plain(name, path, keys, request)
     if any(word in name.lower() for word in _DIFFUSION):
         unsupported["step"] = (
             f"model.name: {name} is trained with noise and two inputs; write the step: --set step.factory=..."
         )
-    factory = typed_factory(request.model, path.parent, request.gate)
-    notes.append(code_note(factory, "--model names it"))
+    if request.model:
+        factory = typed_factory(request.model, path.parent, request.gate)
+        notes.append(code_note(factory, "--model names it"))
+    else:
+        factory = named
+        request.gate.check(factory_place("model.name", factory, str(path)))
+        notes.append(code_note(factory, f"it has a class {name}"))
     arguments, left = taken_by(factory, {key: value for key, value in model.as_dict().items() if key != "name"})
     whole = first_parameter(factory) if not arguments else None
     if whole is not None:  # DiffSR's own classes take the section as one dict, and have channels last
         arguments, left = {whole: model.as_dict()}, []
     notes += unused_note([f"model.{key}" for key in left], f"{path}: {factory} takes no such argument")
     job = {
-        "name": path.stem,
         "components": {"model": {"factory": factory, "arguments": arguments, "inputs": ["coarse"]}},
         **_inputs(model, data, channels_last=whole is not None),
         "loss": {"kind": "mse", "target": "fine"},
-        "optimizer": _optimizer(keys.section("optimize")),
-        "precision": {"preset": "fp16" if train.flag("use_amp") else "fp32"},
-        "accumulation": train.whole("accumulation_steps") or 1,
-        "gpus": _gpus(train, data),
-        "zero_grad": "before-backward",
+        **_training(path, keys),
     }
     if model.flag("use_checkpoint") and "use_checkpoint" not in arguments:
         job["checkpointing"] = {"scope": "all"}
@@ -78,6 +87,56 @@ def read(path: Path, request: Request) -> Reading:
         job=make_job(job, str(path)), recognised_as=f"{NAME} ({name})", notes=tuple(notes), assumed=_ASSUMED,
         unsupported=unsupported,
     )  # fmt: skip
+
+
+def _training(path: Path, keys: Keys) -> dict[str, Any]:
+    train = keys.section("train")
+    return {
+        "name": path.stem,
+        "optimizer": _optimizer(keys.section("optimize")),
+        "precision": {"preset": "fp16" if train.flag("use_amp") else "fp32"},
+        "accumulation": train.whole("accumulation_steps") or 1,
+        "gpus": _gpus(train, keys.section("data")),
+        "zero_grad": "before-backward",
+    }
+
+
+def _plain(name: str, path: Path, keys: Keys, request: Request) -> Reading:
+    """Without the class itself: a plain network of the kind that it is called after, at the file's sizes."""
+    kind = kind_of_class(name)
+    if kind is None:
+        raise UsageError(
+            f"{path}: model.name: {name!r} is a Python class that is not found beside the file: say where it is with "
+            f"--model file.py:{name} or --model package.module:{name}"
+        )
+    model, data = keys.section("model"), keys.section("data")
+    sizes = _inputs(model, data, channels_last=False)["sizes"]
+    factor = data.whole("sample_factor") or 1
+    width, layers, more = plain_arguments(kind, model, factor)
+    network = job_of(kind, sizes, width, layers, **more)
+    job = {**network, **_training(path, keys)}
+    if kind in ("fno", "unet"):
+        small = ["batch", more["in_channels"], f"height // {factor}", f"width // {factor}"]
+        job["inputs"] = {
+            "field": {"shape": small},
+            "target": {"shape": ["batch", more["out_channels"], "height", "width"]},
+        }
+    if kind == "ddpm":
+        job["inputs"]["noised"]["shape"][1] = more["in_channels"]
+        job["inputs"]["noise"]["shape"][1] = more["out_channels"]
+    if model.flag("use_checkpoint"):
+        job["checkpointing"] = {"scope": "all"}
+    for key in model.as_dict():
+        model.take(key)
+    said = job["components"]["model"]["arguments"]
+    text = (
+        f"the class {name} is not there: a plain {kind} with {said['layers']} {named_kind(kind).of} and "
+        f"{said['width']} channels is taken; --model file.py:{name} predicts yours"
+    )
+    notes = (Note("assumed", text), *unused_note(keys.unused(_KNOWN), str(path)))
+    made = make_job(job, str(path))
+    request.gate.typed(*code_in(made, str(path)))  # the network is our own
+    return Reading(job=made, recognised_as=f"{NAME} (plain {kind})", notes=notes)
 
 
 def _inputs(model: Keys, data: Keys, *, channels_last: bool) -> dict[str, Any]:

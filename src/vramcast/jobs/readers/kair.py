@@ -7,8 +7,17 @@ from typing import Any
 
 from vramcast.base.errors import UsageError
 from vramcast.jobs.optimizer_names import plain
+from vramcast.jobs.own_checkpointing import ARGUMENTS, EXEMPTED, SWITCHES, from_switches, switch_arguments
 from vramcast.jobs.readers import Edits, Reading, Request
-from vramcast.jobs.readers.code import code_note, factory_place, is_there, search_in, taken_by, typed_factory
+from vramcast.jobs.readers.code import (
+    code_note,
+    factory_place,
+    is_there,
+    search_in,
+    taken_by,
+    typed_factory,
+    without_weight_files,
+)
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
 from vramcast.jobs.schema import Job
@@ -36,12 +45,6 @@ _OPTIMIZERS = ("adam", "adamw", "sgd")
 _CROPS = ("gt_size", "H_size")
 _OTHER_LOSSES = ("ssim",)
 _ONE_STEP = ("plain", "vrt", "rvrt")
-_CHECKPOINTING = {
-    "use_checkpoint_attn": "attention",
-    "use_checkpoint_ffn": "feed_forward",
-    "no_checkpoint_attn_blocks": "skip_attention_blocks",
-    "no_checkpoint_ffn_blocks": "skip_feed_forward_blocks",
-}
 _NOT_FOR_THE_NETWORK = ("net_type", "init_type", "init_bn_type", "init_gain")
 _KNOWN = frozenset((
     "path", "val", "test", "G_optimizer_reuse", "G_optimizer_lr", "G_optimizer_wd", "G_scheduler_type",
@@ -91,14 +94,17 @@ def _network(keys: Keys, folder: Path, request: Request, notes: list[Note]) -> d
     wanted = {name: value for name, value in net.as_dict().items() if name not in _NOT_FOR_THE_NETWORK}
     arguments, left = taken_by(factory, wanted)
     notes += unused_note([net.name_of(name) for name in left], f"{keys.where}: {factory} takes no such argument")
-    checkpointing = {_CHECKPOINTING[name]: value for name, value in arguments.items() if name in _CHECKPOINTING}
-    for name in ("use_checkpoint_attn", "use_checkpoint_ffn"):
+    arguments, loaded = without_weight_files(factory, arguments)
+    notes += loaded
+    switches = {name: value for name, value in arguments.items() if name in ARGUMENTS}
+    taken, _ = taken_by(factory, dict.fromkeys(ARGUMENTS))
+    for name in SWITCHES:
         net.flag(name)
-    for name in ("no_checkpoint_attn_blocks", "no_checkpoint_ffn_blocks"):
+    for name in EXEMPTED:
         net.wholes(name)
-    arguments = {name: value for name, value in arguments.items() if name not in _CHECKPOINTING}
+    arguments = {name: value for name, value in arguments.items() if name not in ARGUMENTS}
     component = {"factory": factory, "arguments": arguments, "inputs": ["L"]}
-    return {"components": {"network": component}, "checkpointing": {"scope": "none", **checkpointing}}
+    return {"components": {"network": component}, "checkpointing": from_switches(switches, taken)}
 
 
 def _factory(net: Keys, folder: Path, request: Request) -> tuple[str, str]:
@@ -206,9 +212,9 @@ def edits(keys: Keys, aspect: str, job: Job) -> Edits:
         case "optimizer" if len(job.optimizer) == 1 and not job.optimizer[0].arguments:
             name = plain(job.optimizer[0].name)
             return {("train", "G_optimizer_type"): name} if name in _OPTIMIZERS else {}
-        case "checkpointing" if job.checkpointing.scope == "none":
-            wish = job.checkpointing
-            return {("netG", name): value for name, field in _CHECKPOINTING.items() if (value := getattr(wish, field))}
+        case "checkpointing" if job.checkpointing.scope != "modules":
+            wanted = switch_arguments(job.checkpointing)
+            return {("netG", name): value for name, value in wanted.items() if value or keys.says(("netG", name))}
         case "gpus" if not keys.says(("gpu_ids",)) or len(keys.wholes("gpu_ids") or []) != job.gpus.count:
             return {("gpu_ids",): list(range(job.gpus.count))}
     return {}

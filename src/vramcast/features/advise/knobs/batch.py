@@ -22,7 +22,7 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
         return []
     now, together = job.effective_sizes["batch"], job.effective_sizes["batch"] * job.accumulation
     choices = []
-    for steps in _divisors(together):
+    for steps in divisors(together):
         batch = together // steps
         if batch == now or steps > MOST_STEPS:
             continue
@@ -48,6 +48,6 @@ def _sample_time(batch: int) -> float:
     return (batch + _FIXED_SHARE) / batch
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
     small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
     return small + [number // divisor for divisor in reversed(small) if divisor * divisor != number]

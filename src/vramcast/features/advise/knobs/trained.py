@@ -19,23 +19,29 @@ LORA, QLORA = "LoRA of rank 16", "QLoRA of rank 16"
 
 
 def options(job: Job, gpu: GpuSpec) -> list[Option]:
-    trained = [name for name, part in job.components.items() if part.mode == "trained"]
-    if job.task != "training" or len(trained) != 1 or importlib.util.find_spec("peft") is None:
+    if job.task != "training" or importlib.util.find_spec("peft") is None:
         return []
-    name = trained[0]
-    part = job.components[name]
-    if part.transformers is None or part.train_only or part.freeze:
-        return []
+    trained = {name: part for name, part in job.components.items() if part.mode == "trained" and part.same_as is None}
     half = _half_precision(job, gpu)
+    choices = []
+    for name, part in trained.items():
+        if part.transformers is not None and not part.train_only and not part.freeze:
+            choices += _of_component(job, name, half, f" for {name}" if len(trained) > 1 else "")
+    return choices
+
+
+def _of_component(job: Job, name: str, half: str, for_name: str) -> list[Option]:
+    """LoRA and QLoRA of one component. `for_name`: what tells it from the others, where there are several."""
     base = _in_half(job, name, half)
     words = {"bf16": "bf16 base", "fp16": "fp16 base"}.get(str(base.get(f"components.{name}.dtype")), "")
+    text = f"{LORA}{for_name}{f', {words}' if words else ''}"
     cost = "only adapters are trained: for fine-tuning, not for training from scratch"
-    found = [_option(f"{LORA}{f', {words}' if words else ''}", {f"components.{name}.mode": "lora", **base}, cost, 1.0)]
+    choices = [_option(text, {f"components.{name}.mode": "lora", **base}, cost, 1.0)]
     if half and importlib.util.find_spec("bitsandbytes") is not None:
         changes = {f"components.{name}.mode": "lora", f"components.{name}.quantization": "nf4", **base}
         cost = "adapters over weights rounded to 4 bits: for fine-tuning; needs bitsandbytes"
-        found.append(_option(f"{QLORA}, 4-bit base", changes, cost, _DEQUANTIZED))
-    return found
+        choices.append(_option(f"{QLORA}{for_name}, 4-bit base", changes, cost, _DEQUANTIZED))
+    return choices
 
 
 def _half_precision(job: Job, gpu: GpuSpec) -> str:

@@ -8,7 +8,7 @@ from vramcast.features.diagnose.logs import sample as q
 from vramcast.features.diagnose.logs.collect import Collected
 from vramcast.features.diagnose.logs.readers import lightning_profile
 from vramcast.features.diagnose.logs.result import MEASURED, PREDICTED, UNKNOWN, WORKED_OUT, Part, PredictedStep, Setup
-from vramcast.features.diagnose.logs.stages import stage_tree
+from vramcast.features.diagnose.logs.stages import FITS, stage_tree
 
 _EXPECTED = (q.DATA, q.FORWARD, q.BACKWARD, q.SYNC, q.OPTIMIZER)
 """What every step of training has; gradient sync only with several GPUs."""
@@ -40,6 +40,7 @@ def split(collected: Collected, step_seconds: float | None, setup: Setup, predic
     for phase in {part.phase for part in tree.parts if part.phase is not None}:
         # A stage timing says more than a single figure of the same phase.
         parts = [part for part in parts if part.phase != phase or part in tree.parts]
+    parts = _stages_in_forward(parts)
     notes = list(tree.notes)
     recorded = {part.phase for part in parts}
     missing = tuple(phase for phase in _EXPECTED if phase not in recorded and not (phase == q.SYNC and setup.gpus == 1))
@@ -61,6 +62,20 @@ def split(collected: Collected, step_seconds: float | None, setup: Setup, predic
         parts.append(Part(name=", ".join(unknown), seconds=None, source=UNKNOWN, covers=unknown))
     parts.sort(key=lambda part: _ORDER.get(part.phase or (part.covers or ("",))[0], len(_ORDER)))
     return Split(tuple(parts), missing, tuple(notes))
+
+
+def _stages_in_forward(parts: list[Part]) -> list[Part]:
+    """Stages that were timed beside a logged forward pass lie inside it, as far as they fit."""
+    forward = next((part for part in parts if part.phase == q.FORWARD and not part.children), None)
+    if forward is None or forward.seconds is None:
+        return parts
+    inside, room = [], forward.seconds * FITS
+    for part in parts:
+        if part.phase is None and part.name != GPU_IDLE and part.seconds is not None and part.seconds <= room:
+            inside.append(part)
+            room -= part.seconds
+    holder = replace(forward, children=tuple(inside))
+    return [holder if part is forward else part for part in parts if part not in inside]
 
 
 def _remainder(rest: float, step_seconds: float, unknown: tuple[str, ...]) -> list[Part]:
