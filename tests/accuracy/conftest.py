@@ -26,6 +26,7 @@ def recorded() -> list[object]:
     return [workload for recording in recordings() for workload in recording.workloads]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs the predictions of the workloads runs in one process, which makes them once."""
     for item in items:
