@@ -32,21 +32,25 @@ setup: $(TEST_READY) $(LATEST_READY) $(OLDEST_READY) ## Make all environments: t
 test: ## Lint, type-check, run every test, and the quick ones with other torches
 	@$(MAKE) --no-print-directory -j 2 setup
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -q -n 2 -m "not accuracy" || $(BIN)/python -m pytest $(AGAIN)
+	$(BIN)/python -m pytest -q -n 2 -m "not accuracy and not exhaustive" || $(BIN)/python -m pytest $(AGAIN)
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m accuracy
 	$(LATEST)/bin/python -m pytest $(QUICK) || $(LATEST)/bin/python -m pytest $(AGAIN)
 	$(OLDEST)/bin/python -m pytest $(QUICK) || $(OLDEST)/bin/python -m pytest $(AGAIN)
 
 # Tests of processes, signals and terminals share two cores here: what failed beside others is tried once more alone.
-AGAIN := -q --last-failed --last-failed-no-failures none -m "not accuracy"
+AGAIN := -q --last-failed --last-failed-no-failures none -m "not accuracy and not exhaustive"
 
 # Left out: what does not depend on torch.
-QUICK := -q -n 2 -m "not accuracy and not slow" $(addprefix --ignore=tests/,features/advise features/diagnose features/verbs \
+QUICK := -q -n 2 -m "not accuracy and not slow and not exhaustive" $(addprefix --ignore=tests/,features/advise features/diagnose features/verbs \
   features/watch gpus lab launchers mcp security)
 
 .PHONY: quick
 quick: ## The quick tests with the torch of PYTHON (requirements/test-quick.txt), which nothing is installed into
 	$(PYTHON) -m pytest $(QUICK)
+
+.PHONY: exhaustive
+exhaustive: $(TEST_READY) ## The cases that make test leaves out for time
+	$(BIN)/python -m pytest -q -n 2 -m exhaustive
 
 .PHONY: lint
 lint: $(TEST_READY) ## ruff and mypy, no changes

@@ -67,17 +67,17 @@ LORA = {
         ),
         pytest.param(
             "sdxl-unet", {"sizes.batch": 1, "sizes.height": 256, "sizes.width": 256}, 2_567_463_684,
-            lambda: by_hand.unet("sdxl-unet", 1, 256), id="sdxl-unet",
+            lambda: by_hand.unet("sdxl-unet", 1, 256), id="sdxl-unet", marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             "flux-dev/transformer",
             {**PURE, "sizes.batch": 1, "sizes.height": 512, "sizes.width": 512}, 11_901_408_320,
-            lambda: by_hand.flux(1, 512, 19), id="flux-dev",
+            lambda: by_hand.flux(1, 512, 19), id="flux-dev", marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             "cogvideox-5b",
             {**PURE, "sizes.batch": 4, "sizes.frames": 17, "sizes.height": 256, "sizes.width": 256}, 10_548_177_635,
-            lambda: by_hand.cogvideox(4, 17, 256), id="cogvideox-5b",
+            lambda: by_hand.cogvideox(4, 17, 256), id="cogvideox-5b", marks=pytest.mark.exhaustive,
         ),
     ],
 )  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -152,8 +151,7 @@ def _load_arguments(args: Any) -> None:
         if getattr(args, "gpu", None):
             _each(lambda: find_gpu(args.gpu))
         if hasattr(args, "calibration"):
-            _each(lambda: options.use_calibration(args))
-            os.environ.pop("VRAMCAST_CALIBRATION", None)
+            _each(lambda: _entered(options.chosen_timing(args)))
         named = getattr(args, "job", None)
         if hasattr(args, "changes") and isinstance(named, str) and ":" not in named:
             args.model = None if args.model and ":" in args.model else args.model
@@ -184,6 +182,11 @@ def predict(folder: Path, seed: Seed) -> None:
 
 class Defect(Exception):
     """Something that no input may bring about."""
+
+
+def _entered(context: contextlib.AbstractContextManager[None]) -> None:
+    with context:
+        pass
 
 
 def _each(reader: Callable[[], Any]) -> None:

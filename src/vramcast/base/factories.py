@@ -83,7 +83,8 @@ def check_arguments(factory: Factory, arguments: Mapping[str, Any]) -> None:
 
 def _import(spec: str, module_name: str) -> Any:
     here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
+    is_ours = module_name.startswith("vramcast.")  # it needs no folder of the user's on the search path
+    if not is_ours and here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     try:
         if module_name.endswith(".py"):

@@ -86,7 +86,7 @@ def load(args: argparse.Namespace, argument: str | None = None) -> LoadedJob:
     from vramcast.jobs.load import load_job
     from vramcast.jobs.readers import Request
 
-    named = argument or job_named(args)
+    named = job_named(args) if argument is None else argument
     if getattr(args, "arch", None) is not None:
         return _plain_network(args, named)
     request = Request(

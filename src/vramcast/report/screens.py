@@ -29,6 +29,8 @@ from vramcast.trace import Note
 
 Screen = list[Line]
 _NOTES = 4
+_FILES = "files"
+"""The topic of notes that say what would have been written and deleted."""
 _SHOWN = 3
 _FLAG_LINES = 2
 _DROPPED = ("trained", "other", "gradients", "optimizer", "weights")
@@ -239,10 +241,15 @@ def _time(time: StepTime | None, throughput: Throughput | None, width: int) -> S
 def _assumed(notes: Iterable[Note], time: StepTime | None, width: int) -> Section:
     """A line for each kind of note; the rest is counted."""
     by_topic: dict[str, list[Note]] = {}
-    for note in notes:
+    for note in sorted(notes, key=lambda note: note.topic != _FILES):
         by_topic.setdefault(note.topic, []).append(note)
     lines: list[Line] = []
+    least = 1
     for topic, group in list(by_topic.items())[:_NOTES]:
+        if topic == _FILES:  # a line each for what would have been written and deleted
+            lines += [line for note in group for line in wrapped(note.text, width, "aside", most=1)]
+            least = len(lines)
+            continue
         first = group[0]
         where = f"{first.where}: " if first.where else ""
         more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
@@ -252,7 +259,7 @@ def _assumed(notes: Iterable[Note], time: StepTime | None, width: int) -> Sectio
         lines.append(Line(f"and {left} more notes: --full", "aside"))
     if time is not None:
         lines += wrapped(source(time), width, "aside", most=1)
-    return Section(tuple(lines), least=1)
+    return Section(tuple(lines), least=least)
 
 
 def _footer(text: str, width: int) -> Section:

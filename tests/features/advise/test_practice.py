@@ -128,7 +128,12 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+USUAL = ("7B on 24 GB", "BERT large, batch 64 on 24 GB", "Stable Diffusion on 16 GB")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in USUAL else pytest.mark.exhaustive) for name in CASES]
+)
 def test_the_first_answer_is_the_usual_one(name: str, tmp_path: Path) -> None:
     model, sizes, gpu, has, has_not, source = CASES[name]
     found = vramcast.check(load_job(model(tmp_path), sizes), gpu)
