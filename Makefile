@@ -42,7 +42,7 @@ AGAIN := -q --last-failed --last-failed-no-failures none -m "not accuracy and no
 
 # Left out: what does not depend on torch.
 QUICK := -q -n 2 -m "not accuracy and not slow and not exhaustive" $(addprefix --ignore=tests/,features/advise features/diagnose features/verbs \
-  features/watch gpus lab launchers mcp security)
+  features/watch gpus lab launchers mcp security seeds)
 
 .PHONY: quick
 quick: ## The quick tests with the torch of PYTHON (requirements/test-quick.txt), which nothing is installed into
