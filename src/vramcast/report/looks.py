@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from vramcast.report.batch_table import table_document, table_page
 from vramcast.report.check import check_document, check_page
 from vramcast.report.console import plain_text
 from vramcast.report.diagnosis import diagnosis_document, diagnosis_page
-from vramcast.report.documents import prediction_document
+from vramcast.report.documents import comparison_document, prediction_document
 from vramcast.report.explain import explanation_document, explanation_page
 from vramcast.report.guard import guard_document
 from vramcast.report.html import job_page
@@ -36,7 +37,6 @@ from vramcast.report.plan import plan_document, plan_page
 from vramcast.report.scenarios import scenarios_document, scenarios_page
 from vramcast.report.screen import MOST_LINES, USUAL_WIDTH
 from vramcast.report.screens import (
-    Screen,
     advice_screen,
     check_screen,
     comparison_screen,
@@ -49,7 +49,7 @@ from vramcast.report.screens import (
 def html(result: object) -> str:
     if isinstance(result, JobPrediction):
         return job_page(result.job_account())
-    return page_html(_page(result))
+    return page_html(_look(result).page(result))
 
 
 def text(result: object) -> str:
@@ -61,163 +61,63 @@ def text(result: object) -> str:
     return "\n".join(lines)
 
 
-@functools.singledispatch
 def screen(result: object, width: int = USUAL_WIDTH) -> Page:
     """What the verb prints without --full; of verbs that have no such option, all of it."""
-    return _page(result)
+    look = _look(result)
+    return look.page(result) if look.screen is None else look.screen(result, width)
 
 
-@screen.register
-def _(result: Prediction, width: int = USUAL_WIDTH) -> Screen:
-    return prediction_screen(result, width)
+def document(result: object) -> dict[str, Any]:
+    return _look(result).document(result)
 
 
-@screen.register
-def _(result: JobPrediction, width: int = USUAL_WIDTH) -> Screen:
-    return job_screen(result.job_account(), (), width)
+def write_report(result: Alive, folder: Path) -> Path:
+    """As a file of its own in `folder`."""
+    return write_alive(result, folder)
 
 
-@screen.register
-def _(result: JobCheck, width: int = USUAL_WIDTH) -> Screen:
+@dataclass(frozen=True, slots=True)
+class _Look:
+    document: Callable[[Any], dict[str, Any]]
+    page: Callable[[Any], Page]
+    screen: Callable[[Any, int], Page] | None = None
+
+
+def _look(result: object) -> _Look:
+    return _LOOKS[type(result)]
+
+
+def _check_screen(result: JobCheck, width: int) -> Page:
     job = result.prediction
     return check_screen(result.verdict, job.time, job.throughput, job.sizes.get("batch"), width)
 
 
-@screen.register
-def _(result: JobAdvice, width: int = USUAL_WIDTH) -> Screen:
-    return advice_screen(result.advice, width)
-
-
-@screen.register
-def _(result: Comparison, width: int = USUAL_WIDTH) -> Screen:
-    return comparison_screen(result, width)
-
-
-@screen.register
-def _(result: JobComparison, width: int = USUAL_WIDTH) -> Screen:
-    return scenarios_screen(result.scenarios, width)
-
-
-@functools.singledispatch
-def document(result: object) -> dict[str, Any]:
-    raise TypeError(f"nothing is known about how a {type(result).__name__} looks")
-
-
-@functools.singledispatch
-def _page(result: object) -> Page:
-    raise TypeError(f"nothing is known about how a {type(result).__name__} looks")
-
-
-@functools.singledispatch
-def write_report(result: object, folder: Path) -> Path:
-    raise TypeError(f"a {type(result).__name__} is not written to a file")
-
-
-@document.register
-def _(result: JobPrediction) -> dict[str, Any]:
-    return job_document(result.job_account(), result.job.model_dump(mode="json", exclude_defaults=True))
-
-
-@document.register
-def _(result: JobAdvice) -> dict[str, Any]:
-    return advice_document(result.advice)
-
-
-@_page.register
-def _(result: JobAdvice) -> Page:
-    return advice_page(result.advice)
-
-
-@document.register
-def _(result: JobCheck) -> dict[str, Any]:
-    return check_document(result.verdict)
-
-
-@_page.register
-def _(result: JobCheck) -> Page:
-    return check_page(result.verdict)
-
-
-@document.register
-def _(result: JobComparison) -> dict[str, Any]:
-    return scenarios_document(result.scenarios, result.lines() if len(result.predictions) > 1 else None)
-
-
-@_page.register
-def _(result: JobComparison) -> Page:
-    return scenarios_page(result.scenarios)
-
-
-@document.register
-def _(result: JobExplanation) -> dict[str, Any]:
-    return explanation_document(result.explanation, result.prediction.job.name, result.prediction.gpu.id)
-
-
-@_page.register
-def _(result: JobExplanation) -> Page:
-    return explanation_page(result.explanation, result.prediction.job.name)
-
-
-@document.register
-def _(result: JobPlan) -> dict[str, Any]:
-    return plan_document(result.ramp)
-
-
-@_page.register
-def _(result: JobPlan) -> Page:
-    return plan_page(result.ramp)
-
-
-@document.register
-def _(result: JobTable) -> dict[str, Any]:
-    return table_document(result.table)
-
-
-@_page.register
-def _(result: JobTable) -> Page:
-    return table_page(result.table)
-
-
-@document.register
-def _(result: LogDiagnosis) -> dict[str, Any]:
-    return diagnosis_document(result.diagnosis)
-
-
-@_page.register
-def _(result: LogDiagnosis) -> Page:
-    return diagnosis_page(result.diagnosis)
-
-
-@document.register
-def _(result: Guard) -> dict[str, Any]:
-    return guard_document(result.result)
-
-
-@_page.register
-def _(result: Guard) -> Page:
-    return [Line(result.verdict)]
-
-
-@document.register
-def _(result: Prediction) -> dict[str, Any]:
-    return prediction_document(result)
-
-
-@_page.register
-def _(result: Prediction) -> Page:
-    return prediction_screen(result, 120)
-
-
-@document.register
-def _(result: WhatIfs) -> dict[str, Any]:
-    return what_if_document(result)
-
-
-@_page.register
-def _(result: WhatIfs) -> Page:
-    return what_if_page(result)
-
-
-@write_report.register
-def _(result: Alive, folder: Path) -> Path:
-    return write_alive(result, folder)
+_LOOKS: dict[type, _Look] = {
+    Prediction: _Look(prediction_document, lambda r: prediction_screen(r, 120), prediction_screen),
+    JobPrediction: _Look(
+        lambda r: job_document(r.job_account(), r.job.model_dump(mode="json", exclude_defaults=True)),
+        lambda r: job_screen(r.job_account()),
+        lambda r, width: job_screen(r.job_account(), (), width),
+    ),
+    JobCheck: _Look(lambda r: check_document(r.verdict), lambda r: check_page(r.verdict), _check_screen),
+    JobAdvice: _Look(
+        lambda r: advice_document(r.advice),
+        lambda r: advice_page(r.advice),
+        lambda r, width: advice_screen(r.advice, width),
+    ),
+    JobComparison: _Look(
+        lambda r: scenarios_document(r.scenarios, r.lines() if len(r.predictions) > 1 else None),
+        lambda r: scenarios_page(r.scenarios),
+        lambda r, width: scenarios_screen(r.scenarios, width),
+    ),
+    Comparison: _Look(comparison_document, lambda r: comparison_screen(r, 120), comparison_screen),
+    JobExplanation: _Look(
+        lambda r: explanation_document(r.explanation, r.prediction.job.name, r.prediction.gpu.id),
+        lambda r: explanation_page(r.explanation, r.prediction.job.name),
+    ),
+    JobPlan: _Look(lambda r: plan_document(r.ramp), lambda r: plan_page(r.ramp)),
+    JobTable: _Look(lambda r: table_document(r.table), lambda r: table_page(r.table)),
+    LogDiagnosis: _Look(lambda r: diagnosis_document(r.diagnosis), lambda r: diagnosis_page(r.diagnosis)),
+    WhatIfs: _Look(what_if_document, what_if_page),
+    Guard: _Look(lambda r: guard_document(r.result), lambda r: [Line(r.verdict)]),
+}
