@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from vramcast.gpus import GpuSpec
     from vramcast.memory import Prediction
+    from vramcast.report.html_report import Report
     from vramcast.report.page import Page
     from vramcast.trace import StepTrace
 
@@ -28,7 +29,7 @@ _MOST_DIGITS, _MOST_SHOWN = 18, 40
 
 _BEGINNING_BYTES = 4096
 
-TRACE, CHROME_TRACE = "vramcast-trace", "vramcast-step"
+TRACE, CHROME_TRACE, REPORT = "vramcast-trace", "vramcast-step", "vramcast-report"
 MEASUREMENT, CALIBRATION = "vramcast-measurement", "vramcast-calibration/1"
 """How files that we write name themselves, near their beginning."""
 
@@ -225,6 +226,20 @@ def _beginning(path: Path) -> bytes:
         return beginning
     except (OSError, zlib.error):
         return b""
+
+
+def add_html_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a report with pictures: one file that loads nothing (docs/report.md)"
+    )
+
+
+def write_html(path: Path | None, report: Callable[[], Report]) -> None:
+    """Write what `report` makes, where a file was asked for."""
+    from vramcast.base.outputs import write_file
+
+    if path is not None:
+        write_file(path, report().to_html().encode())
 
 
 def add_chrome_option(parser: argparse.ArgumentParser) -> None:

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import (
     CHROME_TRACE,
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
+    REPORT,
     TRACE,
     add_calibration_option,
     add_card_options,
     add_chrome_option,
     add_force_option,
     add_full_option,
+    add_html_option,
     add_json_option,
     check_output,
     forks_possible,
@@ -30,7 +33,11 @@ from vramcast.cli.options import (
     print_result,
     step_count,
     write_chrome,
+    write_html,
 )
+
+if TYPE_CHECKING:
+    from vramcast.features.advise.result import Suggestion
 
 READS_SCRIPT_FLAGS = True
 RUNS_CODE = True
@@ -46,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_json_option(parser)
     add_full_option(parser)
+    add_html_option(parser)
     add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
     add_force_option(parser)
@@ -54,15 +62,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     check_output(args.save, TRACE, force=args.force)
     check_output(args.chrome, CHROME_TRACE, force=args.force)
+    check_output(args.html, REPORT, force=args.force)
     loaded = load(args)
 
     from vramcast.cli.progress import reporting
     from vramcast.features.advise.first_changes import predict_and_change
     from vramcast.prediction.predict import predict
 
-    one_screen = not args.json and not args.full
+    shows_changes = args.html is not None or (not args.json and not args.full)
+    changes: tuple[Suggestion, ...] = ()
     with reporting() as progress:
-        if one_screen:
+        if shows_changes:
             result, changes = predict_and_change(
                 loaded, args.gpu, args.limit, args.steps, args.allocator_conf, forks_possible(), progress
             )
@@ -74,8 +84,10 @@ def execute(args: argparse.Namespace) -> int:
         result.trace.save(args.save)
     if args.chrome is not None:
         write_chrome(args.chrome, result.trace, result.gpu)
+    from vramcast.report.html_report import job_report
     from vramcast.report.screens import job_screen
 
+    write_html(args.html, lambda: job_report(result.job_account(), changes))
     if args.json:
         print_json(result.to_document())
     elif args.full:
