@@ -13,6 +13,7 @@ import pytest
 from tests.samples import random_trace, transformer
 from vramcast.base.units import GIB
 from vramcast.cli.main import main
+from vramcast.features.compare.peaks import peak_tables
 from vramcast.memory import Prediction, predict
 from vramcast.memory.step_course import step_course
 from vramcast.report.documents import prediction_document
@@ -114,7 +115,9 @@ def test_a_cut_course_keeps_the_extremes() -> None:
 
 def test_nothing_is_loaded_and_names_are_only_text() -> None:
     trace = transformer()
-    hostile = trace.changed(source="</script><script>alert(1)</script>", modules=[f"{m}</script>" for m in trace.modules])
+    hostile = trace.changed(
+        source="</script><script>alert(1)</script>", modules=[f"{m}</script>" for m in trace.modules]
+    )
     html = prediction_report(predict(hostile)).to_html()
     assert html.count("</script>") == 3
     assert "<script>alert" not in html
@@ -141,3 +144,28 @@ def test_the_verb_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     report.write_text("something else", encoding="utf-8")
     assert main(["show", str(saved), "--html", str(report)]) == 2
     assert "exists and is something else" in capsys.readouterr().err
+
+
+def test_two_results_in_one_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / "small.trace", tmp_path / "large.trace"]
+    for file, layers in zip(files, (4, 6), strict=True):
+        transformer(layers=layers).save(file)
+    small, large = (predict(transformer(layers=layers)) for layers in (4, 6))
+    report = tmp_path / "both.html"
+    assert main(["compare", *map(str, files), "--html", str(report)]) == 0
+    html = report.read_text(encoding="utf-8")
+    _, data = read(html)
+    assert [at_peak(one["course"])["weights"] for one in data["results"]] == [5 * 64 * 2**20, 7 * 64 * 2**20]
+    more = large.device_bytes - small.device_bytes
+    assert f'<data value="{more}">' in html
+    assert "large needs" in html and "more than small" in html
+
+
+def test_lines_of_a_difference_add_up() -> None:
+    predictions = {"a": predict(random_trace(1)), "b": predict(random_trace(2))}
+    tables = peak_tables(predictions)
+    for number, prediction in enumerate(predictions.values()):
+        assert sum(line.values[number] for line in tables.kinds) == prediction.device_bytes
+        requested = prediction.account.moment.requested_bytes
+        assert sum(line.values[number] for line in tables.modules) == requested
+        assert sum(line.values[number] for line in tables.ops) == requested

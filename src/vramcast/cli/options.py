@@ -230,7 +230,10 @@ def _beginning(path: Path) -> bytes:
 
 def add_html_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a report with pictures: one file that loads nothing (docs/report.md)"
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write a report with pictures: one file that loads nothing (docs/report.md)",
     )
 
 

@@ -87,7 +87,9 @@ class StepCourse:
     """At the peak."""
 
 
-def step_course(prediction: Prediction, most_points: int = MOST_POINTS, most_rows: int = MOST_ROWS) -> StepCourse | None:
+def step_course(
+    prediction: Prediction, most_points: int = MOST_POINTS, most_rows: int = MOST_ROWS
+) -> StepCourse | None:
     """None where the prediction does not have its trace."""
     if prediction.trace is None:
         return None
@@ -192,7 +194,9 @@ def _segments(trace: StepTrace, conf: str, limit: int | None, event: int) -> tup
     kind_at = {address: trace.kind[block] for block, address in run.addresses.items()}
     made = []
     for segment in run.segments:
-        parts = ((one.size_bytes, kind_at.get(one.address, _OTHER) if one.allocated else None) for one in segment.blocks)
+        parts = (
+            (one.size_bytes, kind_at.get(one.address, _OTHER) if one.allocated else None) for one in segment.blocks
+        )
         joined = tuple(_joined(parts))
         made.append(SegmentCourse(segment.size_bytes, segment.pool == "small", segment.stream, joined))
     return tuple(made)

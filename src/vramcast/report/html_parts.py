@@ -59,7 +59,11 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], text_columns: 
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     head = cells("th", [escape(heading) for heading in headings])
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>' if body else ""
+    return (
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        if body
+        else ""
+    )
 
 
 def page(found: Page) -> str:
@@ -68,17 +72,14 @@ def page(found: Page) -> str:
 
 
 def notes(found: Iterable[Note]) -> str:
-    rows = [
-        (escape(note.topic), escape(note.text), escape(note.where or "–"), f"{note.count:,}")
-        for note in found
-    ]
+    rows = [(escape(note.topic), escape(note.text), escape(note.where or "–"), f"{note.count:,}") for note in found]
     return table(("assumed", "what", "where", "times"), rows, text_columns=3)
 
 
 def section(title: str, body: str, kind: str = "") -> str:
     if not body:
         return ""
-    return f'<section{f" class={kind}" if kind else ""}><h2>{escape(title)}</h2>{body}</section>'
+    return f"<section{f' class={kind}' if kind else ''}><h2>{escape(title)}</h2>{body}</section>"
 
 
 def memory_place(exactness: str) -> str:
@@ -93,7 +94,7 @@ def memory_place(exactness: str) -> str:
 <label class="fold"><input type="checkbox" checked> Layers of a stack together</label></div>
 <div class="moment"><div class="kinds scroll" tabindex="0"></div><div class="alive scroll" tabindex="0"></div></div>
 <h3>By module at this moment: widths are bytes</h3>
-<p class="aside noprint">Click a box to look into it, the top one to go back; arrow keys, Enter and Escape do the same.</p>
+<p class="aside noprint">Click a box to look into it, the top one to go back; or arrow keys, Enter and Escape.</p>
 <div class="icicle"></div>"""
 
 

@@ -10,10 +10,12 @@ from typing import Any
 from vramcast.base.units import format_gib
 from vramcast.features.advise.from_trace import EXPANDABLE, fits_with_expandable_segments
 from vramcast.features.advise.result import Advice, Suggestion
+from vramcast.features.plan.result import Ramp
 from vramcast.features.what_if.result import WhatIfs
 from vramcast.memory import Prediction
 from vramcast.prediction.job_account import JobAccount
 from vramcast.report.advice import advice_page
+from vramcast.report.console import plain_text
 from vramcast.report.html import card_table, parameter_table, stage_table
 from vramcast.report.html_document import html_document
 from vramcast.report.html_parts import (
@@ -29,9 +31,11 @@ from vramcast.report.html_parts import (
     segments_place,
 )
 from vramcast.report.job import headline
+from vramcast.report.measurement import print_measurement
 from vramcast.report.outcomes import what_if_page
 from vramcast.report.page import Line, Page
 from vramcast.report.pictures import pictures
+from vramcast.report.plan import plan_page
 from vramcast.report.time import headline as time_headline
 from vramcast.report.time import time_page
 from vramcast.report.wording import host_lines, place, seconds, verdict
@@ -84,9 +88,9 @@ def advice_report(advice: Advice) -> Report:
 def what_if_report(what_ifs: WhatIfs) -> Report:
     asked = what_ifs.asked
     shown = [_asked(asked.prediction)] + [
-        Bar(outcome.text, outcome.prediction.device_bytes, outcome.prediction.fits, _pace(outcome.time and outcome.time.seconds))
-        for outcome in what_ifs.outcomes
-    ]  # fmt: skip
+        Bar(one.text, one.prediction.device_bytes, one.prediction.fits, _pace(one.time.seconds if one.time else None))
+        for one in what_ifs.outcomes
+    ]
     more = section("All that was tried", page(what_if_page(what_ifs)))
     return _report(what_ifs.job, asked.prediction, asked.throughput, shown, more)
 
@@ -95,7 +99,22 @@ def page_report(title: str, found: Page, fits: bool | None = None) -> Report:
     """A result that has lines and tables alone; its first line is the verdict."""
     first, *rest = found
     text = first.text if isinstance(first, Line) else title
-    return Report(title, text, fits, "", page(rest if isinstance(first, Line) else found), _FOOTER)
+    return Report(title, text, fits, "", page(rest if isinstance(first, Line) else found), FOOTER)
+
+
+def plan_report(ramp: Ramp) -> Report:
+    """The runs up to the one that was wished for, against the limit."""
+    shown = [
+        Bar(f"{i}. {step.name}", step.prediction.device_bytes, step.prediction.fits)
+        for i, step in enumerate(ramp.steps, 1)
+    ]
+    more = section("Run by run", page(plan_page(ramp)[1:]))
+    return _report(ramp.job, ramp.wished, None, shown, more, "The runs, against the limit")
+
+
+def measurement_report(document: dict[str, Any]) -> Report:
+    lines = plain_text(lambda console: print_measurement(document, console), 120).splitlines()
+    return page_report("Measured on a GPU", [Line(lines[0]), *(Line(line, "code") for line in lines[1:])])
 
 
 def article(prediction: Prediction, number: int, throughput: Throughput | None = None) -> str:
@@ -122,13 +141,21 @@ def main_figures(prediction: Prediction) -> str:
 
 
 def _report(
-    title: str, prediction: Prediction, throughput: Throughput | None, changes: Sequence[Bar], tables: str = ""
+    title: str,
+    prediction: Prediction,
+    throughput: Throughput | None,
+    changes: Sequence[Bar],
+    tables: str = "",
+    against: str = "",
 ) -> Report:
     lines = [_where(prediction), *host_lines(prediction.host)]
     if prediction.time is not None:
         lines.append(time_headline(prediction.time, throughput))
     head = "".join(f'<p class="wrap">{escape(line)}</p>' for line in lines)
-    against = f"What makes it fit {format_gib(prediction.limit_bytes, 1)}" if not prediction.fits else "Against the limit"
+    if not against:
+        against = (
+            "Against the limit" if prediction.fits else f"What makes it fit {format_gib(prediction.limit_bytes, 1)}"
+        )
     body = (
         main_figures(prediction)
         + section(against, bars(changes, prediction.limit_bytes) if len(changes) > 1 else "")
@@ -137,7 +164,7 @@ def _report(
         + section("Assumed and not known", notes(prediction.notes))
     )
     versions = ", ".join(f"{name} {version}" for name, version in prediction.versions.items())
-    footer = f"{escape(prediction.source)}<br>{escape(versions)}<br>{_FOOTER}"
+    footer = f"{escape(prediction.source)}<br>{escape(versions)}<br>{FOOTER}"
     return Report(title, verdict(prediction), prediction.fits, head, body, footer, [pictures(prediction)])
 
 
@@ -172,7 +199,7 @@ def _pace(value: float | None) -> str:
 
 
 _EXACT = (
-    "By kind, as stacked areas. Of a step with many events the highest and the lowest moment of each stretch are drawn, "
-    "and the peak; at every moment drawn the sums are exact. Drag to zoom, double-click to see all of it."
+    "By kind, as stacked areas. Of a step with many events, the highest and the lowest moment of each stretch are "
+    "drawn, and the peak; at every moment drawn the sums are exact. Drag to zoom, double-click to see all of it."
 )
-_FOOTER = "made by vramcast; this file loads nothing and sends nothing"
+FOOTER = "made by vramcast; this file loads nothing and sends nothing"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from vramcast.memory import Prediction
-from vramcast.memory.step_course import StepCourse, step_course
+from vramcast.memory.step_course import SegmentCourse, StepCourse, step_course
 from vramcast.timing import predict_step
 from vramcast.timing.lanes import Bar, Lanes, lanes
 from vramcast.trace.schema import KINDS
@@ -51,19 +51,18 @@ def course_columns(course: StepCourse, prediction: Prediction) -> dict[str, Any]
             "op": ops.numbers(row.op for row in rows),
             "shape": shapes.numbers(row.shape for row in rows),
         },
-        "segments": [
-            [
-                int(segment.is_small),
-                segment.stream,
-                *(figure for part in segment.parts for figure in (part.size_bytes, -1 if part.kind is None else part.kind)),
-            ]
-            for segment in course.segments
-        ],
+        "segments": [_segment(segment) for segment in course.segments],
         "phases": phases.names,
         "ops": ops.names,
         "modules": modules.names,
         "shapes": shapes.names,
-    }  # fmt: skip
+    }
+
+
+def _segment(segment: SegmentCourse) -> list[int]:
+    """Pool and stream, then size and kind of each part; -1 is free."""
+    parts = ((part.size_bytes, -1 if part.kind is None else part.kind) for part in segment.parts)
+    return [int(segment.is_small), segment.stream, *(figure for pair in parts for figure in pair)]
 
 
 def _lanes_of(prediction: Prediction) -> dict[str, Any] | None:
