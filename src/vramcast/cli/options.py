@@ -268,3 +268,9 @@ def write_chrome(path: Path, trace: StepTrace | None, gpu: GpuSpec) -> None:
 def names(text: str) -> tuple[str, ...]:
     """An option's list, as in --keep batch,precision."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def import_nothing_from(*folders: Path) -> None:
+    """A file there could be imported in place of a library that is loaded later."""
+    places = {folder.resolve() for folder in folders}
+    sys.path[:] = [entry for entry in sys.path if entry and Path(entry).resolve() not in places]

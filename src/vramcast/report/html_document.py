@@ -15,7 +15,7 @@ from typing import Any
 REPORT = "vramcast-report"
 """How the file names itself, near its beginning."""
 SCRIPTS = ("common.js", "course.js", "icicle.js", "memory.js", "segments.js", "lanes.js", "main.js")
-_UPLOT = "vendor/uplot/uPlot.iife.min.js"
+UPLOT = "vendor/uplot/uPlot.iife.min.js"
 _STYLES = ("vendor/uplot/uPlot.min.css", "report.css")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; base-uri 'none'"
 
@@ -41,7 +41,7 @@ def html_document(title: str, header: str, body: str, footer: str, data: Mapping
 </main>
 <footer>{footer}</footer>
 <script type="application/json" id="data">{embedded(data)}</script>
-<script>{_web(_UPLOT)}</script>
+<script>{_web(UPLOT)}</script>
 <script>(() => {{
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
