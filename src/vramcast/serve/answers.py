@@ -6,6 +6,7 @@ third would allocate (memory/scaling.py); such an answer says that it is worked 
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from vramcast.base.units import parse_bytes
 from vramcast.features.advise.write import whole_yaml
 from vramcast.gpus import all_gpus, find_gpu
 from vramcast.jobs.load import LoadedJob
+from vramcast.jobs.schema import Job
 from vramcast.memory import Prediction, predict
 from vramcast.memory.scaling import DifferentRuns, ScaledTrace
 from vramcast.prediction.job_prediction import JobPrediction
@@ -73,6 +75,14 @@ class _Recipe:
         return None if scaled is None else (scaled.at(batch), (near[0], near[1]))
 
 
+def _recipe_key(job: Job) -> str:
+    """What decides which allocations are made, but for the batch: jobs that agree in it can share traces."""
+    data = job.model_dump(mode="json", exclude={"allocator_conf", "target"})
+    data["sizes"] = {name: size for name, size in data["sizes"].items() if name != "batch"}
+    data["gpus"]["global_batch"] = None
+    return json.dumps(data, sort_keys=True)
+
+
 def _whole(found: JobPrediction) -> bool:
     return found.trace is not None and not found.prediction.at_least and not found.trace.ends_refused
 
@@ -112,7 +122,7 @@ class Answers:
         """From what was traced before; None where that does not say it."""
         with self._limits(state):
             loaded = self.sources.load(state)
-        recipe = self._recipe(state, make=False)
+        recipe = self._recipe(loaded.job, make=False)
         if recipe is None:
             return None
         batch = loaded.job.effective_sizes["batch"]
@@ -135,23 +145,28 @@ class Answers:
             loaded = self.sources.load(state)
         found = self.tracer.trace(state, stop, progress)
         if not state.limit:
-            recipe = self._recipe(state, make=True)
+            recipe = self._recipe(loaded.job, make=True)
             assert recipe is not None
-            recipe.add(loaded.job.effective_sizes["batch"], found)
+            batch = loaded.job.effective_sizes["batch"]
+            recipe.add(batch, found)
+            recipe.worked_out(
+                batch + 1, found.gpu.id
+            )  # compares the traces, so that the first move of a slider is quick
         return self._document(state, loaded, found.prediction, TRACED, "", True, found)
 
     def second_batch(self, state: PageState) -> PageState | None:
         """The state to trace so that other batches can be worked out; None where they can be already."""
         with self._limits(state):
-            batch = self.sources.load(state).job.effective_sizes["batch"]
-        recipe = self._recipe(state, make=False)
+            job = self.sources.load(state).job
+        batch = job.effective_sizes["batch"]
+        recipe = self._recipe(job, make=False)
         known = set() if recipe is None else {size for size, _ in recipe.traced if size > 1}
         if len(known) > 1:
             return None
         return state.model_copy(update={"batch": batch + 1 if batch < 4 else batch * 3 // 4, "limit": ""})
 
-    def _recipe(self, state: PageState, *, make: bool) -> _Recipe | None:
-        key = state.recipe()
+    def _recipe(self, job: Job, *, make: bool) -> _Recipe | None:
+        key = _recipe_key(job)
         with self._lock:
             if key not in self._recipes and make:
                 self._recipes[key] = _Recipe()
@@ -194,7 +209,7 @@ class Answers:
             "cards": [{"id": card.gpu.id, "name": card.gpu.short_name} for card in cards[:8]],
             "notes": [{"topic": note.topic, "text": note.text, "where": note.where} for note in prediction.notes],
             "command": self.sources.command(state, loaded),
-            "config": whole_yaml(loaded.job),
+            "config": whole_yaml(loaded.job) if with_pictures else "",
             "pictures": pictures(prediction) if with_pictures else None,
         }
 

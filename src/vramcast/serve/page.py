@@ -47,7 +47,8 @@ def page_html(start: dict[str, Any]) -> str:
 {_select("Precision", "precision", _PRECISIONS)}
 {_select("Optimizer", "optimizer", _OPTIMIZERS)}
 {_select("Checkpointing", "checkpointing", ("none", "all"))}
-{_select("Trained", "mode", ("full", "lora", "frozen"))}
+{_select("Trained", "mode", ("trained", "lora"))}
+{_select("Task", "task", ("training", "inference"))}
 <label>Allocator <select name="allocator">{_options(_ALLOCATORS)}</select></label>
 <label>GPUs <input type="number" name="gpus" min="1" max="4096" placeholder="as in the job"></label>
 {_select("Strategy", "strategy", ("ddp", "fsdp"))}
@@ -61,7 +62,7 @@ def page_html(start: dict[str, Any]) -> str:
 <button type="button" id="copy-link">Copy a link</button><span id="copied" role="status"></span></div>
 <div id="bar"></div>
 <dl class="figures" id="figures"></dl>
-<div id="parts" class="scroll" tabindex="0" aria-label="By kind at the peak"></div>
+<div id="parts" class="scroll" tabindex="0"></div>
 <p id="time"></p><p id="cards"></p>
 <p><code id="command" class="wrap"></code></p>
 </div>

@@ -28,8 +28,9 @@ class PageState(BaseModel):
     precision: Literal["", "fp32", "tf32", "bf16", "fp16", "pure-bf16", "pure-fp16"] = ""
     optimizer: Annotated[str, StringConstraints(max_length=40, pattern=r"^[\w-]*$")] = ""
     checkpointing: Literal["", "none", "all"] = ""
-    mode: Literal["", "full", "lora", "frozen"] = ""
-    """What of the main component is trained."""
+    mode: Literal["", "trained", "lora"] = ""
+    """How the main component is trained."""
+    task: Literal["", "training", "inference"] = ""
     accumulation: Size | None = None
     gpus: Annotated[int, Field(ge=1, le=4096)] | None = None
     strategy: Literal["", "ddp", "fsdp"] = ""
@@ -37,7 +38,7 @@ class PageState(BaseModel):
     def overrides(self, main: str) -> dict[str, Any]:
         """Dotted keys of the job; empty settings stay as the job has them. `main`: its main component."""
         changes: dict[str, Any] = {f"sizes.{name}": getattr(self, name) for name in SIZES}
-        changes |= {name: getattr(self, name) or None for name in ("precision", "optimizer", "checkpointing")}
+        changes |= {name: getattr(self, name) or None for name in ("precision", "optimizer", "checkpointing", "task")}
         changes["accumulation"] = self.accumulation
         changes["gpus.count"] = self.gpus
         changes["gpus.strategy"] = self.strategy or None
@@ -45,7 +46,3 @@ class PageState(BaseModel):
             changes[f"components.{main}.mode"] = self.mode or None
         changes["allocator_conf"] = self.allocator or None
         return {key: value for key, value in changes.items() if value is not None}
-
-    def recipe(self) -> str:
-        """What decides which allocations are made: states that agree in it, but for the batch, can share traces."""
-        return self.model_dump_json(exclude={"gpu", "limit", "allocator", "batch"})

@@ -154,14 +154,14 @@ function show(found, began = 0) {
     [t("PyTorch reserves"), "peak_reserved_bytes"], [t("of it allocated at most"), "peak_allocated_bytes"]];
   at("figures").replaceChildren(...figures.map(([name, key]) => element("div", {}, element("dt", {}, name), element("dd", { "data-key": key }, figure(found[key])))));
   const parts = Object.entries(found.parts).sort((a, b) => b[1] - a[1]), largest = parts[0]?.[1] || 1;
-  at("parts").replaceChildren(table([t("at the peak"), t("size"), t("share"), ""], parts.map(([name, bytes]) => [
+  at("parts").replaceChildren(table([t("at the peak"), t("size"), t("share"), t("compared")], parts.map(([name, bytes]) => [
     element("span", { "data-part": name }, swatch(name), t(name)), figure(bytes), share(bytes, found.device_bytes),
     element("span", { class: "meter", style: `width:${(220 * bytes) / largest}px;background:${COLOURS[name]}` }),
   ]), [1, 2]));
   at("time").textContent = found.time || "";
   at("cards").textContent = found.cards.length ? t("cards that hold it: {names}", { names: found.cards.map((card) => card.name).join(", ") }) : "";
   at("command").textContent = found.command;
-  at("command").dataset.config = found.config;
+  if (found.config) at("command").dataset.config = found.config;
   at("notes").hidden = !found.notes.length;
   at("notes").querySelector("ul").replaceChildren(...found.notes.map((note) => element("li", {}, `${note.topic}: ${note.text}${note.where ? ` (${note.where})` : ""}`)));
   if (found.pictures) {
