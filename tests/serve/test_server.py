@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 from vramcast.base.errors import UsageError
 from vramcast.cli.main import main
+from vramcast.features.advise.result import Suggestion
 from vramcast.gpus import find_gpu
 from vramcast.jobs.load import LoadedJob
 from vramcast.memory import predict as predict_trace
@@ -26,7 +27,7 @@ from vramcast.serve.answers import TRACED, WORKED_OUT, Answers
 from vramcast.serve.app import make_app
 from vramcast.serve.sources import MOST_UPLOAD_BYTES, Sources
 from vramcast.serve.state import PageState
-from vramcast.serve.tracer import Stopped
+from vramcast.serve.tracer import Stopped, answer
 
 HOST = "127.0.0.1:8008"
 SMALL = {"job": "example:fno", "batch": 4, "height": 32, "width": 32}
@@ -43,7 +44,12 @@ class TracerHere:
         if stop.is_set():
             raise Stopped("stopped")
         self.traced.append(state)
-        return predict(self._sources.load(state), state.gpu, state.limit or None)
+        found: JobPrediction = answer("predict", self._sources, state, progress)
+        return found
+
+    def changes(self, state: PageState, stop: threading.Event) -> tuple[Suggestion, ...]:
+        found: tuple[Suggestion, ...] = answer("advise", self._sources, state, lambda text: None)
+        return found
 
     def close(self) -> None: ...
 
@@ -129,6 +135,17 @@ def test_settings_change_the_job(client: TestClient, answers: Answers) -> None:
     job = answers.sources.load(state).job
     assert (job.gpus.count, job.sizes["batch"]) == (2, 4)
     assert job.components["model"].mode == "lora"
+
+
+def test_changes_can_be_used(client: TestClient) -> None:
+    large = SMALL | {"batch": 256}
+    needed = ask(client, "exact", large)["peak_reserved_bytes"]
+    tight = large | {"limit": str(needed * 7 // 10)}
+    assert ask(client, "exact", tight)["fits"] is False
+    found = ask(client, "changes", tight)
+    assert found["changes"] and "limit" in found["bars"]
+    usable = next(change["state"] for change in found["changes"] if change["state"] is not None)
+    assert ask(client, "exact", usable)["fits"] is True
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,10 @@ class Bar:
 
 
 def data(size_bytes: int, key: str = "", *, gib: bool = False) -> str:
-    """A size that a reader sees rounded and a program to the byte."""
+    """A size that a reader sees rounded and a program to the byte; what is missing is shown without its sign."""
+    text = format_gib(abs(size_bytes)) if gib else format_size(size_bytes)
     name = f' data-key="{escape(key)}"' if key else ""
-    return f'<data value="{size_bytes}"{name}>{format_gib(size_bytes) if gib else format_size(size_bytes)}</data>'
+    return f'<data value="{size_bytes}"{name}>{text}</data>'
 
 
 def figures(pairs: Iterable[tuple[str, str]]) -> str:

@@ -74,13 +74,13 @@ def job_report(account: JobAccount, changes: Sequence[Suggestion] = ()) -> Repor
         + section("Activations", stage_table(account))
         + section("Cards that hold it", card_table(account))
     )
-    shown = [_asked(prediction), *map(_suggested, changes)] if changes else _from_trace(prediction)
+    shown = [_asked(prediction), *map(suggested_bar, changes)] if changes else _from_trace(prediction)
     return _report(headline(account), prediction, account.throughput, shown, tables)
 
 
 def advice_report(advice: Advice) -> Report:
     best = advice.best or ((advice.smallest,) if advice.smallest is not None else ())
-    shown = [_asked(advice.asked), *map(_suggested, best)]
+    shown = [_asked(advice.asked), *map(suggested_bar, best)]
     more = section("All that was found", page(advice_page(advice)))
     return _report(advice.job, advice.asked, None, shown, more)
 
@@ -130,7 +130,10 @@ def main_figures(prediction: Prediction) -> str:
     pairs = [
         ("needed on the card", data(prediction.device_bytes, "device_bytes", gib=True)),
         ("the card has", data(prediction.limit_bytes, "limit_bytes", gib=True)),
-        ("left" if prediction.headroom_bytes >= 0 else "missing", data(prediction.headroom_bytes, "headroom_bytes")),
+        (
+            "left" if prediction.headroom_bytes >= 0 else "missing",
+            data(prediction.headroom_bytes, "headroom_bytes", gib=True),
+        ),
         ("PyTorch reserves", data(prediction.peak_reserved_bytes, "peak_reserved_bytes", gib=True)),
         ("of it allocated at most", data(prediction.peak_allocated_bytes, "peak_allocated_bytes", gib=True)),
         ("to keep free for it", data(prediction.with_margin_bytes, "with_margin_bytes", gib=True)),
@@ -179,7 +182,7 @@ def _asked(prediction: Prediction) -> Bar:
     return Bar("as it is", prediction.device_bytes, prediction.fits, _pace(prediction.step_seconds))
 
 
-def _suggested(one: Suggestion) -> Bar:
+def suggested_bar(one: Suggestion) -> Bar:
     cost = "; ".join(change.cost for change in one.changes if change.cost)
     aside = "; ".join(part for part in (_pace(one.step_seconds), cost, one.options) if part)
     return Bar(one.text, one.prediction.device_bytes, one.prediction.fits, aside)

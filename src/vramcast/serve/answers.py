@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic import ValidationError
 
 from vramcast.base.access import Limits, limited
 from vramcast.base.errors import UsageError
@@ -26,6 +28,7 @@ from vramcast.memory import Prediction, predict
 from vramcast.memory.scaling import DifferentRuns, ScaledTrace
 from vramcast.prediction.job_prediction import JobPrediction
 from vramcast.report.html_parts import Bar, bars
+from vramcast.report.html_report import suggested_bar
 from vramcast.report.pictures import pictures
 from vramcast.report.time import headline as time_headline
 from vramcast.report.wording import place, verdict
@@ -154,6 +157,15 @@ class Answers:
             )  # compares the traces, so that the first move of a slider is quick
         return self._document(state, loaded, found.prediction, TRACED, "", True, found)
 
+    def changes(self, state: PageState, stop: threading.Event) -> dict[str, Any]:
+        """What makes the job fit, as bars against the limit, and as settings of the page where it has them."""
+        found = self.tracer.changes(state, stop)
+        limit = found[0].prediction.limit_bytes if found else 0
+        return {
+            "bars": bars([suggested_bar(one) for one in found], limit),
+            "changes": [{"text": one.text, "state": _as_state(state, one.overrides)} for one in found],
+        }
+
     def second_batch(self, state: PageState) -> PageState | None:
         """The state to trace so that other batches can be worked out; None where they can be already."""
         with self._limits(state):
@@ -205,13 +217,25 @@ class Answers:
             "where": place(prediction.account.moment),
             "parts": parts,
             "time": None if time is None else time_headline(time, throughput),
-            "bar": bars([Bar(state.gpu, prediction.device_bytes, prediction.fits)], prediction.limit_bytes),
+            "bar": bars(
+                [Bar(prediction.gpu.short_name, prediction.device_bytes, prediction.fits)], prediction.limit_bytes
+            ),
             "cards": [{"id": card.gpu.id, "name": card.gpu.short_name} for card in cards[:8]],
             "notes": [{"topic": note.topic, "text": note.text, "where": note.where} for note in prediction.notes],
             "command": self.sources.command(state, loaded),
             "config": whole_yaml(loaded.job) if with_pictures else "",
             "pictures": pictures(prediction) if with_pictures else None,
         }
+
+
+def _as_state(state: PageState, overrides: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The page's settings that say these changes; None where it has no control for one of them."""
+    fields = {"allocator_conf": "allocator", "gpus.count": "gpus", "gpus.strategy": "strategy"}
+    changed = {fields.get(key, key.removeprefix("sizes.")): value for key, value in overrides.items()}
+    try:
+        return PageState.model_validate(state.model_dump() | changed).model_dump(exclude_none=True)
+    except ValidationError:
+        return None
 
 
 def _replayed(trace: StepTrace, state: PageState) -> Prediction:

@@ -101,6 +101,10 @@ def make_app(answers: Answers, hosts: frozenset[str]) -> ASGIApp:
         await _while_waiting(request, lambda stop: answers.exact(other, stop, lambda text: None))
         return _json({"traced": True, "batch": other.batch})
 
+    async def changes(request: Request) -> Response:
+        state = await _state(request)
+        return _json(await _while_waiting(request, lambda stop: answers.changes(state, stop)))
+
     async def upload(request: Request) -> Response:
         sent = await _body(request)
         name, text = sent.get("name"), sent.get("text")
@@ -120,7 +124,7 @@ def make_app(answers: Answers, hosts: frozenset[str]) -> ASGIApp:
         Route("/page.css", styles),
         *(
             Route(f"/api/{work.__name__}", work, methods=["POST"])
-            for work in (job, quick, exact, more, upload)
+            for work in (job, quick, exact, more, changes, upload)
         ),
     ]  # fmt: skip
     handlers: dict[Any, Callable[..., Any]] = {VramcastError: _problem, HTTPException: _refusal}
@@ -147,7 +151,7 @@ async def _while_waiting(request: Request, work: Callable[[threading.Event], dic
     stop = threading.Event()
     found: dict[str, Any] = {}
 
-    async def watch(scope: anyio.CancelScope) -> None:
+    async def watch() -> None:
         while not await request.is_disconnected():
             await anyio.sleep(_ASK_SECONDS)
         stop.set()
@@ -155,7 +159,7 @@ async def _while_waiting(request: Request, work: Callable[[threading.Event], dic
     # An error leaves the group as it is, not wrapped in a group of errors.
     error: VramcastError | None = None
     async with anyio.create_task_group() as group:
-        group.start_soon(watch, group.cancel_scope)
+        group.start_soon(watch)
         try:
             found = await anyio.to_thread.run_sync(work, stop, limiter=anyio.CapacityLimiter(1))
         except VramcastError as problem:

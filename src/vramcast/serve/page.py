@@ -61,6 +61,8 @@ def page_html(start: dict[str, Any]) -> str:
 <button type="button" id="copy-config">Copy the config</button>
 <button type="button" id="copy-link">Copy a link</button><span id="copied" role="status"></span></div>
 <div id="bar"></div>
+<div class="row noprint"><button type="button" id="advise" hidden>What makes it fit?</button></div>
+<div id="advice" role="status"></div>
 <dl class="figures" id="figures"></dl>
 <div id="parts" class="scroll" tabindex="0"></div>
 <p id="time"></p><p id="cards"></p>

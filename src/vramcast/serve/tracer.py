@@ -14,6 +14,7 @@ from typing import Any
 from vramcast.base.access import Limits, limited
 from vramcast.base.errors import CannotPredict, UsageError, VramcastError
 from vramcast.base.sealing import sealed
+from vramcast.features.advise.result import Suggestion
 from vramcast.prediction.job_prediction import JobPrediction
 from vramcast.serve.sources import Sources
 from vramcast.serve.state import PageState
@@ -38,30 +39,39 @@ class Tracer:
     def trace(
         self, state: PageState, stop: threading.Event, progress: Callable[[str], None] = lambda text: None
     ) -> JobPrediction:
+        found: JobPrediction = self._ask("predict", state, stop, progress)
+        return found
+
+    def changes(self, state: PageState, stop: threading.Event) -> tuple[Suggestion, ...]:
+        """What makes it fit; nothing where it does."""
+        found: tuple[Suggestion, ...] = self._ask("advise", state, stop, lambda text: None)
+        return found
+
+    def _ask(self, what: str, state: PageState, stop: threading.Event, progress: Callable[[str], None]) -> Any:
         while not self._lock.acquire(timeout=_POLL_SECONDS):
             if stop.is_set():
                 raise Stopped("stopped")
         try:
-            return self._trace(state, stop, progress)
+            return self._answer(what, state, stop, progress)
         finally:
             self._lock.release()
 
-    def _trace(self, state: PageState, stop: threading.Event, progress: Callable[[str], None]) -> JobPrediction:
+    def _answer(self, what: str, state: PageState, stop: threading.Event, progress: Callable[[str], None]) -> Any:
         if stop.is_set():
             raise Stopped("stopped")
         connection = self._started()
-        connection.send(state)
+        connection.send((what, state))
         waited = 0.0
         while True:
             try:
                 if connection.poll(_POLL_SECONDS):
-                    what, value = connection.recv()
-                    if what == "progress":
+                    kind, value = connection.recv()
+                    if kind == "progress":
                         progress(value)
                         continue
-                    if isinstance(value, JobPrediction):
-                        return value
-                    raise value
+                    if isinstance(value, VramcastError):
+                        raise value
+                    return value
             except (EOFError, ConnectionError):
                 self.close()
                 raise CannotPredict("the process that traces has ended: perhaps out of memory") from None
@@ -93,24 +103,30 @@ class Tracer:
         self._process = self._connection = None
 
 
-def _work(connection: Connection, sources: Sources, parent: int) -> None:
+def answer(what: str, sources: Sources, state: PageState, progress: Callable[[str], None]) -> Any:
+    """Call it with the limits in force."""
+    from vramcast.features.advise.first_changes import predict_and_change
     from vramcast.prediction.predict import predict
 
+    loaded, limit = sources.load(state), state.limit or None
+    if what == "predict":
+        return predict(loaded, state.gpu, limit, progress=progress)
+    return predict_and_change(loaded, state.gpu, limit, 3, None, 1, progress)[1]
+
+
+def _work(connection: Connection, sources: Sources, parent: int) -> None:
     os.chdir(sources.root)
     tempfile.gettempdir()  # found by writing to it, which a sealed job may not
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     while os.getppid() == parent:
         try:
-            state: PageState = connection.recv()
+            what, state = connection.recv()
         except (EOFError, KeyboardInterrupt):
             return
         allow_code = sources.code_allowed(state)
         try:
             with limited(Limits(Path(sources.limits_root(state)), allow_code)), sealed(on=not allow_code):
-                loaded = sources.load(state)
-                found: Any = predict(
-                    loaded, state.gpu, state.limit or None, progress=lambda text: connection.send(("progress", text))
-                )
+                found: Any = answer(what, sources, state, lambda text: connection.send(("progress", text)))
         except VramcastError as error:
             error.__traceback__ = error.__cause__ = error.__context__ = None
             found = error

@@ -139,9 +139,34 @@ function problem(error) {
   at("verdict").textContent = error.message;
   at("verdict").className = "verdict bad";
   at("how").textContent = "";
-  for (const id of ["bar", "figures", "parts", "cards", "time"]) at(id).replaceChildren();
+  at("advise").hidden = true;
+  for (const id of ["advice", "bar", "figures", "parts", "cards", "time"]) at(id).replaceChildren();
   at("pictures").hidden = at("notes").hidden = true;
   at("stop").hidden = true;
+}
+
+async function advise() {
+  const number = asked, control = (waiting = new AbortController());
+  pending(t("trying changes on a virtual card …"), true);
+  try {
+    const found = await ask("changes", currentState(), control.signal);
+    if (number !== asked) return;
+    at("how").textContent = "";
+    const bars = element("div");
+    bars.innerHTML = found.bars; // as the bar above: escaped by the server
+    const buttons = found.changes.filter((change) => change.state).map((change) => {
+      const button = element("button", { type: "button" }, t("Use: {what}", { what: change.text }));
+      button.addEventListener("click", () => { showState(change.state); lastJob = ""; changed(); });
+      return button;
+    });
+    at("advice").replaceChildren(found.changes.length ? bars : t("nothing that people try first makes it fit"), element("div", { class: "row" }, ...buttons));
+  } catch (error) {
+    if (number === asked && error.name !== "AbortError") at("advice").replaceChildren(error.message);
+  } finally {
+    if (waiting === control) waiting = null;
+    at("stop").hidden = true;
+    at("verdict").classList.remove("waiting");
+  }
 }
 
 function show(found, began = 0) {
@@ -150,9 +175,11 @@ function show(found, began = 0) {
   at("verdict").dataset.kind = found.kind;
   at("how").textContent = [t("peak at {where}", { where: found.where }), found.how].filter(Boolean).join("; ");
   at("bar").innerHTML = found.bar; // made by the server of figures and the card's name, which it escapes
+  at("advise").hidden = found.fits;
+  at("advice").replaceChildren();
   const figures = [[t("needed on the card"), "device_bytes"], [t("the card has"), "limit_bytes"], [found.headroom_bytes < 0 ? t("missing") : t("left"), "headroom_bytes"],
     [t("PyTorch reserves"), "peak_reserved_bytes"], [t("of it allocated at most"), "peak_allocated_bytes"]];
-  at("figures").replaceChildren(...figures.map(([name, key]) => element("div", {}, element("dt", {}, name), element("dd", { "data-key": key }, figure(found[key])))));
+  at("figures").replaceChildren(...figures.map(([name, key]) => element("div", {}, element("dt", {}, name), element("dd", { "data-key": key }, element("data", { value: found[key] }, size(Math.abs(found[key])))))));
   const parts = Object.entries(found.parts).sort((a, b) => b[1] - a[1]), largest = parts[0]?.[1] || 1;
   at("parts").replaceChildren(table([t("at the peak"), t("size"), t("share"), t("compared")], parts.map(([name, bytes]) => [
     element("span", { "data-part": name }, swatch(name), t(name)), figure(bytes), share(bytes, found.device_bytes),
@@ -189,6 +216,7 @@ form.addEventListener("input", (event) => event.target.type !== "file" && !event
 form.addEventListener("submit", (event) => event.preventDefault());
 form.elements.job.addEventListener("change", () => { for (const name of SIZES) form.elements[name]?.remove(); });
 at("stop").addEventListener("click", () => { waiting?.abort(); asked++; pending(t("stopped")); });
+at("advise").addEventListener("click", advise);
 at("copy-command").addEventListener("click", () => copy(at("command").textContent, t("the command")));
 at("copy-config").addEventListener("click", () => copy(at("command").dataset.config || "", t("the config")));
 at("copy-link").addEventListener("click", () => copy(location.href, t("a link")));
