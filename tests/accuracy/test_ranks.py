@@ -7,7 +7,7 @@ import json
 
 import pytest
 import torch
-from corpus.ranks.predict import RECORDS, predict
+from lab.ranks.predict import RECORDS, predict
 
 from vramcast.memory.replay import replay
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from tools.nvml_calls import Call, Replayer, use_library
+from lab.measuring.nvml_calls import Call, Replayer, use_library
 
 from tests.gpus.constructed import Card, machine
 
