@@ -38,7 +38,6 @@ TRAINING = """
 import subprocess, torch
 from torch.utils.data import DataLoader
 
-from lab import ROOT
 loader = DataLoader(torch.randn(1 << 16, 64), batch_size=4, num_workers=2)
 waits = subprocess.Popen(["sleep", "1000"])
 model = torch.nn.Linear(64, 64).cuda()

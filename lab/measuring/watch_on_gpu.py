@@ -16,9 +16,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from record_nvml import HOLD, smi
-
 from lab import ROOT
+from lab.measuring.record_nvml import HOLD, smi
 
 _SLEEP = (
     "import time, torch; x = [torch.zeros(2**30, dtype=torch.uint8, device='cuda')]; time.sleep(2); "
