@@ -1,7 +1,7 @@
 """Operator times that others published for cards the project does not have, against the specification alone.
 
     git clone https://github.com/sitar-lab/NeuSight
-    PYTHONPATH=src python lab/checking/check_published_ops.py NeuSight/scripts/asplos/data/dataset
+    PYTHONPATH=src python -m lab.checking.check_published_ops NeuSight/scripts/asplos/data/dataset
 
 Single operators in FP32, torch 2.1, timed by NeuSight's authors (MIT licence). Their times hold the launch by the host,
 so short ones are left out. `transferred` is what the H200's curves give on the other card.

@@ -1,6 +1,6 @@
 """Set a recorded op atlas beside the virtual GPU's own run of the same workload, op by op.
 
-    python lab/checking/compare_ops.py ATLAS.json.gz [--limit 25] [--sequence]
+    python -m lab.checking.compare_ops ATLAS.json.gz [--limit 25] [--sequence]
 
 Prints the ops whose allocations differ, largest difference first, and the places where the sequence of ops differs.
 """

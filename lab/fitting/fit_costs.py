@@ -1,7 +1,7 @@
 """Fit the H200's calibration on the recorded operators, and say how well operator costs are predicted.
 
-    PYTHONPATH=src:. python lab/fitting/fit_costs.py                    # evaluate: leave families of networks out in turn
-    PYTHONPATH=src python lab/fitting/fit_costs.py --write              # and write src/vramcast/timing/calibrations/h200.json
+    PYTHONPATH=src:. python -m lab.fitting.fit_costs                    # evaluate: leave families of networks out in turn
+    PYTHONPATH=src python -m lab.fitting.fit_costs --write              # and write src/vramcast/timing/calibrations/h200.json
 
 Operators come from lab/data/records/op_times (steps of whole workloads) and, where it is there, the sweep that
 `vramcast calibrate` recorded on the same card. Copies to the device are left out of the sums: the host's memory decides

@@ -1,6 +1,6 @@
 """Fit the forests of card/libraries/cudnn_fit.bin to answers of cuDNN's heuristics (needs scikit-learn).
 
-    python lab/fitting/fit_cudnn.py --out FILE sm_90=answers.pickle …
+    python -m lab.fitting.fit_cudnn --out FILE sm_90=answers.pickle …
 
 Each input is a pickled list of (ConvolutionProblem, sm_count, workspace bytes); `prepare_heuristics.py` makes one
 from the sweep's files. With --held-out, half of each input is kept back and the error on it is printed.

@@ -1,6 +1,6 @@
 """Fit what the host takes to issue ops (src/vramcast/timing/host.json) to recorded steps.
 
-    python lab/fitting/fit_host.py TRACES [--out src/vramcast/timing/host.json] [--leave-out 5]
+    python -m lab.fitting.fit_host TRACES [--out src/vramcast/timing/host.json] [--leave-out 5]
 
 TRACES: a folder of traces as `python -m lab.comparing.time_accuracy --traces FOLDER` leaves it (`--predict lab/data/quiet-1.yaml`
 for the quiet ones). The machine is shared, and its host is slower than it could be most of the time; fitted is what is

@@ -1,6 +1,6 @@
 """Try the guard on a real GPU: the integrations, what watching costs, and the report of a real out-of-memory error.
 
-    python lab/measuring/guard_on_gpu.py --out DIR [--only CASE ...] [--quick]
+    python -m lab.measuring.guard_on_gpu --out DIR [--only CASE ...] [--quick]
 
 Each case runs in a process of its own and writes DIR/CASE.json; DIR/summary.json says which bars are met. Needs torch
 with a GPU, transformers, accelerate and lightning; a case whose library is missing says so. `--virtual` runs the cases
@@ -22,7 +22,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from guard_out_of_memory import out_of_memory
+from lab.measuring.guard_out_of_memory import out_of_memory
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "src"), str(Path(__file__).parents[2])]
 
@@ -387,7 +387,7 @@ def main() -> int:
     summary = {}
     for name in args.only or CASES:
         extra = [flag for flag in ("--quick", "--virtual") if getattr(args, flag[2:])]
-        command = [sys.executable, __file__, "--out", str(args.out), "--case", name, *extra]
+        command = [sys.executable, "-m", "lab.measuring.guard_on_gpu", "--out", str(args.out), "--case", name, *extra]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
         path = args.out / f"{name}.json"
         result = (

@@ -1,6 +1,6 @@
 """Record allocator histories of real runs on a GPU, for tests/allocator/histories.
 
-    PYTHONPATH=src python lab/measuring/record_histories.py OUT_DIR [--only NAME ...] [--jobs 4]
+    PYTHONPATH=src python -m lab.measuring.record_histories OUT_DIR [--only NAME ...] [--jobs 4]
 
 Each history is one workload in a process of its own, recorded from before its first allocation on, written as
 OUT_DIR/NAME.json.gz, replayed at once and compared. Needs torch and torchvision with a CUDA GPU; --dry-run runs the
@@ -308,7 +308,7 @@ def start_child(name: str, out: Path) -> tuple[bool, str]:
     environment = {key: value for key, value in os.environ.items() if not key.endswith("_ALLOC_CONF")}
     if RECORDINGS[name].conf:
         environment["PYTORCH_CUDA_ALLOC_CONF"] = RECORDINGS[name].conf
-    command = [sys.executable, __file__, str(out), "--child", name]
+    command = [sys.executable, "-m", "lab.measuring.record_histories", str(out), "--child", name]
     started = time.monotonic()
     try:
         done = subprocess.run(

@@ -1,6 +1,6 @@
 """Record what NVML answers on this machine, for the tests: every C call that vramcast makes, with its reply or error.
 
-    python lab/measuring/record_nvml.py --out recording.json [--gib 3]
+    python -m lab.measuring.record_nvml --out recording.json [--gib 3]
 
 Three moments: as it is; with a process that holds `--gib` GiB through torch; after it has ended. Beside each stands
 what nvidia-smi printed at the same time. Identifiers of the machine (card UUIDs, paths of programs) are left out.
@@ -19,8 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nvml_calls import Recorder, use_library
-
+from lab.measuring.nvml_calls import Recorder, use_library
 from vramcast.gpus.nvml import NvmlSession
 
 HOLD = (

@@ -1,6 +1,6 @@
 """Record a torch.profiler trace of a few training steps on the GPU, and the same phases by CUDA events beside it.
 
-    python lab/measuring/record_profile.py --out FOLDER
+    python -m lab.measuring.record_profile --out FOLDER
 
 `vramcast diagnose FOLDER/trace.json.gz` should split the step as FOLDER/phases.json says.
 """

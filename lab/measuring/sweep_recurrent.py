@@ -1,6 +1,6 @@
 """Measure, on a CUDA GPU, the workspace and the reserve of cuDNN's recurrent networks.
 
-    python lab/measuring/sweep_recurrent.py --out DIR --deadline-seconds 90
+    python -m lab.measuring.sweep_recurrent --out DIR --deadline-seconds 90
 
 Writes DIR/recurrent.csv.gz. Cases are drawn at random, many of them in families that differ in one number only, so
 that the terms of a formula can be told apart. Case number i of a seed is always the same case.

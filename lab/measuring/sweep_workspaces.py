@@ -1,6 +1,6 @@
 """Measure, on a CUDA GPU, the memory that library calls allocate inside PyTorch operators.
 
-    python lab/measuring/sweep_workspaces.py --out DIR --deadline-seconds 240 --jobs 12
+    python -m lab.measuring.sweep_workspaces --out DIR --deadline-seconds 240 --jobs 12
 
 Writes DIR/convolutions.csv.gz, DIR/operators.csv.gz, DIR/heuristics.csv.gz and DIR/device.jsonl. Case number i of a seed is always the
 same case, and cases are drawn at random, so a run cut short is a fair sample of a longer one. Files are flushed
@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import torch  # imported before forking, so that children start at once; CUDA is only initialised in children
-from workspace_sweep import convolutions, device, heuristics, operators
+
+from lab.measuring.workspace_sweep import convolutions, device, heuristics, operators
 
 STUCK_SECONDS = 25
 CACHE_LIMIT_BYTES = 7 << 30

@@ -1,6 +1,6 @@
 """`vramcast gpus` and `vramcast watch` on a real GPU, held against nvidia-smi.
 
-    python lab/measuring/watch_on_gpu.py --out DIR
+    python -m lab.measuring.watch_on_gpu --out DIR
 
 Writes DIR/nvml.json (the recording for the tests), here.json, watch.jsonl, watch.txt and result.json: for a process
 that holds memory, what NVML and nvidia-smi say at the same time, and what the watch saw of a command.

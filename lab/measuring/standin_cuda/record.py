@@ -1,6 +1,6 @@
 """Record histories from PyTorch's own allocator without a GPU, for tests/allocator/histories_standin.
 
-    python lab/measuring/standin_cuda/record.py OUT_DIR TORCH_PACKAGE_DIR... --cuda-include DIR
+    python -m lab.measuring.standin_cuda.record OUT_DIR TORCH_PACKAGE_DIR... --cuda-include DIR
 
 TORCH_PACKAGE_DIR is the installed "torch" folder of a CUDA build: its headers and its libc10_cuda.so are used, on top
 of a stand-in for libcudart (cudart.cpp) that counts memory and makes up addresses. So the allocator of a torch version

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from workspace_sweep.operator_case import DTYPES, Case, Makers, case, float_dtype, numel, randn
-from workspace_sweep.record import record
+
+from lab.measuring.workspace_sweep.operator_case import DTYPES, Case, Makers, case, float_dtype, numel, randn
+from lab.measuring.workspace_sweep.record import record
 
 MAKERS: Makers = {}
 

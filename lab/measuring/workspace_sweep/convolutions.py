@@ -8,7 +8,8 @@ import time
 from dataclasses import dataclass, replace
 
 import torch
-from workspace_sweep.record import Recorded, record
+
+from lab.measuring.workspace_sweep.record import Recorded, record
 
 LIMIT_BYTES = 4 << 30
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from workspace_sweep.record import record
+
+from lab.measuring.workspace_sweep.record import record
 
 Step = tuple[str, Callable[[], Any]]
 

@@ -15,8 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "src"))
 
-from workspace_sweep import convolutions, layers
-
+from lab.measuring.workspace_sweep import convolutions, layers
 from vramcast.card.libraries.cudnn_query import (
     ConvolutionProblem,
     CudnnDevice,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from workspace_sweep.convolutions import Conv
+from lab.measuring.workspace_sweep.convolutions import Conv
 
 CHANNELS = (
     3, 4, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 120, 128, 144, 160, 176, 192, 208, 224, 240, 256, 272, 288, 304,

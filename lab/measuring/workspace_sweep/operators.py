@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from workspace_sweep import array_operators, network_operators
-from workspace_sweep.record import record
+
+from lab.measuring.workspace_sweep import array_operators, network_operators
+from lab.measuring.workspace_sweep.record import record
 
 MAKERS = {**network_operators.MAKERS, **array_operators.MAKERS}
 """In this order: cases are drawn by it."""
