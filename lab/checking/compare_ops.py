@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from lab.measuring.recorded import factory_of
 from vramcast.base.factories import load_factory
 from vramcast.card.device.context import virtual_gpu
 from vramcast.card.dispatch.modes import DispatchMode
@@ -90,7 +91,7 @@ def main() -> None:
         [(atlas["ops"][r[0]], atlas["signatures"][r[1]], tuple(r[3])) for r in map(atlas["rows"].__getitem__, step)]
         for step in atlas["steps"]
     ]
-    virtual = virtual_rows(atlas["factory"], atlas["args"], len(real), options.gpu)
+    virtual = virtual_rows(factory_of(atlas), atlas["args"], len(real), options.gpu)
     ignored = {"aten.detach.default", "outside", "aten.lift_fresh.default", "aten.alias.default"}
     for number, (mine, theirs) in enumerate(zip(virtual, real, strict=True), 1):
         mine, theirs = ([r for r in rows if r[0] not in ignored] for rows in (mine, theirs))

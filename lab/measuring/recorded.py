@@ -19,11 +19,17 @@ class Recorded:
     gpu: str
 
 
+def factory_of(record: Mapping[str, Any]) -> str:
+    """The function that makes the workload's step. Older records name its module by the folder it was in then."""
+    name: str = record["factory"]
+    return name.replace("corpus.workloads.", "lab.workloads.", 1)
+
+
 def identity(record: Mapping[str, Any], gpu: str) -> dict[str, Any]:
     """The fields of `Recorded`, from a record of a measurement."""
     return {
         "name": record["name"],
-        "factory": record["factory"],
+        "factory": factory_of(record),
         "args": record["args"],
         "tags": tuple(record["tags"]),
         "seed": record.get("seed", 0),
