@@ -15,7 +15,7 @@ import torch
 from vramcast.card.choices import tf32
 from vramcast.card.dispatch.storages import HOST, block_of
 from vramcast.trace.arguments import describe_arguments
-from vramcast.trace.calls import AUTOCAST, ENGINE, GRAD, ITERATION, OPTIMIZER, RECOMPUTED
+from vramcast.trace.calls import AUTOCAST, ENGINE, GRAD, ITERATION, MARKS, OPTIMIZER, RECOMPUTED, REPLAY, REPLAYED
 
 if TYPE_CHECKING:
     from vramcast.card.dispatch.known_calls import KnownCall
@@ -81,6 +81,26 @@ class OpLog:
         with torch._C.DisableTorchFunction():
             text = describe_arguments(args, {}, _place)
         self.note(self._log.add_distinct((op, text), op, text), args)
+
+    def begin_recording(self) -> tuple[int, bool]:
+        """Ops are noted until `end_recording`, to be repeated in every replay."""
+        before, self.on = self.on, True
+        return self._log.n_rows, before
+
+    def end_recording(self, begun: tuple[int, bool]) -> list[int]:
+        row, self.on = begun
+        marks = {number for (op, _), number in self._log.by_text.items() if op in MARKS}
+        return [number for number in self._log.since(row) if number not in marks]
+
+    def replay(self, recorded: Sequence[int]) -> None:
+        """A CUDA graph runs these again."""
+        if not self.on:
+            return
+        self.mark(REPLAY)
+        ledger = self._ledger
+        flags = REPLAYED | (ENGINE if self._position.backward_depth else 0)
+        for number in recorded:
+            self._append(number, ledger.module, ledger.phase, flags, ledger.builder.n_events)
 
     def mark(self, name: str, arguments: str = "") -> None:
         """Something that cuts a step, or costs the host time, without being an op."""
