@@ -41,6 +41,9 @@ def main(folders: list[Path]) -> None:
     for path in sorted(path for folder in folders for path in folder.glob("*.json")):
         record = json.loads(path.read_text())
         if path.name.endswith(".times.json"):
+            if record["name"] not in by_name:
+                print(f"{record['name']}: timed, but its memory was not recorded")
+                continue
             by_name[record["name"]]["times"] = of_times(record)
         elif "steps" in record:
             old = by_name.get(record["name"], {})
