@@ -41,6 +41,8 @@ class Ledger:
         self.open = True
         self.sparse_seen = False
         """The program has made or moved a sparse tensor."""
+        self.overwritten_seen = False
+        """A CUDA graph may have written over a tensor that the program still has."""
         self.on_first_use: Callable[[], None] | None = None
         """Called before anything is booked on the card; it takes itself away."""
         self.before_next_allocation: Callable[[], None] | None = None
