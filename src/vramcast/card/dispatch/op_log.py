@@ -15,7 +15,20 @@ import torch
 from vramcast.card.choices import tf32
 from vramcast.card.dispatch.storages import HOST, block_of
 from vramcast.trace.arguments import describe_arguments
-from vramcast.trace.calls import AUTOCAST, ENGINE, GRAD, ITERATION, MARKS, OPTIMIZER, RECOMPUTED, REPLAY, REPLAYED
+from vramcast.trace.calls import (
+    AUTOCAST,
+    BACKWARD,
+    BACKWARD_END,
+    ENGINE,
+    GRAD,
+    ITERATION,
+    MARKS,
+    OPTIMIZER,
+    OPTIMIZER_END,
+    RECOMPUTED,
+    REPLAY,
+    REPLAYED,
+)
 
 if TYPE_CHECKING:
     from vramcast.card.dispatch.known_calls import KnownCall
@@ -26,6 +39,7 @@ _Tensor = torch.Tensor
 _strided = torch.strided
 _grad_enabled = torch.is_grad_enabled
 _CARD = "cuda:0"
+_PHASES = (BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END)
 
 
 class OpLog:
@@ -88,9 +102,13 @@ class OpLog:
         return self._log.n_rows, before
 
     def end_recording(self, begun: tuple[int, bool]) -> list[int]:
+        """The ops since then. Where a whole step was recorded, what cuts it into phases is a part of them."""
         row, self.on = begun
-        marks = {number for (op, _), number in self._log.by_text.items() if op in MARKS}
-        return [number for number in self._log.since(row) if number not in marks]
+        recorded = self._log.since(row)
+        by_mark = {number: op for (op, _), number in self._log.by_text.items() if op in MARKS}
+        marks = {by_mark[number] for number in recorded if number in by_mark}
+        kept = _PHASES if OPTIMIZER_END in marks else ()
+        return [number for number in recorded if number not in by_mark or by_mark[number] in kept]
 
     def replay(self, recorded: Sequence[int]) -> None:
         """A CUDA graph runs these again."""

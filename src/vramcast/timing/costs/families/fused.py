@@ -11,10 +11,13 @@ from vramcast.trace.fused_kernels import FUSED
 
 
 def _streaming(kind: str, args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
-    """What it reads and writes takes the time (card/compiled/traffic.py)."""
-    read, written, *_ = (float(value) for value in args.args if isinstance(value, int))
+    """What it reads and writes takes the time, or its instructions (card/compiled/traffic.py)."""
+    read, written, _, _, instructions = (float(value) for value in args.args if isinstance(value, int))
     moved = read + written
-    return [Part(kind, max(moved / card.bandwidth, 1e-10), 0.0, moved)]
+    streaming, computing = moved / card.bandwidth, instructions / card.issue
+    if computing > streaming:
+        return [Part("triton-compute", computing, 0.0, moved)]
+    return [Part(kind, max(streaming, 1e-10), 0.0, moved)]
 
 
 def _template(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
