@@ -229,7 +229,9 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
         session.notes.append(Note("several GPUs", in_words(job)))
         if job.gpus.pipeline > 1:
             name = plan.model
-            session.loop = PipelineLoop(job, layout, session.modules[name], session.built[name], session.optimizers, plan.sizes)
+            session.loop = PipelineLoop(
+                job, layout, session.modules[name], session.built[name], session.optimizers, plan.sizes, card.mark
+            )
             return
     callable_modules = dict(session.modules)
     if job.task == "training":

@@ -19,8 +19,9 @@ from vramcast.jobs.building.build import build_component
 from vramcast.jobs.building.built import Built
 from vramcast.jobs.building.checkpointing import longest_stack
 from vramcast.jobs.schema import Gpus, Job
+from vramcast.jobs.stage_layers import cut_component
 from vramcast.jobs.training.dtypes import DTYPES
-from vramcast.jobs.training.stages import Stage, cut_component
+from vramcast.jobs.training.stages import Stage
 
 DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")
 """From the ranks that are farthest apart to those that are neighbours, as torchtitan has them."""
@@ -96,9 +97,15 @@ def build_part(name: str, job: Job, layout: Layout) -> Built:
 def in_words(job: Job) -> str:
     """What was assumed of a job on several cards."""
     gpus = job.gpus
-    degrees = {"pipeline": gpus.pipeline, "replicate": gpus.copies, "shard": gpus.data // gpus.copies, "tensor": gpus.tensor}
+    degrees = {
+        "pipeline": gpus.pipeline,
+        "replicate": gpus.copies,
+        "shard": gpus.data // gpus.copies,
+        "tensor": gpus.tensor,
+    }
     mesh = " x ".join(f"{name} {size}" for name, size in degrees.items() if size > 1)
-    return f"{gpus.count:,} GPUs ({mesh}); weights are made on the meta device and divided before they take memory"
+    how = "; sharded by FSDP2" if gpus.effective_strategy in ("fsdp", "hsdp") else ""
+    return f"{gpus.count:,} GPUs ({mesh}){how}; weights are made on the meta device and divided before they take memory"
 
 
 def units(module: nn.Module, wrap: list[str]) -> list[nn.Module]:

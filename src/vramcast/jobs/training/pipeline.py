@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from vramcast.jobs.building.built import Built
 from vramcast.jobs.schema import Job
 from vramcast.jobs.training.divided import Layout
 from vramcast.jobs.training.dtypes import DTYPES
+from vramcast.trace.schema import BACKWARD_PASS, FORWARD_PASS
 
 
 class PipelineLoop:
@@ -24,8 +26,9 @@ class PipelineLoop:
 
     def __init__(
         self, job: Job, layout: Layout, module: nn.Module, built: Built, optimizers: list[torch.optim.Optimizer],
-        sizes: Mapping[str, int],
+        sizes: Mapping[str, int], mark: Callable[[str], None],
     ) -> None:  # fmt: skip
+        """`mark` leaves a mark in the trace before each pass."""
         pipelining: Any = importlib.import_module("torch.distributed.pipelining")
         self._job, self._optimizers = job, optimizers
         stage, stages = layout.stage, layout.gpus.pipeline
@@ -44,9 +47,14 @@ class PipelineLoop:
             input_args=(ids if self._first else hidden,), output_args=(logits if self._last else hidden,),
             group=layout.mesh["pipeline"].get_group(),
         )  # fmt: skip
+        for label, name in ((FORWARD_PASS, "forward_one_chunk"), (BACKWARD_PASS, "backward_one_chunk")):
+            setattr(part, name, _marked(getattr(part, name), label, mark))
         if job.passes < stages:
             raise CannotPredict(f"accumulation: {stages} stages need at least {stages} microbatches, not {job.passes}")
         self._schedule = pipelining.Schedule1F1B(part, job.passes, loss_fn=_loss)
+        # The last stage would keep the logits of all microbatches; training loops (torchtitan's) do not want them.
+        takes = inspect.signature(self._schedule.step).parameters
+        self._options = {"return_outputs": False} if "return_outputs" in takes else {}
 
     def run(self) -> Iterator[None]:
         job = self._job
@@ -55,7 +63,7 @@ class PipelineLoop:
             for optimizer in self._optimizers:
                 optimizer.zero_grad()
             arguments = (ids,) if self._first else ()
-            self._schedule.step(*arguments, **({"target": ids} if self._last else {}))
+            self._schedule.step(*arguments, **({"target": ids} if self._last else {}), **self._options)
             if job.gradient_clipping is not None:
                 trained = [p for o in self._optimizers for group in o.param_groups for p in group["params"]]
                 nn.utils.clip_grad_norm_(trained, job.gradient_clipping)
@@ -65,6 +73,14 @@ class PipelineLoop:
 
     def evaluate(self) -> None:
         """Nothing: a job with an evaluation is refused."""
+
+
+def _marked(run: Callable[..., Any], label: str, mark: Callable[[str], None]) -> Callable[..., Any]:
+    def marked(number: int, *args: Any, **kwargs: Any) -> Any:
+        mark(f"{label}{number}")
+        return run(number, *args, **kwargs)
+
+    return marked
 
 
 def _dtype(module: nn.Module, job: Job) -> torch.dtype:

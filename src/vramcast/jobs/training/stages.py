@@ -3,47 +3,14 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from vramcast.base.errors import CannotPredict
-from vramcast.jobs.folders import CONFIG, merged, read_json
-from vramcast.jobs.schema import Component, Job
+from vramcast.jobs.schema import Job
 from vramcast.jobs.training.dtypes import DTYPES
-
-_LAYERS = "num_hidden_layers"
-
-
-def layers_of(stage: int, stages: int, layers: int) -> range:
-    """The layers of a stage: even shares, the first stages have one more where they do not divide."""
-    each, more = divmod(layers, stages)
-    first = stage * each + min(stage, more)
-    return range(first, first + each + (stage < more))
-
-
-def cut_component(component: Component, stage: int, stages: int) -> Component:
-    """The component with the layers of this stage only, so that no others are built."""
-    config: dict[str, Any] = {}
-    if component.source == "transformers":
-        config = merged(read_json(Path(component.transformers or "", component.subfolder or "", CONFIG)), component.config)
-    layers = config.get(_LAYERS)
-    if component.source != "transformers" or not isinstance(layers, int):
-        raise CannotPredict(
-            "gpus.pipeline: models of transformers are cut into stages; a program that does it itself is run with "
-            "`vramcast run --gpus N`"
-        )
-    if layers < stages:
-        raise CannotPredict(f"gpus.pipeline: {layers} layers cannot be cut into {stages} stages")
-    mine = layers_of(stage, stages, layers)
-    of_layers = {
-        key: value[mine.start : mine.stop]
-        for key, value in config.items()
-        if isinstance(value, list) and len(value) == layers
-    }
-    return component.model_copy(update={"config": {**component.config, **of_layers, _LAYERS: len(mine)}})
 
 
 class Stage(nn.Module):
