@@ -754,6 +754,100 @@ def large_fsdp1() -> Iterator[None]:
     return fsdp1("FULL_SHARD", batch=4, width=4096, heads=32, kv_heads=8, hidden=11008)
 
 
+def compiled_fsdp2(*, batch: int = 2) -> Iterator[None]:
+    """Each layer compiled by itself, then sharded, as torchtitan does."""
+    model = llama()
+    for layer in model.layers.values():
+        layer.compile(fullgraph=True)
+    shard_llama(model)
+    return train(language_step(model, batch), adamw(model))
+
+
+def hybrid_tensor_parallel(*, batch: int = 2) -> Iterator[None]:
+    """HSDP x tensor parallel."""
+    mesh = init_device_mesh(DEVICE, (2, 2, 2), mesh_dim_names=("replicate", "shard", "tp"))
+    model = llama()
+    tensor_parallel(model, mesh["tp"], sequence=True)
+    checkpoint_layers(model)
+    shard_llama(model, mesh["replicate", "shard"])
+    return train(language_step(model, batch), adamw(model), model)
+
+
+def context_parallel_fsdp2(*, batch: int = 2) -> Iterator[None]:
+    """Context parallel over 4; parameters are sharded over all ranks."""
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    mesh = init_device_mesh(DEVICE, (2, 4), mesh_dim_names=("dp", "cp"))
+    model = llama()
+    shard_llama(model, mesh["dp", "cp"]._flatten("dp_cp"))
+
+    def step() -> None:
+        ids, targets = tokens(batch)
+        with (
+            context_parallel(
+                mesh["cp"], buffers=[ids, targets, model.cos, model.sin], buffer_seq_dims=[1, 1, 0, 0],
+                no_restore_buffers={ids, targets},
+            ),
+            sdpa_kernel(SDPBackend.FLASH_ATTENTION),
+        ):  # fmt: skip
+            loss_of(model(ids), targets).backward()
+
+    return train(step, adamw(model))
+
+
+def experts_and_fsdp2() -> Iterator[None]:
+    """Experts spread over all ranks, everything else sharded."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    with torch.device(DEVICE):
+        model = nn.Sequential(
+            nn.Embedding(32000, 1024), *(Experts(1024, 2816, 2) for _ in range(6)), nn.Linear(1024, 32000, bias=False)
+        )
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    mine = {p for layer in model if isinstance(layer, Experts) for p in (layer.up, layer.down)}
+    for parameter in mine:
+        parameter.data = parameter.data.to(torch.bfloat16)
+    fully_shard(model, mp_policy=policy, ignored_params=mine)
+    return train(language_step(model, 4, length=1024, vocab=32000), adamw(model, foreach=False))
+
+
+def fsdp1_lora() -> Iterator[None]:
+    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+    from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+    model = llama().requires_grad_(False)
+    for layer in model.layers.values():
+        for name in ("q", "k", "v", "o"):
+            setattr(layer.attention, name, LowRank(getattr(layer.attention, name), 16))
+    wrapped = FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block}),
+        mixed_precision=MixedPrecision(torch.bfloat16, torch.bfloat16, torch.bfloat16),
+        device_id=torch.cuda.current_device() if DEVICE == "cuda" else None,
+        use_orig_params=True,
+    )
+    return train(language_step(wrapped, 2), torch.optim.AdamW([p for p in wrapped.parameters() if p.requires_grad]))
+
+
+def zero_with_views() -> Iterator[None]:
+    """ZeroRedundancyOptimizer over flat buckets, with DDP's buckets as gradients."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    wrapped = nn.parallel.DistributedDataParallel(gpt().to(DEVICE), gradient_as_bucket_view=True)
+    optimizer: Any = ZeroRedundancyOptimizer(
+        wrapped.parameters(), optimizer_class=torch.optim.AdamW, parameters_as_bucket_view=True, lr=1e-4
+    )
+
+    def step() -> None:
+        ids, targets = tokens(8, GPT["length"], GPT["vocab"])
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
+            loss = loss_of(wrapped(ids), targets)
+        loss.backward()
+
+    return train(step, optimizer)
+
+
 Job = tuple[int, int, Callable[[], Iterator[None]]]
 """The world, the rank, and what it runs."""
 
@@ -813,6 +907,12 @@ JOBS: dict[str, Job] = {
     "fsdp1-prefetch": (8, 0, _f(fsdp1, "FULL_SHARD", forward_prefetch=True)),
     "fsdp1-hybrid-zero2": (8, 0, _f(fsdp1, "_HYBRID_SHARD_ZERO2")),
     "fsdp1-no-limit": (8, 0, _f(fsdp1, "FULL_SHARD", limit_all_gathers=False)),
+    "fsdp2-compile": (8, 0, compiled_fsdp2),
+    "hsdp-tp-2x2x2": (8, 3, hybrid_tensor_parallel),
+    "cp-fsdp-2x4": (8, 0, context_parallel_fsdp2),
+    "ep8-fsdp": (8, 2, experts_and_fsdp2),
+    "fsdp1-lora": (8, 0, fsdp1_lora),
+    "ddp-zero-views": (8, 3, zero_with_views),
 }
 
 
