@@ -143,6 +143,7 @@ def commands() -> tuple[ModuleType, ...]:
         plan,
         predict,
         run,
+        serve,
         show,
         table,
         watch,
@@ -151,7 +152,7 @@ def commands() -> tuple[ModuleType, ...]:
 
     return (
         predict, check, advise, whatif, plan, explain, table, run, init, show, measure, calibrate, compare, diagnose,
-        gpus, watch, mcp,
+        gpus, watch, serve, mcp,
     )  # fmt: skip
 
 

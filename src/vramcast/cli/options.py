@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from vramcast.gpus import GpuSpec
     from vramcast.memory import Prediction
+    from vramcast.report.html_report import Report
     from vramcast.report.page import Page
     from vramcast.trace import StepTrace
 
@@ -28,7 +29,7 @@ _MOST_DIGITS, _MOST_SHOWN = 18, 40
 
 _BEGINNING_BYTES = 4096
 
-TRACE, CHROME_TRACE = "vramcast-trace", "vramcast-step"
+TRACE, CHROME_TRACE, REPORT = "vramcast-trace", "vramcast-step", "vramcast-report"
 MEASUREMENT, CALIBRATION = "vramcast-measurement", "vramcast-calibration/1"
 """How files that we write name themselves, near their beginning."""
 
@@ -227,6 +228,23 @@ def _beginning(path: Path) -> bytes:
         return b""
 
 
+def add_html_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write a report with pictures: one file that loads nothing (docs/report.md)",
+    )
+
+
+def write_html(path: Path | None, report: Callable[[], Report]) -> None:
+    """Write what `report` makes, where a file was asked for."""
+    from vramcast.base.outputs import write_file
+
+    if path is not None:
+        write_file(path, report().to_html().encode())
+
+
 def add_chrome_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chrome", type=Path, metavar="FILE", help="write the predicted step as a trace for ui.perfetto.dev"
@@ -250,3 +268,9 @@ def write_chrome(path: Path, trace: StepTrace | None, gpu: GpuSpec) -> None:
 def names(text: str) -> tuple[str, ...]:
     """An option's list, as in --keep batch,precision."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def import_nothing_from(*folders: Path) -> None:
+    """A file there could be imported in place of a library that is loaded later."""
+    places = {folder.resolve() for folder in folders}
+    sys.path[:] = [entry for entry in sys.path if entry and Path(entry).resolve() not in places]

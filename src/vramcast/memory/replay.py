@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
 from vramcast.allocator.driver_events import DRIVER_EVENTS
 from vramcast.allocator.private_pools import read_mark
+from vramcast.allocator.snapshot import Segment
 from vramcast.allocator.stream_uses import USED_ELSEWHERE
 from vramcast.allocator.trials import trials_in, try_out
 from vramcast.memory.awaited_frees import awaited_frees
@@ -64,6 +65,10 @@ class Replay:
     peak_reserved: Moment
     """Where reserved memory is highest; of all such events the one with the most allocated."""
     refused_blocks: frozenset[int] = field(default_factory=frozenset)
+    segments: tuple[Segment, ...] = ()
+    """At the end, where that was asked for."""
+    addresses: Mapping[int, int] = field(default_factory=dict)
+    """Of the blocks that are alive at the end, where that was asked for."""
 
     @property
     def completed(self) -> bool:
@@ -91,10 +96,12 @@ def replay(
     capacity_bytes: int | None = None,
     *,
     with_trials: bool = False,
+    with_layout: bool = False,
 ) -> Replay:
     """Replay under `conf` (the trace's own when None) on a card that gives at most `capacity_bytes` (None: no end).
 
-    `with_trials`: also what libraries only try out and can do without.
+    `with_trials`: also what libraries only try out and can do without. `with_layout`: also where everything lies at the
+    end.
     """
     conf = trace.allocator_conf if conf is None else conf
     allocator = CachingAllocator(
@@ -176,7 +183,14 @@ def replay(
         peak_allocated=_moment(trace, _first_highest(columns[1]), *columns),
         peak_reserved=_moment(trace, _highest_reserved(columns[1], held), *columns),
         refused_blocks=frozenset(refused),
+        segments=tuple(allocator.segments()) if with_layout else (),
+        addresses=_alive_addresses(trace, addresses, refused, len(allocated)) if with_layout else {},
     )
+
+
+def _alive_addresses(trace: StepTrace, addresses: list[int], refused: set[int], n_events: int) -> dict[int, int]:
+    pairs = enumerate(zip(trace.born_event, trace.died_event, strict=False))
+    return {b: addresses[b] for b, (born, died) in pairs if born < n_events and died == -1 and b not in refused}
 
 
 class _Level:

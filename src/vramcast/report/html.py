@@ -26,15 +26,13 @@ def job_page(account: JobAccount) -> str:
         *(f"<div>{escape(line)}</div>" for line in peak_lines(prediction)),
     ]
     if account.parameters.count:
-        parts.append(_parameters(account))
-    parts.append(_stages(account))
+        parts.append(parameter_table(account))
+    parts.append(stage_table(account))
     total = prediction.account.device_bytes
     kinds = largest(prediction.account.parts)
     lines = [(part.name, _gib(part.size_bytes), percent(part.size_bytes, total)) for part in kinds]
     parts.append(_table(("at the peak", "GiB", "share"), lines))
-    shown = card_rows(account.cards).shown
-    cards = [(card.gpu.short_name, _gib(card.limit_bytes), _gib(card.headroom_bytes)) for card in shown]
-    parts.append(_table(("cards that hold it", "GiB", "to spare"), cards))
+    parts.append(card_table(account))
     if account.time is not None:
         parts.append(page_html(time_page(account.time, account.throughput)))
     if prediction.notes:
@@ -43,7 +41,7 @@ def job_page(account: JobAccount) -> str:
     return f'<div class="vramcast">{"".join(parts)}</div>'
 
 
-def _parameters(account: JobAccount) -> str:
+def parameter_table(account: JobAccount) -> str:
     unit = Unit.for_size(account.parameters.total_bytes)
     lines = [
         (_indented(row.depth, row.label), f"{row.values[0]:,}", *(unit.text(size) for size in row.values[1:]))
@@ -52,7 +50,7 @@ def _parameters(account: JobAccount) -> str:
     return _table(("parameters", "count", f"weights, {unit.name}", "gradients", "optimizer"), lines)
 
 
-def _stages(account: JobAccount) -> str:
+def stage_table(account: JobAccount) -> str:
     unit = Unit.for_size(max(account.stages.stays_bytes, account.stages.momentary_bytes))
     lines = [
         (
@@ -63,6 +61,12 @@ def _stages(account: JobAccount) -> str:
         for row in stage_rows(account.stages)
     ]
     return _table(("activations", f"stay, {unit.name}", "in one block", "for a moment", "output"), lines)
+
+
+def card_table(account: JobAccount) -> str:
+    shown = card_rows(account.cards).shown
+    cards = [(card.gpu.short_name, _gib(card.limit_bytes), _gib(card.headroom_bytes)) for card in shown]
+    return _table(("cards that hold it", "GiB", "to spare"), cards)
 
 
 def _table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

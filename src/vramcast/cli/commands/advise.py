@@ -15,14 +15,19 @@ from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
+    REPORT,
+    add_force_option,
     add_full_option,
     add_host_option,
+    add_html_option,
     add_json_option,
     add_room_options,
+    check_output,
     forks_possible,
     names,
     print_json,
     print_result,
+    write_html,
 )
 
 READS_SCRIPT_FLAGS = True
@@ -53,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_host_option(parser)
     add_json_option(parser)
     add_full_option(parser)
+    add_html_option(parser)
+    add_force_option(parser)
     add_job_options(parser)
 
 
@@ -60,6 +67,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.cli.progress import reporting
     from vramcast.features.advise.advise import advise
 
+    check_output(args.html, REPORT, force=args.force)
     loaded = load(args)
     workers = forks_possible()
     with reporting() as progress:
@@ -67,6 +75,10 @@ def execute(args: argparse.Namespace) -> int:
             loaded, args.gpu, args.memory, args.device, keep=args.keep, objective=args.objective,
             largest=args.largest, write=args.write, workers=workers, progress=progress,
         )  # fmt: skip
+    if args.html is not None:
+        from vramcast.report.html_report import advice_report
+
+        write_html(args.html, lambda: advice_report(result.advice))
     if args.json:
         print_json(result.to_document())
     elif args.full:

@@ -19,12 +19,14 @@ from vramcast.cli.options import (
     CHROME_TRACE,
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
+    REPORT,
     TRACE,
     add_calibration_option,
     add_card_options,
     add_chrome_option,
     add_force_option,
     add_full_option,
+    add_html_option,
     add_json_option,
     check_output,
     forks_possible,
@@ -33,6 +35,7 @@ from vramcast.cli.options import (
     print_result,
     step_count,
     write_chrome,
+    write_html,
 )
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_json_option(parser)
     add_full_option(parser)
+    add_html_option(parser)
     add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
     add_force_option(parser)
@@ -62,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     check_output(args.save, TRACE, force=args.force)
     check_output(args.chrome, CHROME_TRACE, force=args.force)
+    check_output(args.html, REPORT, force=args.force)
     loaded = load(args)
 
     from vramcast.cli.progress import reporting
@@ -70,7 +75,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.prediction.ranks import predict_distinct_ranks
 
     divided = loaded.job.gpus.divides_model
-    one_screen = not args.json and not args.full and not divided
+    shows_changes = args.html is not None or (not args.json and not args.full)
     changes: Sequence[Suggestion] = ()
     ranks: tuple[RankFigures, ...] = ()
     with reporting() as progress:
@@ -79,7 +84,7 @@ def execute(args: argparse.Namespace) -> int:
                 loaded, args.gpu, args.limit, args.steps, allocator_conf=args.allocator_conf,
                 workers=forks_possible(), progress=progress,
             )  # fmt: skip
-        elif one_screen:
+        elif shows_changes:
             result, changes = predict_and_change(
                 loaded, args.gpu, args.limit, args.steps, args.allocator_conf, forks_possible(), progress
             )
@@ -91,8 +96,10 @@ def execute(args: argparse.Namespace) -> int:
         result.trace.save(args.save)
     if args.chrome is not None:
         write_chrome(args.chrome, result.trace, result.gpu)
+    from vramcast.report.html_report import job_report
     from vramcast.report.screens import job_screen
 
+    write_html(args.html, lambda: job_report(result.job_account(), changes))
     if args.json:
         of_ranks = {"ranks": [rank.to_document() for rank in ranks]} if ranks else {}
         print_json({**result.to_document(), **of_ranks})

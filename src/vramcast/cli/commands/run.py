@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from vramcast.cli.options import (
     CHROME_TRACE,
+    REPORT,
     TRACE,
     add_calibration_option,
     add_card_options,
     add_chrome_option,
     add_force_option,
     add_full_option,
+    add_html_option,
     add_json_option,
     add_write_through_option,
     check_output,
@@ -34,6 +36,7 @@ from vramcast.cli.options import (
     report,
     step_count,
     write_chrome,
+    write_html,
 )
 from vramcast.cli.progress import announced
 from vramcast.cli.ranks import add_rank_options, chosen_ranks, on_cards, predict_ranks, without_limit
@@ -65,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_rank_options(parser)
     add_json_option(parser)
     add_full_option(parser)
+    add_html_option(parser)
     add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
     add_force_option(parser)
@@ -113,6 +117,7 @@ def execute(args: argparse.Namespace) -> int:
     assume = [parse_assumption(text) for text in args.assume]
     check_output(args.save, TRACE, force=args.force)
     check_output(args.chrome, CHROME_TRACE, force=args.force)
+    check_output(args.html, REPORT, force=args.force)
     limit = limit_bytes(args)
     spec, remark = chosen_gpu(args.gpu)
 
@@ -162,6 +167,10 @@ def execute(args: argparse.Namespace) -> int:
     if remark is not None:
         more.append(Note("card", remark))
     prediction = dataclasses.replace(prediction, notes=(*prediction.notes, *more))
+    if args.html is not None:
+        from vramcast.report.html_report import prediction_report
+
+        write_html(args.html, lambda: prediction_report(prediction))
     document = {"files": overlay.latest().to_document(), **({"ranks": of_ranks} if launch.world_size > 1 else {})}
     return report(prediction, as_json=args.json, full=args.full, more=document)
 

@@ -13,11 +13,16 @@ from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
+    REPORT,
     add_calibration_option,
+    add_force_option,
+    add_html_option,
     add_json_option,
+    check_output,
     forks_possible,
     names,
     print_json,
+    write_html,
 )
 
 RUNS_CODE = True
@@ -32,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_calibration_option(parser)
     add_json_option(parser)
+    add_html_option(parser)
+    add_force_option(parser)
     add_job_options(parser)
 
 
@@ -39,9 +46,14 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.cli.progress import reporting
     from vramcast.features.what_if.what_if import what_if
 
+    check_output(args.html, REPORT, force=args.force)
     loaded = load(args)
     with reporting() as progress:
         result = what_if(loaded, args.gpu, args.memory, keep=args.keep, workers=forks_possible(), progress=progress)
+    if args.html is not None:
+        from vramcast.report.html_report import what_if_report
+
+        write_html(args.html, lambda: what_if_report(result))
     if args.json:
         from vramcast.report.outcomes import what_if_document
 
