@@ -61,7 +61,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.features.advise.advise import advise
 
     loaded = load(args)
-    workers = forks_possible()
+    workers = forks_possible(args)
     with reporting() as progress:
         result = advise(
             loaded, args.gpu, args.memory, args.device, keep=args.keep, objective=args.objective,

@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace) -> int:
     with reporting() as progress:
         if one_screen:
             result, changes = predict_and_change(
-                loaded, args.gpu, args.limit, args.steps, args.allocator_conf, forks_possible(), progress
+                loaded, args.gpu, args.limit, args.steps, args.allocator_conf, forks_possible(args), progress
             )
         else:
             result = predict(

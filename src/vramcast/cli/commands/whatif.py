@@ -41,7 +41,7 @@ def execute(args: argparse.Namespace) -> int:
 
     loaded = load(args)
     with reporting() as progress:
-        result = what_if(loaded, args.gpu, args.memory, keep=args.keep, workers=forks_possible(), progress=progress)
+        result = what_if(loaded, args.gpu, args.memory, keep=args.keep, workers=forks_possible(args), progress=progress)
     if args.json:
         from vramcast.report.outcomes import what_if_document
 
