@@ -82,11 +82,11 @@ def execute(args: argparse.Namespace) -> int:
         if divided:
             result, ranks = predict_distinct_ranks(
                 loaded, args.gpu, args.limit, args.steps, allocator_conf=args.allocator_conf,
-                workers=forks_possible(), progress=progress,
+                workers=forks_possible(args), progress=progress,
             )  # fmt: skip
         elif shows_changes:
             result, changes = predict_and_change(
-                loaded, args.gpu, args.limit, args.steps, args.allocator_conf, forks_possible(), progress
+                loaded, args.gpu, args.limit, args.steps, args.allocator_conf, forks_possible(args), progress
             )
         else:
             result = predict(
