@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from lab.comparing.errors import percent, signed_percent, summarize
 from lab.comparing.predictions import Comparison, Measured
-
 from tests.accuracy.conftest import reason_to_skip, recorded
 
 pytestmark = pytest.mark.accuracy

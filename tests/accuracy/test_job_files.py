@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 
 import pytest
+
 from lab.comparing.errors import signed_percent
 from lab.comparing.job_accuracy import compare_jobs, job_files, reasons, workloads_with_jobs
 from lab.comparing.predictions import Comparison, Measured
 from lab.measuring.measure_corpus import load_everything
 from lab.pages.job_page import difference
-
 from tests.accuracy.conftest import EVERY_VARIABLE, reason_to_skip
 from tests.accuracy.test_accuracy import tolerances
 

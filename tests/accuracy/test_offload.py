@@ -4,10 +4,10 @@ memory within 2.5 %."""
 from __future__ import annotations
 
 import pytest
-from lab.comparing.offload_accuracy import compared, records
-from lab.measuring.measure_corpus import load_corpus
 
 from lab import DATA
+from lab.comparing.offload_accuracy import compared, records
+from lab.measuring.measure_corpus import load_corpus
 
 pytestmark = pytest.mark.accuracy
 

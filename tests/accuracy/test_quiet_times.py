@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+
+from lab import DATA
 from lab.comparing.time_accuracy import as_measured, trace_all
 from lab.comparing.time_errors import quantile
 from lab.comparing.times import time_figures
 from lab.measuring.measure_corpus import load_corpus
 from lab.measuring.quiet import quiet_runs
-
-from lab import DATA
 from tests.accuracy.conftest import EVERY_VARIABLE
 from vramcast.trace import StepTrace
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from lab.comparing.errors import percent, relative_error, signed_percent, summarize
 from lab.comparing.predictions import Comparison, Measured, Recording
 from lab.external.evaluate import MISMATCH, Predicted

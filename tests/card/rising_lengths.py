@@ -1,4 +1,4 @@
-"""Lengths that rise with noise, under a limit in MiB: it says the step at which memory ran out (measured_curves.json)."""
+"""Lengths that rise with noise, under a limit in MiB: says the step in which memory ran out (measured_curves.json)."""
 
 import random
 import sys

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from lab.checking.check_ops import sweep
 
 RESIZING = ["cat", "sort", "topk", "cumsum", "index_select", "take", "nonzero", "masked_select", "matmul", "addmm"]

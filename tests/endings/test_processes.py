@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab.attacks import signals
 
+from lab.attacks import signals
 from vramcast.base.processes import children_of, seconds_of_work
 from vramcast.features.advise.runs import Runs
 from vramcast.gpus import find_gpu

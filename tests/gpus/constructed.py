@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.measuring.nvml_calls import Call
-
 from vramcast.base.units import GIB, MIB
 
 NOT_SUPPORTED, NO_PERMISSION, SIZE_NEEDED, NOT_FOUND, LOST = 3, 4, 7, 6, 15

@@ -103,7 +103,6 @@ def _scripts() -> list[Seed]:
 @functools.cache
 def _traces() -> tuple[bytes, ...]:
     from tests.samples import random_trace, transformer
-
     from vramcast.trace import StepTrace
 
     def packed(trace: StepTrace) -> bytes:
@@ -173,7 +172,6 @@ def _logs() -> list[Seed]:
 
 def _others() -> list[Seed]:
     from tests.features.watch.samples import samples
-
     from vramcast.features.watch.log import LogFile
 
     made = []

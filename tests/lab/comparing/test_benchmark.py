@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from lab.comparing.benchmark import fake_modules_convert
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from lab.comparing.benchmark import fake_modules_convert
 
 
 class Tied(nn.Module):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from lab.comparing.time_errors import AT_HOST_SPEED, TimeComparison, summary
 from lab.comparing.times import HOST_FACTORS, AtHost, MeasuredTimes, TimeFigures, combined, measured_times, time_figures
 from lab.pages import time_page

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+
+import vramcast
 from lab.comparing.largest_batch import (
     BUDGET_GB,
     GB,
@@ -19,8 +21,6 @@ from lab.comparing.largest_batch import (
     true_largest,
 )
 from lab.measuring.measure_corpus import load_corpus
-
-import vramcast
 from vramcast.card.libraries.cudnn_query import open_cudnn
 
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lab.comparing.steadier_batch import advised
 
+from lab.comparing.steadier_batch import advised
 from vramcast.gpus import find_gpu
 
 LIMIT = 1_000_000

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from lab.measuring.measure_corpus import Archive, Workload, choose, parse, run_all
 
 from lab.measuring import measure_corpus
+from lab.measuring.measure_corpus import Archive, Workload, choose, parse, run_all
 
 ROOT = Path(__file__).parents[3]
 

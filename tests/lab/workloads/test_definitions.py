@@ -7,8 +7,8 @@ import inspect
 from pathlib import Path
 
 import pytest
-from lab.measuring.measure_corpus import Workload, load_corpus
 
+from lab.measuring.measure_corpus import Workload, load_corpus
 from vramcast.base.factories import check_arguments, load_factory
 
 CORPUS = load_corpus()

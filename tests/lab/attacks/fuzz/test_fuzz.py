@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+
 from lab.attacks.fuzz.run import make_case, run, run_case
 from lab.attacks.fuzz.seeds import seeds
 from lab.attacks.fuzz.targets import TARGETS
