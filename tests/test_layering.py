@@ -51,7 +51,7 @@ TORCH_FILES = {
     # A job is read without torch; it is built and run with it.
     *(PACKAGE / "jobs" / "building").rglob("*.py"),
     *(PACKAGE / "jobs" / "training").rglob("*.py"),
-    *(PACKAGE / "jobs" / "networks" / f"{name}.py" for name in ("fno", "unet", "ddpm", "transformer")),
+    *(path for path in (PACKAGE / "jobs" / "networks").glob("*.py") if path.name != "kinds.py"),
     *(
         PACKAGE / "prediction" / name
         for name in ("tracing.py", "parallel.py", "parameter_table.py", "module_shapes.py")

@@ -11,15 +11,9 @@ import json
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-MEASURED = Path(__file__).parent / "measured" / "h200-torch2.11.0.jsonl"
-
-
-def measured() -> dict[str, dict[str, Any]]:
-    records = [json.loads(line) for line in MEASURED.read_text().splitlines()]
-    return {record["name"]: record for record in records if "name" in record}
+from lab.compiled.records import measured
 
 
 def predicted(name: str) -> dict[str, Any] | None:

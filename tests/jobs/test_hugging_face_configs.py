@@ -171,10 +171,18 @@ def test_accelerate_and_training_arguments() -> None:
     assert loaded.recognised_as.endswith("Hugging Face TrainingArguments + accelerate config")
 
 
+def test_accelerate_fsdp_is_sharded_over_all() -> None:
+    loaded = _load("accelerate_fsdp.yaml", model=MODEL)
+    gpus = loaded.job.gpus
+    assert (gpus.count, gpus.strategy, gpus.wrap) == (8, "fsdp", ["LlamaDecoderLayer"])
+    found = predict(loaded, gpu="rtx-4090", steps=2)
+    whole = predict(load_job(str(CONFIGS / "accelerate_fsdp.yaml"), {"gpus": 1}, Request(model=MODEL)), gpu="rtx-4090")
+    assert found.account.part("weights") <= whole.account.part("weights") / 7
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("accelerate_fsdp.yaml", {"count": 8, "strategy": "fsdp", "wrap": ["LlamaDecoderLayer"]}),
         (
             "accelerate_deepspeed.yaml",
             {"count": 8, "strategy": "deepspeed", "zero_stage": 2, "offload_optimizer": True},
@@ -182,7 +190,7 @@ def test_accelerate_and_training_arguments() -> None:
         ("ds_zero3.json", {"count": 1, "strategy": "deepspeed", "zero_stage": 3, "offload_optimizer": True}),
     ],
 )
-def test_sharding_is_read_and_refused(name: str, expected: dict[str, Any]) -> None:
+def test_zero_is_read_and_refused(name: str, expected: dict[str, Any]) -> None:
     loaded = _load(name, model=MODEL)
     found = loaded.job.gpus.model_dump()
     assert {key: found[key] for key in expected} == expected

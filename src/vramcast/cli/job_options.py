@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from vramcast.base.access import CodeGate, CodePlace
+from vramcast.cli.cards_options import several_gpus_changes
 from vramcast.cli.options import add_write_through_option, positive
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def overrides(args: argparse.Namespace) -> dict[str, Any]:
         changes["target.fraction"] = args.fraction
     if args.inference:
         changes["task"] = "inference"
+    changes |= several_gpus_changes(args)
     for change in args.changes:
         key, value = parse_change(change)
         changes[key] = value

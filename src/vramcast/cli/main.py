@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
     own, flags = split_flags(sys.argv[1:] if argv is None else list(argv))
     as_json = _wants_json(own)
     args = make_parser(as_json=as_json).parse_args(own)
-    args.script_flags = flags
+    args.script_flags, args.own_process = flags, own_process
     try:
         with chosen_timing(args), kept_off_files(args, own_process=own_process):
             code = args.execute(args)

@@ -108,9 +108,21 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON (described in docs/json.md)")
 
 
-def forks_possible() -> int:
-    """Processes that may trace at a time: one where something was run that a fork would not survive."""
-    return min(_WORKERS, os.cpu_count() or 1) if "torch" not in sys.modules else 1
+def forks_possible(args: argparse.Namespace) -> int:
+    """Processes that may trace at a time: one where something was run that a fork would not survive. In a process of
+    our own a reader may have imported a class, and torch with it: that starts none of torch's threads, while numpy
+    starts one for each processor, which a fork does without."""
+    cores = os.cpu_count() or 1
+    is_fresh = "torch" not in sys.modules or (args.own_process and 0 < _n_threads() <= cores)
+    return min(_WORKERS, cores) if is_fresh else 1
+
+
+def _n_threads() -> int:
+    """Threads of this process, those of libraries included; 0 where the system does not tell (only Linux does)."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 0
 
 
 def add_full_option(parser: argparse.ArgumentParser) -> None:

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 def add_rank_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--gpus", type=_count, metavar="N", help="start N processes on each node, one a card, as torchrun does"
+        "--gpus", type=count, metavar="N", help="start N processes on each node, one a card, as torchrun does"
     )
-    parser.add_argument("--nodes", type=_count, metavar="N", help="machines with that many cards each (default 1)")
+    parser.add_argument("--nodes", type=count, metavar="N", help="machines with that many cards each (default 1)")
     parser.add_argument(
         "--rank", metavar="R", help="the ranks to run: 5, or 0,7, or all (default: the first and the last)"
     )
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 1 << 20:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
     return int(text)

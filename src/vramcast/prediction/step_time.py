@@ -26,7 +26,7 @@ def job_step_time(
     is_training = job.task == "training" and job.script is None and job.step is None
     further = max(0, job.accumulation - MOST_ACCUMULATED) if is_training else 0
     sync = None
-    if job.gpus.count > 1 and job.task == "training" and gradient_bytes:
+    if job.gpus.count > 1 and not job.gpus.divides_model and job.task == "training" and gradient_bytes:
         bucket_bytes = int(job.gpus.bucket_cap_mb * 2**20)
         sync = Sync(cards=job.gpus.count, gradient_bytes=gradient_bytes, bucket_bytes=bucket_bytes)
 

@@ -32,9 +32,11 @@ from vramcast.jobs.code_places import code_in
 from vramcast.jobs.schema import Job, Script
 from vramcast.jobs.schema.training import MOST_ACCUMULATED
 from vramcast.jobs.training.averaging import Average
+from vramcast.jobs.training.divided import Layout, build_part, in_words
 from vramcast.jobs.training.loop import TrainingLoop
 from vramcast.jobs.training.optimizers import make_optimizers
 from vramcast.jobs.training.parallel import check_supported, data_parallel
+from vramcast.jobs.training.pipeline import PipelineLoop
 from vramcast.jobs.training.plan import main_component, make_plan
 from vramcast.memory.lengthening import SETTLED_STEPS
 from vramcast.memory.parameters import ModuleParameters
@@ -141,6 +143,7 @@ def repeats_itself(job: Job) -> bool:
         and job.script is None
         and job.task == "training"
         and job.gpus.effective_strategy == "none"
+        and not job.gpus.divides_model
         and not job.offload.changed_fields
         and (job.evaluation is None or job.evaluation.when == "before")
     )
@@ -191,9 +194,10 @@ def _script(script: Script, card: VirtualGpu, steps: int, progress: Progress) ->
 def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) -> None:
     main_component(job)  # before anything is built, for its message
     own = {name: component for name, component in job.components.items() if component.same_as is None}
+    layout = Layout(job.gpus) if job.gpus.divides_model else None
     for name in own:
         progress(f"building {name}")
-        built = build_component(name, job)
+        built = build_component(name, job) if layout is None else build_part(name, job, layout)
         session.built[name] = built
         card.name_module(built.module, name)
         for i, copy in enumerate(built.copies, 2):
@@ -221,6 +225,14 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
         session.notes.append(
             Note("assumed sizes", f"{sizes}: what the model's config suggests; say others under sizes")
         )
+    if layout is not None:
+        session.notes.append(Note("several GPUs", in_words(job)))
+        if job.gpus.pipeline > 1:
+            name = plan.model
+            session.loop = PipelineLoop(
+                job, layout, session.modules[name], session.built[name], session.optimizers, plan.sizes, card.mark
+            )
+            return
     callable_modules = dict(session.modules)
     if job.task == "training":
         callable_modules = data_parallel(job, callable_modules, session.notes)

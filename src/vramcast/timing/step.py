@@ -34,7 +34,7 @@ from vramcast.timing.results import (
 from vramcast.timing.settings import TimingSettings, timing_settings
 from vramcast.timing.waits import waits
 from vramcast.trace import StepTrace
-from vramcast.trace.calls import MARKS, RECOMPUTED, OpCalls
+from vramcast.trace.calls import MARKS, RECOMPUTED, REPLAYED, OpCalls
 from vramcast.trace.schema import ALLOC, FREE, KINDS
 
 _LIMITS = {"compute": ARITHMETIC, "memory": BANDWIDTH, "launch": LAUNCHES}
@@ -119,7 +119,7 @@ def works_of(calls: OpCalls, rows: range, costs: Sequence[OpCost], host: HostMod
         work = known.get(key)
         if work is None:
             op, arguments, cost = calls.ops[number], calls.arguments[number], costs[number]
-            host_seconds = host.issue_seconds(op, arguments, flags, cost.launches, is_next)
+            host_seconds = 0.0 if flags & REPLAYED else host.issue_seconds(op, arguments, flags, cost.launches, is_next)
             work = Work(host_seconds, cost.device_seconds, cost.kernels, waits(op, arguments))
             known[key] = work
         works.append(work)

@@ -22,7 +22,9 @@ SYNCHRONIZE = "synchronize"
 """The host waits for the card."""
 HOOK = "hook"
 """Python code sees a tensor that autograd saves, or wants back: checkpoints without reentry, offloading."""
-MARKS = (HOOK, MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE)
+REPLAY = "replay"
+"""A CUDA graph is launched; the ops that it recorded follow."""
+MARKS = (REPLAY, HOOK, MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE)
 
 GRAD = 1
 """Autograd records the op: it is on, and one of the tensors leads to something that is trained."""
@@ -32,6 +34,8 @@ RECOMPUTED = 4
 """Forward code inside a backward pass: a checkpointed block runs again."""
 AUTOCAST = 8
 """Inside an autocast region."""
+REPLAYED = 16
+"""Part of a CUDA graph: the host does nothing for it."""
 
 
 def parameter_count(optimizer_arguments: str) -> float:
@@ -78,13 +82,14 @@ class CallLog:
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
         self._texts: list[tuple[str, str]] = []
-        self._by_text: dict[tuple[str, str], int] = {}
+        self.by_text: dict[tuple[str, str], int] = {}
+        """The number of each distinct call."""
         self._rows: list[int] = []
         self.settings: dict[str, bool] = {}
 
     def add_distinct(self, key: Any, op: str, arguments: str) -> int:
         """A call that was not met before, by any key that is equal for equal calls."""
-        number = self._by_text.setdefault((op, arguments), len(self._texts))
+        number = self.by_text.setdefault((op, arguments), len(self._texts))
         if number == len(self._texts):
             self._texts.append((op, arguments))
         self._numbers[key] = number
@@ -99,6 +104,14 @@ class CallLog:
         if number is None:
             number = self.add_distinct(key, name, arguments)
         self._rows += (number, module, phase, flags, event)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self._rows) // 5
+
+    def since(self, row: int) -> list[int]:
+        """The numbers of the calls from that row on."""
+        return self._rows[5 * row :: 5]
 
     def end_at(self, n_events: int) -> None:
         """Forget the calls made after event number `n_events`."""

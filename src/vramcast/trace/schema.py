@@ -56,6 +56,8 @@ EVENT_KINDS: tuple[str, ...] = (
 ALLOC, FREE, STEP, PHASE, EMPTY_CACHE, RESET_PEAK, SYNCHRONIZE, OOM, MARK, REUSABLE = range(len(EVENT_KINDS))
 BLOCK_EVENTS = (ALLOC, FREE, REUSABLE)
 """Event kinds whose argument is a block."""
+FORWARD_PASS, BACKWARD_PASS = "forward pass ", "backward pass "
+"""Labels of the marks before each pass of a pipeline stage; the number of its microbatch follows."""
 
 
 class TraceError(UsageError):

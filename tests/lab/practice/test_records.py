@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from lab.practice.__main__ import MEASURED, PREDICTED, SCRIPTS
 from lab.zoo.records import Records
 

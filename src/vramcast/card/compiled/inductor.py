@@ -15,7 +15,7 @@ import torch
 from vramcast.card.choices import tf32
 from vramcast.card.compiled import benchmarks, constants, cuda_graphs
 from vramcast.card.compiled.kernels import Kernel
-from vramcast.card.compiled.triton_driver import Driver, shared_memory_per_block
+from vramcast.card.compiled.triton_driver import shared_memory_per_block
 
 if TYPE_CHECKING:
     from vramcast.card.compiled.compiler import Compiler
@@ -89,13 +89,11 @@ def _device_interface(put: Patches) -> None:
 def _properties(put: Patches, machine: Machine) -> None:
     """Caches that would remember another card, and figures that Triton would ask the driver for."""
     import torch.utils._triton as has_triton
-    import triton
     from torch._inductor import utils
     from torch._inductor.runtime import triton_helpers
     from torch._inductor.runtime.hints import DeviceProperties
 
     gpu = machine.gpu
-    put.set(triton.runtime.driver, "_active", Driver(gpu))
     put.set(triton_helpers, "set_driver_to_gpu", lambda: None)
     for module in (utils, has_triton):
         for name, function in list(vars(module).items()):

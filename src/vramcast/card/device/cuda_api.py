@@ -355,6 +355,7 @@ def install(put: Patches, api: dict[str, Any], machine: Machine) -> None:
         put.set(torch._C, "_accelerator_setAllocatorSettings", api["_set_allocator_settings"])
     put.set(torch.Tensor, "record_stream", lambda tensor, stream: machine.record_stream(tensor, stream.stream_id))
     legacy_types.install(put)
+    put.set(torch._C, "_cuda_clearCublasWorkspaces", machine.clear_cublas_workspaces)
     cuda_graphs.install(put, machine.graphs)
 
 

@@ -64,6 +64,11 @@ def _follow_triton(put: Patches, machine: Machine) -> None:
         )
         return None
 
+    triton = sys.modules.get("triton")
+    if triton is not None:  # packages choose kernels by the card that Triton's driver names
+        from vramcast.card.compiled.triton_driver import Driver
+
+        put.set(triton.runtime.driver, "_active", Driver(machine.gpu))
     for module_name, class_name in _TRITON_LAUNCHERS:
         launcher = getattr(sys.modules.get(module_name), class_name, None)
         if launcher is not None:

@@ -41,6 +41,8 @@ class Ledger:
         self.open = True
         self.sparse_seen = False
         """The program has made or moved a sparse tensor."""
+        self.overwritten_seen = False
+        """A CUDA graph may have written over a tensor that the program still has."""
         self.on_first_use: Callable[[], None] | None = None
         """Called before anything is booked on the card; it takes itself away."""
         self.before_next_allocation: Callable[[], None] | None = None
@@ -246,12 +248,13 @@ class Ledger:
                 self._busy = False
             self._release_waiting()
 
-    def keep_workspace(self, nbytes: int) -> None:
+    def keep_workspace(self, nbytes: int) -> tuple[int, int]:
         """Memory a CUDA library takes once and keeps until the process ends (cuBLAS)."""
-        block_id, _ = self.allocate(nbytes)
+        block_id, address = self.allocate(nbytes)
         if block_id >= 0:
             self.builder.set_kind(block_id, WORKSPACES)
             self.builder.set_module(block_id, self._no_module)  # whoever came first does not own it
+        return block_id, address
 
     def close(self) -> None:
         """Tensors that outlive the context are no longer accounted."""

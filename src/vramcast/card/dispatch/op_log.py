@@ -15,7 +15,20 @@ import torch
 from vramcast.card.choices import tf32
 from vramcast.card.dispatch.storages import HOST, block_of
 from vramcast.trace.arguments import describe_arguments
-from vramcast.trace.calls import AUTOCAST, ENGINE, GRAD, ITERATION, OPTIMIZER, RECOMPUTED
+from vramcast.trace.calls import (
+    AUTOCAST,
+    BACKWARD,
+    BACKWARD_END,
+    ENGINE,
+    GRAD,
+    ITERATION,
+    MARKS,
+    OPTIMIZER,
+    OPTIMIZER_END,
+    RECOMPUTED,
+    REPLAY,
+    REPLAYED,
+)
 
 if TYPE_CHECKING:
     from vramcast.card.dispatch.known_calls import KnownCall
@@ -26,6 +39,7 @@ _Tensor = torch.Tensor
 _strided = torch.strided
 _grad_enabled = torch.is_grad_enabled
 _CARD = "cuda:0"
+_PHASES = (BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END)
 
 
 class OpLog:
@@ -81,6 +95,30 @@ class OpLog:
         with torch._C.DisableTorchFunction():
             text = describe_arguments(args, {}, _place)
         self.note(self._log.add_distinct((op, text), op, text), args)
+
+    def begin_recording(self) -> tuple[int, bool]:
+        """Ops are noted until `end_recording`, to be repeated in every replay."""
+        before, self.on = self.on, True
+        return self._log.n_rows, before
+
+    def end_recording(self, begun: tuple[int, bool]) -> list[int]:
+        """The ops since then. Where a whole step was recorded, what cuts it into phases is a part of them."""
+        row, self.on = begun
+        recorded = self._log.since(row)
+        by_mark = {number: op for (op, _), number in self._log.by_text.items() if op in MARKS}
+        marks = {by_mark[number] for number in recorded if number in by_mark}
+        kept = _PHASES if OPTIMIZER_END in marks else ()
+        return [number for number in recorded if number not in by_mark or by_mark[number] in kept]
+
+    def replay(self, recorded: Sequence[int]) -> None:
+        """A CUDA graph runs these again."""
+        if not self.on:
+            return
+        self.mark(REPLAY)
+        ledger = self._ledger
+        flags = REPLAYED | (ENGINE if self._position.backward_depth else 0)
+        for number in recorded:
+            self._append(number, ledger.module, ledger.phase, flags, ledger.builder.n_events)
 
     def mark(self, name: str, arguments: str = "") -> None:
         """Something that cuts a step, or costs the host time, without being an op."""

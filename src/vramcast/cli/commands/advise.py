@@ -69,7 +69,7 @@ def execute(args: argparse.Namespace) -> int:
 
     check_output(args.html, REPORT, force=args.force)
     loaded = load(args)
-    workers = forks_possible()
+    workers = forks_possible(args)
     with reporting() as progress:
         result = advise(
             loaded, args.gpu, args.memory, args.device, keep=args.keep, objective=args.objective,

@@ -76,7 +76,13 @@ def _job(args: argparse.Namespace) -> int:
     loaded = load(args)
     with reporting() as progress:
         result = check(
-            loaded, args.gpu, args.memory, args.device, margin=args.margin, workers=forks_possible(), progress=progress
+            loaded,
+            args.gpu,
+            args.memory,
+            args.device,
+            margin=args.margin,
+            workers=forks_possible(args),
+            progress=progress,
         )
     if args.json:
         print_json(result.to_document())

@@ -9,9 +9,11 @@ never run.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vramcast.cli.cards_options import add_several_gpus_options
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import (
     CHROME_TRACE,
@@ -41,6 +43,7 @@ from vramcast.cli.options import (
 
 if TYPE_CHECKING:
     from vramcast.features.advise.result import Suggestion
+    from vramcast.prediction.ranks import RankFigures
 
 READS_SCRIPT_FLAGS = True
 RUNS_CODE = True
@@ -51,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_card_options(parser)
     add_calibration_option(parser)
     add_job_options(parser)
+    add_several_gpus_options(parser)
     parser.add_argument(
         "--steps", type=step_count, default=3, metavar="N", help="trace N optimizer steps (%(default)s)"
     )
@@ -73,13 +77,21 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.cli.progress import reporting
     from vramcast.features.advise.first_changes import predict_and_change
     from vramcast.prediction.predict import predict
+    from vramcast.prediction.ranks import predict_distinct_ranks
 
+    divided = loaded.job.gpus.divides_model
     shows_changes = args.html is not None or (not args.json and not args.full)
-    changes: tuple[Suggestion, ...] = ()
+    changes: Sequence[Suggestion] = ()
+    ranks: tuple[RankFigures, ...] = ()
     with reporting() as progress:
-        if shows_changes:
+        if divided:
+            result, ranks = predict_distinct_ranks(
+                loaded, args.gpu, args.limit, args.steps, allocator_conf=args.allocator_conf,
+                workers=forks_possible(args), progress=progress,
+            )  # fmt: skip
+        elif shows_changes:
             result, changes = predict_and_change(
-                loaded, args.gpu, args.limit, args.steps, args.allocator_conf, forks_possible(), progress
+                loaded, args.gpu, args.limit, args.steps, args.allocator_conf, forks_possible(args), progress
             )
         else:
             result = predict(
@@ -95,7 +107,8 @@ def execute(args: argparse.Namespace) -> int:
     write_export(args.export, result.prediction)
     write_html(args.html, lambda: job_report(result.job_account(), changes))
     if args.json:
-        print_json(result.to_document())
+        of_ranks = {"ranks": [rank.to_document() for rank in ranks]} if ranks else {}
+        print_json({**result.to_document(), **of_ranks})
     elif args.full:
         from vramcast.report.job import print_job
 

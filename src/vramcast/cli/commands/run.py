@@ -126,7 +126,7 @@ def execute(args: argparse.Namespace) -> int:
     limit = limit_bytes(args)
     spec, remark = chosen_gpu(args.gpu)
 
-    may_fork = forks_possible() > 1
+    may_fork = forks_possible(args) > 1
 
     if args.whole or args.epoch:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # gives the verdict of what was seen

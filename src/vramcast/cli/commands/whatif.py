@@ -49,7 +49,7 @@ def execute(args: argparse.Namespace) -> int:
     check_output(args.html, REPORT, force=args.force)
     loaded = load(args)
     with reporting() as progress:
-        result = what_if(loaded, args.gpu, args.memory, keep=args.keep, workers=forks_possible(), progress=progress)
+        result = what_if(loaded, args.gpu, args.memory, keep=args.keep, workers=forks_possible(args), progress=progress)
     if args.html is not None:
         from vramcast.report.html_report import what_if_report
 

@@ -29,8 +29,9 @@ from vramcast.jobs.training.plan import main_component
 _SOURCE_FIELDS = (*SOURCES, "subfolder", "class_name", "task", "config", "arguments", "trust_remote_code", "prepare")
 
 
-def build_component(name: str, job: Job) -> Built:
-    """Build it in its dtype, choose what is trained, then move it to the card, as training scripts do."""
+def build_component(name: str, job: Job, *, on_meta: bool = False) -> Built:
+    """Build it in its dtype, choose what is trained, then move it to the card, as training scripts do. `on_meta`: leave
+    it on the meta device instead."""
     component = original(name, job.components)
     try:
         build = _on_the_card if component.built_on == "gpu" else _from_source
@@ -61,6 +62,7 @@ def build_component(name: str, job: Job) -> Built:
     training = component.is_trained if component.training_mode is None else component.training_mode
     module.train(training and job.task == "training")
     place = "cuda" if component.device == "gpu" and job.offload_of(name) == "none" else "cpu"
+    place = "meta" if on_meta else place
     module = module.to(place)
     copies = [module_copy.to(place) for module_copy in copies]
     if component.channels_last:

@@ -39,6 +39,7 @@ READERS: tuple[str, ...] = (
     "vramcast_yaml",
     "axolotl",
     "kair",
+    "kohya",
     "torchtitan",
     "torchtune",
     "deepspeed",

@@ -114,14 +114,19 @@ class Job(Section):
         """The sizes of one GPU's batch."""
         sizes = dict(self.sizes)
         if self.gpus.global_batch is not None:
-            sizes["batch"] = self.gpus.global_batch // self.gpus.count
+            sizes["batch"] = self.gpus.global_batch // self.gpus.data
         sizes.setdefault("batch", 1)
         return sizes
 
     @property
     def samples_per_step(self) -> int:
         """Samples of all GPUs and passes in a step."""
-        return self.effective_sizes["batch"] * self.accumulation * self.gpus.count
+        return self.effective_sizes["batch"] * self.passes * self.gpus.data
+
+    @property
+    def passes(self) -> int:
+        """Forward and backward passes of a step; of a pipeline, its microbatches."""
+        return self.gpus.pipeline if self.accumulation == 1 else self.accumulation
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

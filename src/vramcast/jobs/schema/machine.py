@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from vramcast.jobs.fields import Count, Section, Size
 
+USUAL_PER_NODE = 8
+
 
 class Gpus(Section):
     """How many cards, and what each of them holds. `gpus: 4` alone is DDP on four."""
 
     count: Count = 1
-    """Number of GPUs; the prediction is for one of them."""
-    strategy: Literal["none", "ddp", "fsdp", "deepspeed"] | None = None
-    """Left out: ddp with more than one GPU."""
+    """Number of GPUs of all machines; the prediction is for one of them."""
+    per_node: Count | None = None
+    """GPUs of a machine. Left out: all of them, 8 at most."""
+    strategy: Literal["none", "ddp", "fsdp", "hsdp", "deepspeed"] | None = None
+    """What data-parallel ranks do. Left out: ddp, where there are several. hsdp: sharded inside a group, whose copies
+    are kept equal as under DDP."""
+    tensor: Count = 1
+    """Tensor parallel: each layer is split over this many GPUs, by the plan that the model's class has in
+    transformers."""
+    pipeline: Count = 1
+    """Pipeline parallel: layers are dealt out to this many stages (1F1B). `accumulation` is the number of microbatches;
+    left at 1, there are as many as stages."""
+    replicas: Count | None = None
+    """hsdp: how many groups hold a whole model. Left out: as many as machines."""
+    rank: Annotated[int, Field(ge=0)] | None = None
+    """The rank that is predicted. Left out: the first of each pipeline stage, and the largest is shown."""
     global_batch: Size | None = None
     """The batch over all GPUs: each gets its share, instead of sizes.batch."""
     bucket_cap_mb: Annotated[float, Field(gt=0, le=100_000, strict=False)] = 25
@@ -32,6 +48,8 @@ class Gpus(Section):
     """fsdp: give the gathered weights back after the forward pass (FULL_SHARD)."""
     wrap: list[str] = []
     """fsdp: class names of the modules that are sharded as one unit, e.g. LlamaDecoderLayer."""
+    reduce_dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """fsdp with mixed precision: gradients are summed in it."""
     offload_optimizer: bool = False
     """Optimizer state in the computer's memory."""
     offload_parameters: bool = False
@@ -39,12 +57,47 @@ class Gpus(Section):
 
     @property
     def effective_strategy(self) -> str:
-        return self.strategy or ("ddp" if self.count > 1 else "none")
+        return self.strategy or ("ddp" if self.data > 1 else "none")
+
+    @property
+    def data(self) -> int:
+        """How many data-parallel ranks there are."""
+        return self.count // (self.tensor * self.pipeline)
+
+    @property
+    def node_size(self) -> int:
+        return min(self.per_node or USUAL_PER_NODE, self.count)
+
+    @property
+    def nodes(self) -> int:
+        return math.ceil(self.count / self.node_size)
+
+    @property
+    def copies(self) -> int:
+        """Groups of data-parallel ranks that each hold the whole model."""
+        strategy = self.effective_strategy
+        if strategy == "fsdp":
+            return 1
+        return self.data if strategy != "hsdp" else self.replicas or math.gcd(self.nodes, self.data)
+
+    @property
+    def divides_model(self) -> bool:
+        """No GPU holds the whole model: it is sharded, split or cut into stages."""
+        return self.effective_strategy in ("fsdp", "hsdp") or self.tensor > 1 or self.pipeline > 1
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        if self.global_batch is not None and self.global_batch % self.count:
-            raise ValueError(f"a global batch of {self.global_batch} cannot be divided by {self.count} GPUs")
+        if self.count % (self.tensor * self.pipeline):
+            raise ValueError(
+                f"{self.count} GPUs cannot be divided into tensor {self.tensor} x pipeline {self.pipeline}; "
+                f"{self.tensor * self.pipeline} or a multiple can"
+            )
+        if self.global_batch is not None and self.global_batch % self.data:
+            raise ValueError(f"a global batch of {self.global_batch} cannot be divided by {self.data} GPUs")
+        if self.data % self.copies:
+            raise ValueError(f"{self.data} data-parallel ranks cannot be divided into {self.replicas} replicas")
+        if self.rank is not None and self.rank >= self.count:
+            raise ValueError(f"rank {self.rank} is not one of {self.count} (0 to {self.count - 1})")
         if self.zero_stage and self.strategy != "deepspeed":
             raise ValueError("zero_stage needs strategy: deepspeed")
         return self

@@ -87,6 +87,8 @@ def _make(key: str, wish: Optimizer, parameters: list[Any], offload: Offload) ->
     arguments = defaults | {
         name: tuple(value) if isinstance(value, list) else value for name, value in wish.arguments.items()
     }
+    if _mixes_kinds(parameters):
+        arguments.setdefault("foreach", False)  # which refuses tensors of both kinds together
     try:
         if offload.offloads_optimizer:
             return on_host(key, make, parameters, arguments, offload)
@@ -97,6 +99,12 @@ def _make(key: str, wish: Optimizer, parameters: list[Any], offload: Offload) ->
         if isinstance(error, torch.OutOfMemoryError):
             raise
         raise UsageError(f"{key}.arguments: {wish.factory or wish.name}: {error}") from None
+
+
+def _mixes_kinds(parameters: list[Any]) -> bool:
+    """Some parameters are split over cards (DTensor), and others whole on each."""
+    tensors = [p for group in parameters for p in (group["params"] if isinstance(group, dict) else [group])]
+    return len({hasattr(p, "placements") for p in tensors}) > 1
 
 
 def _class(key: str, wish: Optimizer) -> tuple[Any, dict[str, Any]]:

@@ -17,8 +17,8 @@ def check_supported(job: Job) -> None:
     """CannotPredict for what would be counted wrong, rather than a number that leaves it out."""
     gpus = job.gpus
     instead = "--set gpus.strategy=ddp predicts what one GPU takes without it"
-    if gpus.effective_strategy == "fsdp":
-        raise CannotPredict(f"gpus.strategy: sharding by FSDP is not modelled yet; {instead}")
+    if gpus.divides_model:
+        _check_divided(job)
     if gpus.zero_stage:
         raise CannotPredict(f"gpus.zero_stage: sharding by ZeRO stage {gpus.zero_stage} is not modelled yet; {instead}")
     if gpus.effective_strategy == "deepspeed" and job.precision.autocast_dtype != "none":
@@ -36,6 +36,21 @@ def check_supported(job: Job) -> None:
         raise CannotPredict(
             "gpus.offload_parameters: trained weights in the computer's memory are not modelled; write false, and "
             "offload: model for components that are not trained"
+        )
+
+
+def _check_divided(job: Job) -> None:
+    """What FSDP, tensor and pipeline parallel do not go together with here."""
+    if job.task != "training" or job.step is not None or job.script is not None:
+        raise CannotPredict(
+            "gpus: only training of components is divided over cards; a program that does it itself is run with "
+            "`vramcast run --gpus N`"
+        )
+    if job.ema is not None and job.ema.enabled:
+        raise CannotPredict("ema: an average of sharded weights is not modelled; leave it out")
+    if job.gpus.pipeline > 1 and (job.precision.uses_grad_scaler or len(job.components) > 1 or job.evaluation):
+        raise CannotPredict(
+            "gpus.pipeline: a pipeline of one model, without GradScaler and evaluation, is modelled; leave these out"
         )
 
 
@@ -66,7 +81,7 @@ def method_of(module: nn.Module, name: str) -> Callable[..., Any] | None:
 
 def data_parallel(job: Job, modules: dict[str, nn.Module], notes: list[Note]) -> dict[str, nn.Module]:
     """The trained components under DistributedDataParallel, with their gradient buckets."""
-    if job.gpus.effective_strategy == "none":
+    if job.gpus.effective_strategy == "none" or job.gpus.divides_model:
         return modules
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("nccl", world_size=1, rank=0)
