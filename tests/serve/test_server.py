@@ -27,7 +27,7 @@ from vramcast.serve.answers import TRACED, WORKED_OUT, Answers
 from vramcast.serve.app import make_app
 from vramcast.serve.sources import MOST_UPLOAD_BYTES, Sources
 from vramcast.serve.state import PageState
-from vramcast.serve.tracer import Stopped, answer
+from vramcast.serve.tracer import Stopped, Tracer, answer
 
 HOST = "127.0.0.1:8008"
 SMALL = {"job": "example:fno", "batch": 4, "height": 32, "width": 32}
@@ -107,6 +107,29 @@ def test_the_command_says_the_same(client: TestClient, capsys: pytest.CaptureFix
     capsys.readouterr()
     main([*words[1:], "--json"])
     assert json.loads(capsys.readouterr().out)["device_bytes"] == found["device_bytes"]
+
+
+def test_the_config_says_the_same(client: TestClient, tmp_path: Path) -> None:
+    found = ask(client, "exact", SMALL | {"precision": "bf16", "accumulation": 2})
+    file = tmp_path / "vramcast.yaml"
+    file.write_text(found["config"], encoding="utf-8")
+    assert predict(file, "rtx-4090", allow_code=True).device_bytes == found["device_bytes"]
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_traces_and_can_be_stopped(answers: Answers) -> None:
+    tracer = Tracer(answers.sources)
+    state = PageState.model_validate(SMALL)
+    try:
+        found = tracer.trace(state, threading.Event())
+        assert found.device_bytes == predict(answers.sources.load(state), "rtx-4090").device_bytes
+        stop = threading.Event()
+        threading.Timer(0.2, stop.set).start()
+        with pytest.raises(Stopped):
+            tracer.trace(PageState(job="example:transformer-1b", batch=7), stop)
+        assert tracer._process is None, "it is ended, and started again when it is needed"
+    finally:
+        tracer.close()
 
 
 def test_another_card_is_a_replay(client: TestClient, answers: Answers) -> None:

@@ -8,6 +8,7 @@ below --root only, and no code that a job names is run unless --allow-code is gi
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -49,6 +50,8 @@ def execute(args: argparse.Namespace) -> int:
             raise
         raise UsageError('Starlette and uvicorn are missing: pip install "vramcast[serve]"') from None
     _check_free(args.address, args.port)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)  # what was sent is removed, and the tracing process ended
     serve(root, args.address, args.port, allow_code=args.allow_code, started=_announce)
     return EXIT_FITS
 
