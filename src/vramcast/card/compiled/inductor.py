@@ -95,6 +95,8 @@ def _properties(put: Patches, machine: Machine) -> None:
 
     gpu = machine.gpu
     put.set(triton_helpers, "set_driver_to_gpu", lambda: None)
+    # Part of a key of caches: it would start ptxas to ask for its version.
+    put.set(has_triton, "triton_hash_with_backend", lambda: "virtual card")
     for module in (utils, has_triton):
         for name, function in list(vars(module).items()):
             if hasattr(function, "cache_clear") and any(word in name for word in _ASK_THE_CARD):
