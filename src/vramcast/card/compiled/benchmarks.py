@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.card.choices import tf32
+
 if TYPE_CHECKING:
     from vramcast.card.compiled.visibility import Visibility
     from vramcast.card.device.machine import Machine
@@ -47,10 +49,12 @@ def _padded_products(put: Patches, machine: Machine, visibility: Visibility) -> 
             asked.pop()
 
     def is_padded_faster(key: str, ori_time: float, pad_time: float) -> bool:
-        """Measured on an H200: padding pays where the inner or the last size is odd, not for the first one alone."""
+        """Measured on an H200: padding pays where the inner or the last size is odd, not for the first one alone, and
+        not where no tensor core is used (float32 without TF32)."""
         mat1, mat2 = asked[-1]
         unit = pad_mm.get_alignment_size(mat1)
-        faster = bool(mat1.shape[-1] % unit or mat2.shape[-1] % unit)
+        on_tensor_cores = mat1.dtype != torch.float32 or tf32.in_matmul()
+        faster = on_tensor_cores and bool(mat1.shape[-1] % unit or mat2.shape[-1] % unit)
         sizes = f"{list(mat1.shape)} x {list(mat2.shape)}"
         machine.note(
             "torch.compile",

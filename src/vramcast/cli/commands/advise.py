@@ -15,6 +15,7 @@ from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
+    add_compile_option,
     add_full_option,
     add_host_option,
     add_json_option,
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(another .yaml)",
     )  # fmt: skip
     add_host_option(parser)
+    add_compile_option(parser)
     add_json_option(parser)
     add_full_option(parser)
     add_job_options(parser)
@@ -64,7 +66,7 @@ def execute(args: argparse.Namespace) -> int:
     workers = forks_possible()
     with reporting() as progress:
         result = advise(
-            loaded, args.gpu, args.memory, args.device, keep=args.keep, objective=args.objective,
+            loaded, args.gpu, args.memory, args.device, keep=args.keep, also=args.also, objective=args.objective,
             largest=args.largest, write=args.write, workers=workers, progress=progress,
         )  # fmt: skip
     if args.json:

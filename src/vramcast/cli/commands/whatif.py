@@ -14,6 +14,7 @@ from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
     add_calibration_option,
+    add_compile_option,
     add_json_option,
     forks_possible,
     names,
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep", metavar="A,B", type=names, default=(), help="leave these alone: batch, checkpointing, precision, ..."
     )
     add_calibration_option(parser)
+    add_compile_option(parser)
     add_json_option(parser)
     add_job_options(parser)
 
@@ -41,7 +43,9 @@ def execute(args: argparse.Namespace) -> int:
 
     loaded = load(args)
     with reporting() as progress:
-        result = what_if(loaded, args.gpu, args.memory, keep=args.keep, workers=forks_possible(), progress=progress)
+        result = what_if(
+            loaded, args.gpu, args.memory, keep=args.keep, also=args.also, workers=forks_possible(), progress=progress
+        )
     if args.json:
         from vramcast.report.outcomes import what_if_document
 
