@@ -23,6 +23,8 @@ from vramcast.timing.settings import timing_settings
 from vramcast.trace.calls import (
     AUTOCAST,
     BACKWARD,
+    COMPILED,
+    COMPILED_GRAPH,
     ENGINE,
     GRAD,
     HOOK,
@@ -59,9 +61,15 @@ def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool 
     if op in MARKS:
         if op == OPTIMIZER:
             return ("next optimizer" if is_next else "optimizer", 1.0), ("parameter", parameter_count(arguments))
+        if op == COMPILED_GRAPH:
+            return ("compiled graph", 1.0), ("compiled input", float(arguments or 0))
         name = _MARK_FEATURES.get(op)
         return ((name, 1.0),) if name is not None else ()
     namespace, _, name = op.partition(".")
+    if flags & COMPILED:
+        if namespace == "triton":
+            return (("compiled launch", 1.0),)
+        return (("compiled call" if kernels else "compiled allocation", 1.0), *_further(kernels))
     if name.startswith(LISTS):
         return ("next list op" if is_next else "list op", 1.0), ("tensor of a list", float(arguments.count("(")))
     if namespace == "profiler":  # a mark for a profiler that does not run
@@ -74,11 +82,7 @@ def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool 
         where = "backward"
     else:
         where = "forward" if flags & GRAD else "unrecorded"
-    work = [(f"{where} {'op' if kernels else 'view'}", 1.0)]
-    if kernels > 1:
-        work.append(("further kernel", float(min(kernels, _FEW_KERNELS) - 1)))
-    if kernels > _FEW_KERNELS:
-        work.append(("kernel of many", float(kernels - _FEW_KERNELS)))
+    work = [(f"{where} {'op' if kernels else 'view'}", 1.0), *_further(kernels)]
     if "convolution" in name or "cudnn" in name:
         work.append(("library call", 1.0))
     if name.startswith("_cudnn_rnn"):
@@ -87,6 +91,16 @@ def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool 
         work.append(("recurrent weight", float(weights * (2 if "backward" in name else 1))))
     if flags & AUTOCAST and kernels and where != "backward":
         work.append(("autocast", 1.0))
+    return tuple(work)
+
+
+def _further(kernels: float) -> Features:
+    """The kernels of a call after its first."""
+    work = []
+    if kernels > 1:
+        work.append(("further kernel", float(min(kernels, _FEW_KERNELS) - 1)))
+    if kernels > _FEW_KERNELS:
+        work.append(("kernel of many", float(kernels - _FEW_KERNELS)))
     return tuple(work)
 
 

@@ -19,6 +19,8 @@ from vramcast.trace.calls import (
     AUTOCAST,
     BACKWARD,
     BACKWARD_END,
+    COMPILED,
+    COMPILED_GRAPH,
     ENGINE,
     GRAD,
     ITERATION,
@@ -51,6 +53,7 @@ class OpLog:
         self._log = ledger.builder.calls
         self._append = self._log.append
         self._autocast = False
+        self._compiled = 0
         self.on = True
         """Steps repeat each other, so a run of known length need only be logged in its last one."""
 
@@ -74,7 +77,7 @@ class OpLog:
     def note(self, number: int, args: Sequence[Any]) -> None:
         """The op is done: where the program is now, it was while it ran."""
         ledger, position = self._ledger, self._position
-        flags = GRAD if _grad_enabled() and _wants_grad(args) else 0
+        flags = COMPILED if self._compiled else GRAD if _grad_enabled() and _wants_grad(args) else 0
         if self._autocast:
             flags |= AUTOCAST
         if position.backward_depth:
@@ -95,6 +98,16 @@ class OpLog:
         with torch._C.DisableTorchFunction():
             text = describe_arguments(args, {}, _place)
         self.note(self._log.add_distinct((op, text), op, text), args)
+
+    @contextmanager
+    def in_compiled_graph(self, inputs: int) -> Iterator[None]:
+        """Inside, code that Inductor wrote calls the ops."""
+        self.mark(COMPILED_GRAPH, str(inputs))
+        self._compiled += 1
+        try:
+            yield
+        finally:
+            self._compiled -= 1
 
     def begin_recording(self) -> tuple[int, bool]:
         """Ops are noted until `end_recording`, to be repeated in every replay."""

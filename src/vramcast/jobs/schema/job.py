@@ -69,7 +69,8 @@ class Job(Section):
     allocator_conf: str | None = None
     """What PYTORCH_CUDA_ALLOC_CONF would say, e.g. expandable_segments:True."""
     torch_compile: bool = False
-    """The model is compiled. It is predicted as eager code, and the report says so."""
+    """The model is compiled (torch.compile, the default mode). Where that cannot be done here, it is predicted as eager
+    code, and the report says so."""
     cudnn_benchmark: bool = False
     """torch.backends.cudnn.benchmark."""
     zero_grad: Literal["before-forward", "before-backward", "after-step"] = "before-forward"
