@@ -259,12 +259,12 @@ def _type(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     tensor = args[0]
     wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
     if wanted is None:
-        name = func(torch.empty(0, dtype=tensor.dtype))
+        name = func(torch.empty(0, dtype=tensor.dtype, device="cpu"))
         return name.replace("torch.", "torch.cuda.") if placement(tensor) == GPU else name
     if isinstance(wanted, torch.dtype):
         return tensor.to(wanted)
     name = wanted if isinstance(wanted, str) else f"{wanted.__module__}.{wanted.__name__}"
-    dtype = torch.empty(0).type(name.replace(".cuda", "")).dtype
+    dtype = torch.empty(0, device="cpu").type(name.replace(".cuda", "")).dtype
     return mode.move(tensor, CARD.device if ".cuda." in name else CPU, dtype)
 
 
@@ -291,7 +291,9 @@ def _set_grad(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
     target, value = args
     differ = isinstance(value, torch.Tensor) and target.is_meta != value.is_meta and value.layout is torch.strided
     if differ and placement(value) != GPU:
-        value = host_ops.empty_twin(value) if target.is_meta else torch.zeros(value.shape, dtype=value.dtype)
+        value = (
+            host_ops.empty_twin(value) if target.is_meta else torch.zeros(value.shape, dtype=value.dtype, device="cpu")
+        )
     return func(target, value)
 
 
