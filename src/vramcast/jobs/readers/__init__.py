@@ -40,6 +40,7 @@ READERS: tuple[str, ...] = (
     "axolotl",
     "kair",
     "kohya",
+    "nnunet",
     "torchtitan",
     "torchtune",
     "deepspeed",

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from vramcast.jobs.fields import Name, Section, Size, SizeName
+from vramcast.jobs.fields import Name, ScenarioName, Section, Size, SizeName
 from vramcast.jobs.schema.batch import Diffusion, Input
 from vramcast.jobs.schema.component import Checkpointing, Component
 from vramcast.jobs.schema.machine import Dataset, Gpus, Target
@@ -91,7 +91,7 @@ class Job(Section):
     script: Annotated[Script, short("path", str, Script)] | None = None
     """A training script instead of all else: what it does is what is predicted, and it is stopped after a few optimizer
     steps. Beside it only name, target and allocator_conf can be said."""
-    scenarios: dict[Name, dict[str, Any]] = {}
+    scenarios: dict[ScenarioName, dict[str, Any]] = {}
     """Variants of this job for `vramcast compare`: name → the fields that differ, by dotted names or nested, e.g.
     {frozen: {components.encoder.mode: frozen}, small: {sizes: {batch: 1}}}. The job itself is not changed by them."""
 
