@@ -22,7 +22,16 @@ SYNCHRONIZE = "synchronize"
 """The host waits for the card."""
 HOOK = "hook"
 """Python code sees a tensor that autograd saves, or wants back: checkpoints without reentry, offloading."""
-MARKS = (HOOK, MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE)
+COMMUNICATION = "communication"
+"""A collective of several ranks: kind, bytes, ranks, machines, and "own" where the program goes on beside it."""
+STREAM, RECORD, WAIT = "stream", "record", "wait"
+"""Where there are collectives: what follows is issued to another stream; an event is recorded (stream, number); a
+stream waits for events (stream, then stream:number for each)."""
+STREAM_MARKS = (COMMUNICATION, STREAM, RECORD, WAIT)
+MARKS = (
+    *(HOOK, MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE),
+    *STREAM_MARKS,
+)
 
 GRAD = 1
 """Autograd records the op: it is on, and one of the tensors leads to something that is trained."""

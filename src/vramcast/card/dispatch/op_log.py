@@ -15,7 +15,7 @@ import torch
 from vramcast.card.choices import tf32
 from vramcast.card.dispatch.storages import HOST, block_of
 from vramcast.trace.arguments import describe_arguments
-from vramcast.trace.calls import AUTOCAST, ENGINE, GRAD, ITERATION, OPTIMIZER, RECOMPUTED
+from vramcast.trace.calls import AUTOCAST, COMMUNICATION, ENGINE, GRAD, ITERATION, OPTIMIZER, RECOMPUTED, STREAM
 
 if TYPE_CHECKING:
     from vramcast.card.dispatch.known_calls import KnownCall
@@ -39,6 +39,8 @@ class OpLog:
         self._autocast = False
         self.on = True
         """Steps repeat each other, so a run of known length need only be logged in its last one."""
+        self._follows_streams = False
+        self._stream = 0
 
     def start(self) -> None:
         self.on = True
@@ -65,6 +67,8 @@ class OpLog:
             flags |= AUTOCAST
         if position.backward_depth:
             flags |= ENGINE | RECOMPUTED if position.in_module else ENGINE
+        if self._follows_streams and ledger.stream != self._stream:
+            self._note_stream()
         self._append(number, ledger.module, ledger.phase, flags, ledger.builder.n_events)
 
     @contextmanager
@@ -82,12 +86,27 @@ class OpLog:
             text = describe_arguments(args, {}, _place)
         self.note(self._log.add_distinct((op, text), op, text), args)
 
+    def communicate(self, arguments: str) -> None:
+        """A collective runs on the current stream. From the first on, streams and events are noted too."""
+        if not self._follows_streams:
+            self._follows_streams = True
+            self._ledger.timeline.note = self.mark
+        if self._ledger.stream != self._stream:
+            self._note_stream()
+        self.mark(COMMUNICATION, arguments)
+
+    def _note_stream(self) -> None:
+        self._stream = self._ledger.stream
+        self.mark(STREAM, str(self._stream))
+
     def mark(self, name: str, arguments: str = "") -> None:
         """Something that cuts a step, or costs the host time, without being an op."""
         if not self.on:
             return
         # Below the dispatcher's autocast it always reads as off.
         self._autocast = torch.is_autocast_enabled("cuda")
+        if name == ITERATION:
+            self._stream = 0  # a step begins on the default stream
         if name in (OPTIMIZER, ITERATION) or not self._log.settings:
             self._log.settings |= _settings()
         ledger, position = self._ledger, self._position
