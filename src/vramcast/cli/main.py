@@ -144,14 +144,15 @@ def commands() -> tuple[ModuleType, ...]:
         predict,
         run,
         show,
+        sweep,
         table,
         watch,
         whatif,
     )
 
     return (
-        predict, check, advise, whatif, plan, explain, table, run, init, show, measure, calibrate, compare, diagnose,
-        gpus, watch, mcp,
+        predict, check, advise, whatif, plan, explain, table, sweep, run, init, show, measure, calibrate, compare,
+        diagnose, gpus, watch, mcp,
     )  # fmt: skip
 
 
