@@ -25,6 +25,7 @@ from vramcast.card.device.context import VirtualGpu, virtual_gpu
 from vramcast.card.device.hidden_output import libraries_quiet
 from vramcast.card.device.recording import NO_LIMIT, Recording, fits_with_smaller_workspaces, recording
 from vramcast.card.dispatch.failures import job_failed, step_failed
+from vramcast.card.distributed.world import World
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.building.build import build_component
 from vramcast.jobs.building.built import Built
@@ -171,7 +172,7 @@ def _run(
     kept_off_files = overlay.protected(card.note) if code_in(job) else sealed()
     if not code_in(job):
         card.skip_host_draws()
-    with kept_off_files, recording(card) as run, _settings(job), libraries_quiet():
+    with _environment(job), kept_off_files, recording(card) as run, _settings(job), libraries_quiet():
         try:
             if job.step is not None:
                 _own_step(job, card, session, steps, progress)
@@ -338,6 +339,23 @@ def _timed(card: VirtualGpu, step: int, steps: int) -> AbstractContextManager[No
 def _sizes_taken_by(factory: Callable[..., Any], job: Job) -> dict[str, int]:
     taken = inspect.signature(factory).parameters
     return {name: size for name, size in job.effective_sizes.items() if name in taken and name in job.sizes}
+
+
+@contextmanager
+def _environment(job: Job) -> Iterator[None]:
+    """What torchrun sets for the rank that is predicted, where the model is divided over cards."""
+    if not job.gpus.divides_model:
+        yield
+        return
+    gpus = job.gpus
+    world = World(gpus.rank or 0, gpus.count, (gpus.rank or 0) % gpus.node_size, gpus.node_size)
+    before = dict(os.environ)
+    os.environ.update(world.environment())
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextmanager

@@ -26,18 +26,15 @@ REPLAY = "replay"
 """A CUDA graph is launched; the ops that it recorded follow."""
 COMPILED_GRAPH = "compiled graph"
 """Code that Inductor wrote is called, with so many inputs (its argument)."""
-MARKS = (
-    REPLAY,
-    COMPILED_GRAPH,
-    HOOK,
-    MODULE,
-    ITERATION,
-    ITERATION_END,
-    BACKWARD,
-    BACKWARD_END,
-    OPTIMIZER,
-    OPTIMIZER_END,
-    SYNCHRONIZE,
+COMMUNICATION = "communication"
+"""A collective of several ranks: kind, bytes, ranks, machines, and "own" where the program goes on beside it."""
+STREAM, RECORD, WAIT = "stream", "record", "wait"
+"""Where there are collectives: what follows is issued to another stream; an event is recorded (stream, number); a
+stream waits for events (stream, then stream:number for each)."""
+STREAM_MARKS = (
+    *(HOOK, MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE),
+    *(REPLAY, COMPILED_GRAPH),
+    *STREAM_MARKS,
 )
 
 GRAD = 1

@@ -19,6 +19,7 @@ from vramcast.trace.calls import (
     AUTOCAST,
     BACKWARD,
     BACKWARD_END,
+    COMMUNICATION,
     COMPILED,
     COMPILED_GRAPH,
     ENGINE,
@@ -30,6 +31,7 @@ from vramcast.trace.calls import (
     RECOMPUTED,
     REPLAY,
     REPLAYED,
+    STREAM,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class OpLog:
         self._compiled = 0
         self.on = True
         """Steps repeat each other, so a run of known length need only be logged in its last one."""
+        self._follows_streams = False
+        self._stream = 0
 
     def start(self) -> None:
         self.on = True
@@ -82,6 +86,8 @@ class OpLog:
             flags |= AUTOCAST
         if position.backward_depth:
             flags |= ENGINE | RECOMPUTED if position.in_module else ENGINE
+        if self._follows_streams and ledger.stream != self._stream:
+            self._note_stream()
         self._append(number, ledger.module, ledger.phase, flags, ledger.builder.n_events)
 
     @contextmanager
@@ -133,12 +139,27 @@ class OpLog:
         for number in recorded:
             self._append(number, ledger.module, ledger.phase, flags, ledger.builder.n_events)
 
+    def communicate(self, arguments: str) -> None:
+        """A collective runs on the current stream. From the first on, streams and events are noted too."""
+        if not self._follows_streams:
+            self._follows_streams = True
+            self._ledger.timeline.note = self.mark
+        if self._ledger.stream != self._stream:
+            self._note_stream()
+        self.mark(COMMUNICATION, arguments)
+
+    def _note_stream(self) -> None:
+        self._stream = self._ledger.stream
+        self.mark(STREAM, str(self._stream))
+
     def mark(self, name: str, arguments: str = "") -> None:
         """Something that cuts a step, or costs the host time, without being an op."""
         if not self.on:
             return
         # Below the dispatcher's autocast it always reads as off.
         self._autocast = torch.is_autocast_enabled("cuda")
+        if name == ITERATION:
+            self._stream = 0  # a step begins on the default stream
         if name in (OPTIMIZER, ITERATION) or not self._log.settings:
             self._log.settings |= _settings()
         ledger, position = self._ledger, self._position
