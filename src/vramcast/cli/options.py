@@ -28,6 +28,8 @@ _WORKERS = 2
 _MOST_DIGITS, _MOST_SHOWN = 18, 40
 
 _BEGINNING_BYTES = 4096
+EXPORT = "vramcast-export"
+"""What no file says of itself: exports are in formats of other programs, so one is replaced with --force alone."""
 
 TRACE, CHROME_TRACE, REPORT = "vramcast-trace", "vramcast-step", "vramcast-report"
 MEASUREMENT, CALIBRATION = "vramcast-measurement", "vramcast-calibration/1"
@@ -262,6 +264,29 @@ def write_html(path: Path | None, report: Callable[[], Report]) -> None:
 
     if path is not None:
         write_file(path, report().to_html().encode())
+
+
+def add_export_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE",
+        help="write the prediction for other programs: .pickle (PyTorch's memory viewer), .csv, .md or .svg",
+    )  # fmt: skip
+
+
+def check_export(path: Path | None, *, force: bool) -> None:
+    if path is not None:
+        from vramcast.report.exports import check_format
+
+        check_format(path)
+        check_output(path, EXPORT, force=force)
+
+
+def write_export(path: Path | None, prediction: Prediction) -> None:
+    if path is not None:
+        from vramcast.base.outputs import write_file
+        from vramcast.report.exports import export
+
+        write_file(path, export(prediction, path))
 
 
 def add_chrome_option(parser: argparse.ArgumentParser) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
+from vramcast.allocator.device import SegmentEvent
 from vramcast.allocator.driver_events import DRIVER_EVENTS
 from vramcast.allocator.private_pools import read_mark
 from vramcast.allocator.snapshot import Segment
@@ -67,8 +68,10 @@ class Replay:
     refused_blocks: frozenset[int] = field(default_factory=frozenset)
     segments: tuple[Segment, ...] = ()
     """At the end, where that was asked for."""
-    addresses: Mapping[int, int] = field(default_factory=dict)
-    """Of the blocks that are alive at the end, where that was asked for."""
+    addresses: Sequence[int] = ()
+    """Of every block; of those that were refused or not made yet 0. Where that was asked for."""
+    segment_events: tuple[tuple[int, SegmentEvent], ...] = ()
+    """What was taken from the driver and given back, each with its event. Where that was asked for."""
 
     @property
     def completed(self) -> bool:
@@ -117,7 +120,14 @@ def replay(
     allocated: list[int] = []
     note_requested, note_allocated = requested.append, allocated.append
     reserved = _Level()
-    allocator.observe_segments(lambda change: reserved.set(len(allocated), allocator.reserved_bytes))
+    segment_events: list[tuple[int, SegmentEvent]] = []
+
+    def segment_changed(change: SegmentEvent) -> None:
+        reserved.set(len(allocated), allocator.reserved_bytes)
+        if with_layout:
+            segment_events.append((len(allocated), change))
+
+    allocator.observe_segments(segment_changed)
     refusals: list[Refusal] = []
     refused: set[int] = set()
     trials = trials_in(trace.labels) if with_trials else {}
@@ -184,13 +194,9 @@ def replay(
         peak_reserved=_moment(trace, _highest_reserved(columns[1], held), *columns),
         refused_blocks=frozenset(refused),
         segments=tuple(allocator.segments()) if with_layout else (),
-        addresses=_alive_addresses(trace, addresses, refused, len(allocated)) if with_layout else {},
+        addresses=addresses if with_layout else (),
+        segment_events=tuple(segment_events),
     )
-
-
-def _alive_addresses(trace: StepTrace, addresses: list[int], refused: set[int], n_events: int) -> dict[int, int]:
-    pairs = enumerate(zip(trace.born_event, trace.died_event, strict=False))
-    return {b: addresses[b] for b, (born, died) in pairs if born < n_events and died == -1 and b not in refused}
 
 
 class _Level:

@@ -114,7 +114,7 @@ def step_course(
         rows=tuple(rows),
         events=len(window),
         short_lived=short_lived,
-        segments=_segments(run, prediction.allocator_conf, limit, peak),
+        segments=_segments(shown, peak),
     )
 
 
@@ -188,10 +188,12 @@ def _point(run: Replay, event: int) -> Point:
     return Point(event, at.phase, at.op, at.module, at.allocated_bytes, at.reserved_bytes)
 
 
-def _segments(trace: StepTrace, conf: str, limit: int | None, event: int) -> tuple[SegmentCourse, ...]:
+def _segments(shown: Replay, event: int) -> tuple[SegmentCourse, ...]:
+    """Replayed once more up to the event, since a replay knows where things lie at its end only."""
+    trace = shown.trace
     until = trace.changed(event_kind=trace.event_kind[: event + 1], event_arg=trace.event_arg[: event + 1])
-    run = replay(until, conf, limit, with_layout=True)
-    kind_at = {address: trace.kind[block] for block, address in run.addresses.items()}
+    run = replay(until, shown.conf, shown.capacity_bytes, with_layout=True)
+    kind_at = {run.addresses[block]: trace.kind[block] for block in shown.live_blocks(event)}
     made = []
     for segment in run.segments:
         parts = (

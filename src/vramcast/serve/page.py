@@ -50,6 +50,7 @@ def page_html(start: dict[str, Any]) -> str:
 {_select("Trained", "mode", ("trained", "lora"))}
 {_select("Task", "task", ("training", "inference"))}
 <label>Allocator <select name="allocator">{_options(_ALLOCATORS)}</select></label>
+<label>Accumulation <input type="number" name="accumulation" min="1" placeholder="as in the job"></label>
 <label>GPUs <input type="number" name="gpus" min="1" max="4096" placeholder="as in the job"></label>
 {_select("Strategy", "strategy", ("ddp", "fsdp"))}
 </form>

@@ -24,10 +24,12 @@ from vramcast.cli.options import (
     add_calibration_option,
     add_card_options,
     add_chrome_option,
+    add_export_option,
     add_force_option,
     add_full_option,
     add_html_option,
     add_json_option,
+    check_export,
     check_output,
     forks_possible,
     print_json,
@@ -35,6 +37,7 @@ from vramcast.cli.options import (
     print_result,
     step_count,
     write_chrome,
+    write_export,
     write_html,
 )
 
@@ -58,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
     add_full_option(parser)
     add_html_option(parser)
+    add_export_option(parser)
     add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
     add_force_option(parser)
@@ -67,6 +71,7 @@ def execute(args: argparse.Namespace) -> int:
     check_output(args.save, TRACE, force=args.force)
     check_output(args.chrome, CHROME_TRACE, force=args.force)
     check_output(args.html, REPORT, force=args.force)
+    check_export(args.export, force=args.force)
     loaded = load(args)
 
     from vramcast.cli.progress import reporting
@@ -99,6 +104,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.report.html_report import job_report
     from vramcast.report.screens import job_screen
 
+    write_export(args.export, result.prediction)
     write_html(args.html, lambda: job_report(result.job_account(), changes))
     if args.json:
         of_ranks = {"ranks": [rank.to_document() for rank in ranks]} if ranks else {}

@@ -25,17 +25,20 @@ from vramcast.cli.options import (
     add_calibration_option,
     add_card_options,
     add_chrome_option,
+    add_export_option,
     add_force_option,
     add_full_option,
     add_html_option,
     add_json_option,
     add_write_through_option,
+    check_export,
     check_output,
     forks_possible,
     limit_bytes,
     report,
     step_count,
     write_chrome,
+    write_export,
     write_html,
 )
 from vramcast.cli.progress import announced
@@ -69,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
     add_full_option(parser)
     add_html_option(parser)
+    add_export_option(parser)
     add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
     add_force_option(parser)
@@ -118,6 +122,7 @@ def execute(args: argparse.Namespace) -> int:
     check_output(args.save, TRACE, force=args.force)
     check_output(args.chrome, CHROME_TRACE, force=args.force)
     check_output(args.html, REPORT, force=args.force)
+    check_export(args.export, force=args.force)
     limit = limit_bytes(args)
     spec, remark = chosen_gpu(args.gpu)
 
@@ -167,6 +172,7 @@ def execute(args: argparse.Namespace) -> int:
     if remark is not None:
         more.append(Note("card", remark))
     prediction = dataclasses.replace(prediction, notes=(*prediction.notes, *more))
+    write_export(args.export, prediction)
     if args.html is not None:
         from vramcast.report.html_report import prediction_report
 

@@ -16,14 +16,17 @@ from vramcast.cli.options import (
     REPORT,
     add_card_options,
     add_chrome_option,
+    add_export_option,
     add_force_option,
     add_host_option,
     add_html_option,
     add_json_option,
+    check_export,
     check_output,
     limit_bytes,
     report,
     write_chrome,
+    write_export,
     write_html,
 )
 
@@ -37,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_host_option(parser)
     add_json_option(parser)
     add_html_option(parser)
+    add_export_option(parser)
     add_chrome_option(parser)
     add_force_option(parser)
     parser.add_argument("trace", type=Path, metavar="TRACE", help="a file that `vramcast run --save` wrote")
@@ -45,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     check_output(args.chrome, CHROME_TRACE, force=args.force)
     check_output(args.html, REPORT, force=args.force)
+    check_export(args.export, force=args.force)
     from vramcast.gpus import find_gpu
     from vramcast.memory import predict, with_time
     from vramcast.trace import StepTrace
@@ -61,6 +66,7 @@ def execute(args: argparse.Namespace) -> int:
         prediction = with_time(prediction)
     if args.chrome is not None:
         write_chrome(args.chrome, prediction.trace, prediction.gpu)
+    write_export(args.export, prediction)
     if args.html is not None:
         from vramcast.report.html_report import prediction_report
 

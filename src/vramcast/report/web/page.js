@@ -21,7 +21,7 @@ function currentState() {
   const state = {};
   for (const [name, value] of new FormData(form)) {
     if (typeof value !== "string" || value === "" || name.startsWith("slider-")) continue;
-    if (SIZES.includes(name) || name === "gpus") {
+    if (SIZES.includes(name) || name === "gpus" || name === "accumulation") {
       const number = Math.round(Number(value));
       if (number >= 1) state[name] = number;
     } else state[name] = value;
