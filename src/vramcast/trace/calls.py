@@ -31,7 +31,8 @@ COMMUNICATION = "communication"
 STREAM, RECORD, WAIT = "stream", "record", "wait"
 """Where there are collectives: what follows is issued to another stream; an event is recorded (stream, number); a
 stream waits for events (stream, then stream:number for each)."""
-STREAM_MARKS = (
+STREAM_MARKS = (COMMUNICATION, STREAM, RECORD, WAIT)
+MARKS = (
     *(HOOK, MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE),
     *(REPLAY, COMPILED_GRAPH),
     *STREAM_MARKS,
