@@ -34,6 +34,7 @@ from vramcast.trace.calls import (
     OPTIMIZER,
     OPTIMIZER_END,
     RECOMPUTED,
+    REPLAY,
     OpCalls,
     parameter_count,
 )
@@ -45,7 +46,9 @@ _FASTEST, _SLOWEST = 0.05, 100.0
 LISTS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach_")
 """Ops on lists of tensors: the host works for each of them."""
 
-_MARK_FEATURES = {HOOK: "hook", MODULE: "module", BACKWARD: "backward", ITERATION: "iteration"}
+_MARK_FEATURES = {
+    HOOK: "hook", MODULE: "module", BACKWARD: "backward", ITERATION: "iteration", REPLAY: "replay",
+}  # fmt: skip
 
 _FEW_KERNELS = 20
 """A library that launches more than this in one call does so in a loop of its own, with little between two launches."""
@@ -69,6 +72,8 @@ def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool 
     if flags & COMPILED:
         if namespace == "triton":
             return (("compiled launch", 1.0),)
+        if "convolution" in name:
+            return (("compiled convolution", 1.0),)
         return (("compiled call" if kernels else "compiled allocation", 1.0), *_further(kernels))
     if name.startswith(LISTS):
         return ("next list op" if is_next else "list op", 1.0), ("tensor of a list", float(arguments.count("(")))
