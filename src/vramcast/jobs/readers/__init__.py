@@ -41,6 +41,7 @@ READERS: tuple[str, ...] = (
     "kair",
     "kohya",
     "nnunet",
+    "ultralytics",
     "torchtitan",
     "torchtune",
     "deepspeed",
