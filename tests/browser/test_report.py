@@ -8,6 +8,7 @@ import pytest
 
 from tests.browser.conftest import Tab
 from tests.samples import transformer
+from vramcast.base.language import spoken
 from vramcast.features.compare.results import saved_prediction
 from vramcast.memory import Prediction, predict
 from vramcast.report.documents import prediction_document
@@ -110,4 +111,16 @@ def test_two_results(tab: Tab, tmp_path: Path) -> None:
         place = f"article[data-result='{number}'] .kinds"
         tab.page.wait_for_selector(f"{place} table")
         assert tab.parts(place)["total"] == prediction.device_bytes
+    assert not tab.errors
+
+
+def test_in_chinese(tab: Tab, tmp_path: Path, prediction: Prediction) -> None:
+    file = tmp_path / "report.html"
+    with spoken("zh"):
+        file.write_text(prediction_report(prediction).to_html(), encoding="utf-8")
+    tab.page.goto(file.as_uri())
+    tab.page.wait_for_selector(".kinds table")
+    assert tab.parts(".kinds")["total"] == prediction.device_bytes
+    assert tab.page.inner_text(".where").startswith("峰值时刻") and "保存的激活" in tab.page.inner_text(".legend")
+    assert tab.page.inner_text(".to-peak") == "回到峰值"
     assert not tab.errors

@@ -1,6 +1,6 @@
 """The language that results are shown in: English as it stands in the code, or a gettext catalogue beside this file.
 
-`text("needs {needs}", needs=...)` is what a reader sees. Messages of the catalogue have the English text as their key;
+`say("needs {needs}", needs=...)` is what a reader sees. Messages of the catalogue have the English text as their key;
 `locale/zh.po` is read as it is, so that nothing has to be compiled. JSON, notes and errors stay English.
 """
 
@@ -19,7 +19,7 @@ _FOLDER = Path(__file__).parent / "locale"
 _LANGUAGE: ContextVar[str] = ContextVar("language", default="en")
 
 
-def text(message: str, **values: object) -> str:
+def say(message: str, **values: object) -> str:
     """The message in the language in force, with the values put in."""
     found = catalogue(_LANGUAGE.get()).get(message, message)
     return found.format(**values) if values else found

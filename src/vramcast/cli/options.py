@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vramcast.trace import StepTrace
 
 EXIT_FITS = 0
+LANGUAGES = ("en", "zh")
 EXIT_DOES_NOT_FIT = 1
 MOST_STEPS = 1000
 _WORKERS = 2
@@ -264,6 +265,19 @@ def write_html(path: Path | None, report: Callable[[], Report]) -> None:
 
     if path is not None:
         write_file(path, report().to_html().encode())
+
+
+def add_language_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--lang", choices=LANGUAGES, help="the language of the result (left out: that of the locale)")
+
+
+def chosen_language(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Around a verb: the language that its result is shown in."""
+    if not hasattr(args, "lang"):
+        return contextlib.nullcontext()
+    from vramcast.base.language import spoken, usual_language
+
+    return spoken(args.lang or usual_language())
 
 
 def add_export_option(parser: argparse.ArgumentParser) -> None:

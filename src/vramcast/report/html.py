@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from vramcast.base.language import say
 from vramcast.memory.account import largest
 from vramcast.prediction.job_account import JobAccount
 from vramcast.report.job import headline
@@ -47,7 +48,8 @@ def parameter_table(account: JobAccount) -> str:
         (_indented(row.depth, row.label), f"{row.values[0]:,}", *(unit.text(size) for size in row.values[1:]))
         for row in parameter_rows(account.parameters)
     ]
-    return _table(("parameters", "count", f"weights, {unit.name}", "gradients", "optimizer"), lines)
+    weights = say("weights, {unit}", unit=unit.name)
+    return _table((say("parameters"), say("count"), weights, say("gradients"), say("optimizer")), lines)
 
 
 def stage_table(account: JobAccount) -> str:
@@ -60,13 +62,14 @@ def stage_table(account: JobAccount) -> str:
         )
         for row in stage_rows(account.stages)
     ]
-    return _table(("activations", f"stay, {unit.name}", "in one block", "for a moment", "output"), lines)
+    stay = say("stay, {unit}", unit=unit.name)
+    return _table((say("activations"), stay, say("in one block"), say("for a moment"), say("output")), lines)
 
 
 def card_table(account: JobAccount) -> str:
     shown = card_rows(account.cards).shown
     cards = [(card.gpu.short_name, _gib(card.limit_bytes), _gib(card.headroom_bytes)) for card in shown]
-    return _table(("cards that hold it", "GiB", "to spare"), cards)
+    return _table((say("cards that hold it"), "GiB", say("to spare")), cards)
 
 
 def _table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from vramcast.base.language import name as named
+from vramcast.base.language import say
 from vramcast.base.units import format_gib
 from vramcast.features.compare.peaks import Line, PeakTables, explained, peak_tables
 from vramcast.features.compare.side_by_side import Comparison
@@ -22,23 +24,26 @@ def comparison_report(predictions: Mapping[str, Prediction], lines: Comparison |
     """`lines` are all results, measurements among them; pictures are of the predictions that have their trace."""
     drawn = {name: one for name, one in predictions.items() if one.trace is not None}
     tables = peak_tables(drawn) if len(drawn) > 1 else None
-    title = " and ".join(predictions) if len(predictions) == 2 else "Comparison"
+    title = " and ".join(predictions) if len(predictions) == 2 else say("Comparison")
     body = _bars(predictions)
     if tables is not None:
-        body += section("At the peaks, by kind", _table("kind", tables.kinds, tables, total=True))
-        body += section("At the peaks, by module", _table("module", tables.modules, tables))
-        body += section("At the peaks, by op", _table("op and kind", tables.ops, tables))
+        body += section(say("At the peaks, by kind"), _table(say("kind"), tables.kinds, tables, total=True))
+        body += section(say("At the peaks, by module"), _table(say("module"), tables.modules, tables))
+        body += section(say("At the peaks, by op"), _table(say("op and kind"), tables.ops, tables))
     for number, (name, one) in enumerate(drawn.items()):
         body += f'<h2 class="wrap">{escape(name)}: {escape(verdict(one))}</h2>{article(one, number)}'
-        body += section("Assumed and not known", notes(one.notes))
+        body += section(say("Assumed and not known"), notes(one.notes))
     if lines is not None:
-        body += section("Line by line", page(all_grids(lines)))
-    first = _why(tables) if tables is not None else "Side by side"
+        body += section(say("Line by line"), page(all_grids(lines)))
+    first = _why(tables) if tables is not None else say("Side by side")
     head = "".join(
-        f'<p class="wrap">{escape(name)}: {escape(verdict(one))}; peak at {escape(place(one.account.moment))}</p>'
-        for name, one in predictions.items()
+        f'<p class="wrap">{escape(f"{name}: {verdict(one)}; {_peak(one)}")}</p>' for name, one in predictions.items()
     )
-    return Report(title, first, None, head, body, FOOTER, [pictures(one) for one in drawn.values()])
+    return Report(title, first, None, head, body, escape(say(FOOTER)), [pictures(one) for one in drawn.values()])
+
+
+def _peak(prediction: Prediction) -> str:
+    return say("peak at {place}", place=place(prediction.account.moment))
 
 
 def _why(tables: PeakTables) -> str:
@@ -46,10 +51,12 @@ def _why(tables: PeakTables) -> str:
     first, last = tables.names[0], tables.names[-1]
     difference = tables.device_bytes[-1] - tables.device_bytes[0]
     if not difference:
-        return f"{last} needs as much as {first}"
-    parts = [f"{line.name} {signed_size(line.difference)}" for line in explained(tables) if line.difference]
-    how = f"{format_gib(abs(difference))} {'more' if difference > 0 else 'less'}"
-    return f"{last} needs {how} than {first}: {', '.join(parts)}"
+        return say("{last} needs as much as {first}", last=last, first=first)
+    parts = [f"{named(line.name)} {signed_size(line.difference)}" for line in explained(tables) if line.difference]
+    text = "{last} needs {size} more than {first}: {parts}"
+    if difference < 0:
+        text = "{last} needs {size} less than {first}: {parts}"
+    return say(text, last=last, first=first, size=format_gib(abs(difference)), parts=", ".join(parts))
 
 
 def _bars(predictions: Mapping[str, Prediction]) -> str:
@@ -58,7 +65,7 @@ def _bars(predictions: Mapping[str, Prediction]) -> str:
     if len(limits) != 1:
         return ""
     return section(
-        "Against the limit",
+        say("Against the limit"),
         bars([Bar(name, one.device_bytes, one.fits) for name, one in predictions.items()], limits.pop()),
     )
 
@@ -68,12 +75,16 @@ def _table(heading: str, lines: Sequence[Line], tables: PeakTables, *, total: bo
     rows = [_row(line) for line in shown]
     if rest:
         columns = zip(*(line.values for line in rest), strict=True)
-        rows.append(_row(Line(f"{len(rest)} more", tuple(sum(column) for column in columns))))
+        rows.append(_row(Line(say("{count} more", count=len(rest)), tuple(sum(column) for column in columns))))
     if total:
-        rows.insert(0, _row(Line("on the card", tables.device_bytes)))
-    return table((heading, *tables.names, "difference"), rows)
+        rows.insert(0, _row(Line(say("on the card"), tables.device_bytes)))
+    return table((heading, *tables.names, say("difference")), rows)
 
 
 def _row(line: Line) -> list[str]:
     difference = f'<data value="{line.difference}">{signed_size(line.difference)}</data>' if line.difference else "–"
-    return [f'<span class="wrap">{escape(line.name)}</span>', *(data(value) for value in line.values), difference]
+    return [
+        f'<span class="wrap">{escape(named(line.name))}</span>',
+        *(data(value) for value in line.values),
+        difference,
+    ]

@@ -6,9 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from vramcast.base.language import say
 from vramcast.base.units import format_gib, format_size
 from vramcast.report.page import Grid, Line, Page
 from vramcast.trace import Note
+
+_ICICLE = "Click a box to look into it, the top one to go back; or arrow keys, Enter and Escape."
+_SEGMENTS = "Each line continues the one above; strokes are borders of segments, red frames are holes."
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ def page(found: Page) -> str:
 
 def notes(found: Iterable[Note]) -> str:
     rows = [(escape(note.topic), escape(note.text), escape(note.where or "–"), f"{note.count:,}") for note in found]
-    return table(("assumed", "what", "where", "times"), rows, text_columns=3)
+    return table((say("assumed"), say("what"), say("where"), say("times")), rows, text_columns=3)
 
 
 def section(title: str, body: str, kind: str = "") -> str:
@@ -88,27 +92,33 @@ def memory_place(exactness: str) -> str:
     return f"""<p class="aside">{escape(exactness)}</p>
 <ul class="legend"></ul>
 <div class="chart"></div>
-<div class="row noprint"><button class="to-peak" type="button">To the peak</button>
-<label style="flex:1">Moment of the step <input type="range" min="0" value="0"></label></div>
+<div class="row noprint"><button class="to-peak" type="button">{escape(say("To the peak"))}</button>
+<label style="flex:1">{escape(say("Moment of the step"))} <input type="range" min="0" value="0"></label></div>
 <p class="where wrap" aria-live="polite"></p>
-<div class="row noprint"><label>Filter <input type="search" placeholder="module, op, kind, shape"></label>
-<label class="fold"><input type="checkbox" checked> Layers of a stack together</label></div>
+<div class="row noprint"><label>{escape(say("Filter"))}
+<input type="search" placeholder="{escape(say("module, op, kind, shape"))}"></label>
+<label class="fold"><input type="checkbox" checked> {escape(say("Layers of a stack together"))}</label></div>
 <div class="moment"><div class="kinds scroll" tabindex="0"></div><div class="alive scroll" tabindex="0"></div></div>
-<h3>By module at this moment: widths are bytes</h3>
-<p class="aside noprint">Click a box to look into it, the top one to go back; or arrow keys, Enter and Escape.</p>
+<h3>{escape(say("By module at this moment: widths are bytes"))}</h3>
+<p class="aside noprint">{escape(say(_ICICLE))}</p>
 <div class="icicle"></div>"""
 
 
 def segments_place() -> str:
-    return """<p class="summary"></p>
-<p class="aside">Each line continues the one above; strokes are borders of segments, red frames are holes.</p>
+    return f"""<p class="summary"></p>
+<p class="aside">{escape(say(_SEGMENTS))}</p>
 <div class="chart"></div>"""
 
 
 def lanes_place() -> str:
     buttons = "".join(
         f'<button class="{name}" type="button">{text}</button>'
-        for name, text in (("closer", "Closer"), ("wider", "Wider"), ("earlier", "Earlier"), ("later", "Later"))
+        for name, text in (
+            ("closer", say("Closer")),
+            ("wider", say("Wider")),
+            ("earlier", say("Earlier")),
+            ("later", say("Later")),
+        )
     )
     return f'<div class="row noprint">{buttons}</div><div class="chart"></div>'
 

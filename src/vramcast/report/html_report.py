@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from vramcast.base.language import say
 from vramcast.base.units import format_gib
 from vramcast.features.advise.from_trace import EXPANDABLE, fits_with_expandable_segments
 from vramcast.features.advise.result import Advice, Suggestion
@@ -64,15 +65,15 @@ class Report:
 
 def prediction_report(prediction: Prediction, title: str = "", changes: Sequence[Bar] = ()) -> Report:
     """The report of a script's run, or of a saved trace."""
-    return _report(title or prediction.source or "a run", prediction, None, changes or _from_trace(prediction))
+    return _report(title or prediction.source or say("a run"), prediction, None, changes or _from_trace(prediction))
 
 
 def job_report(account: JobAccount, changes: Sequence[Suggestion] = ()) -> Report:
     prediction = account.prediction
     tables = (
-        section("Parameters", parameter_table(account) if account.parameters.count else "")
-        + section("Activations", stage_table(account))
-        + section("Cards that hold it", card_table(account))
+        section(say("Parameters"), parameter_table(account) if account.parameters.count else "")
+        + section(say("Activations"), stage_table(account))
+        + section(say("Cards that hold it"), card_table(account))
     )
     shown = [_asked(prediction), *map(suggested_bar, changes)] if changes else _from_trace(prediction)
     return _report(headline(account), prediction, account.throughput, shown, tables)
@@ -81,7 +82,7 @@ def job_report(account: JobAccount, changes: Sequence[Suggestion] = ()) -> Repor
 def advice_report(advice: Advice) -> Report:
     best = advice.best or ((advice.smallest,) if advice.smallest is not None else ())
     shown = [_asked(advice.asked), *map(suggested_bar, best)]
-    more = section("All that was found", page(advice_page(advice)))
+    more = section(say("All that was found"), page(advice_page(advice)))
     return _report(advice.job, advice.asked, None, shown, more)
 
 
@@ -91,7 +92,7 @@ def what_if_report(what_ifs: WhatIfs) -> Report:
         Bar(one.text, one.prediction.device_bytes, one.prediction.fits, _pace(one.time.seconds if one.time else None))
         for one in what_ifs.outcomes
     ]
-    more = section("All that was tried", page(what_if_page(what_ifs)))
+    more = section(say("All that was tried"), page(what_if_page(what_ifs)))
     return _report(what_ifs.job, asked.prediction, asked.throughput, shown, more)
 
 
@@ -99,7 +100,7 @@ def page_report(title: str, found: Page, fits: bool | None = None) -> Report:
     """A result that has lines and tables alone; its first line is the verdict."""
     first, *rest = found
     text = first.text if isinstance(first, Line) else title
-    return Report(title, text, fits, "", page(rest if isinstance(first, Line) else found), FOOTER)
+    return Report(title, text, fits, "", page(rest if isinstance(first, Line) else found), escape(say(FOOTER)))
 
 
 def plan_report(ramp: Ramp) -> Report:
@@ -108,8 +109,8 @@ def plan_report(ramp: Ramp) -> Report:
         Bar(f"{i}. {step.name}", step.prediction.device_bytes, step.prediction.fits)
         for i, step in enumerate(ramp.steps, 1)
     ]
-    more = section("Run by run", page(plan_page(ramp)[1:]))
-    return _report(ramp.job, ramp.wished, None, shown, more, "The runs, against the limit")
+    more = section(say("Run by run"), page(plan_page(ramp)[1:]))
+    return _report(ramp.job, ramp.wished, None, shown, more, say("The runs, against the limit"))
 
 
 def measurement_report(document: dict[str, Any]) -> Report:
@@ -119,27 +120,31 @@ def measurement_report(document: dict[str, Any]) -> Report:
 
 def article(prediction: Prediction, number: int, throughput: Throughput | None = None) -> str:
     """The pictures of one prediction; `number` says which data they draw."""
-    made = section("Memory over the step", memory_place(_EXACT) if prediction.trace is not None else "", "memory")
-    made += section("Segments of the allocator at the peak", segments_place() if prediction.trace else "", "segments")
+    made = section(
+        say("Memory over the step"), memory_place(say(_EXACT)) if prediction.trace is not None else "", "memory"
+    )
+    made += section(
+        say("Segments of the allocator at the peak"), segments_place() if prediction.trace else "", "segments"
+    )
     if prediction.time is not None:
-        made += section("Time of a step", lanes_place() + page(time_page(prediction.time, throughput)), "lanes")
+        made += section(say("Time of a step"), lanes_place() + page(time_page(prediction.time, throughput)), "lanes")
     return f'<article data-result="{number}">{made}</article>'
 
 
 def main_figures(prediction: Prediction) -> str:
     pairs = [
-        ("needed on the card", data(prediction.device_bytes, "device_bytes", gib=True)),
-        ("the card has", data(prediction.limit_bytes, "limit_bytes", gib=True)),
+        (say("needed on the card"), data(prediction.device_bytes, "device_bytes", gib=True)),
+        (say("the card has"), data(prediction.limit_bytes, "limit_bytes", gib=True)),
         (
-            "left" if prediction.headroom_bytes >= 0 else "missing",
+            say("left") if prediction.headroom_bytes >= 0 else say("missing"),
             data(prediction.headroom_bytes, "headroom_bytes", gib=True),
         ),
-        ("PyTorch reserves", data(prediction.peak_reserved_bytes, "peak_reserved_bytes", gib=True)),
-        ("of it allocated at most", data(prediction.peak_allocated_bytes, "peak_allocated_bytes", gib=True)),
-        ("to keep free for it", data(prediction.with_margin_bytes, "with_margin_bytes", gib=True)),
+        (say("PyTorch reserves"), data(prediction.peak_reserved_bytes, "peak_reserved_bytes", gib=True)),
+        (say("of it allocated at most"), data(prediction.peak_allocated_bytes, "peak_allocated_bytes", gib=True)),
+        (say("to keep free for it"), data(prediction.with_margin_bytes, "with_margin_bytes", gib=True)),
     ]
     if prediction.time is not None:
-        pairs.append(("a step", escape(seconds(prediction.time.seconds))))
+        pairs.append((say("a step"), escape(seconds(prediction.time.seconds))))
     return figures(pairs)
 
 
@@ -156,30 +161,30 @@ def _report(
         lines.append(time_headline(prediction.time, throughput))
     head = "".join(f'<p class="wrap">{escape(line)}</p>' for line in lines)
     if not against:
-        against = (
-            "Against the limit" if prediction.fits else f"What makes it fit {format_gib(prediction.limit_bytes, 1)}"
-        )
+        limit = format_gib(prediction.limit_bytes, 1)
+        against = say("Against the limit") if prediction.fits else say("What makes it fit {limit}", limit=limit)
     body = (
         main_figures(prediction)
         + section(against, bars(changes, prediction.limit_bytes) if len(changes) > 1 else "")
         + article(prediction, 0, throughput)
         + tables
-        + section("Assumed and not known", notes(prediction.notes))
+        + section(say("Assumed and not known"), notes(prediction.notes))
     )
     versions = ", ".join(f"{name} {version}" for name, version in prediction.versions.items())
-    footer = f"{escape(prediction.source)}<br>{escape(versions)}<br>{FOOTER}"
+    footer = f"{escape(prediction.source)}<br>{escape(versions)}<br>{escape(say(FOOTER))}"
     return Report(title, verdict(prediction), prediction.fits, head, body, footer, [pictures(prediction)])
 
 
 def _where(prediction: Prediction) -> str:
     refusal = prediction.out_of_memory
     if refusal is None:
-        return f"peak at {place(prediction.account.moment)}"
-    return f"runs out of memory at {place(refusal.at)}; the pictures show what it would need on a card without a limit"
+        return say("peak at {place}", place=place(prediction.account.moment))
+    text = "runs out of memory at {place}; the pictures show what it would need on a card without a limit"
+    return say(text, place=place(refusal.at))
 
 
 def _asked(prediction: Prediction) -> Bar:
-    return Bar("as it is", prediction.device_bytes, prediction.fits, _pace(prediction.step_seconds))
+    return Bar(say("as it is"), prediction.device_bytes, prediction.fits, _pace(prediction.step_seconds))
 
 
 def suggested_bar(one: Suggestion) -> Bar:
@@ -194,11 +199,11 @@ def _from_trace(prediction: Prediction) -> list[Bar]:
     if expandable is None:
         return [_asked(prediction)]
     text = f"PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}"
-    return [_asked(prediction), Bar("expandable segments", expandable.device_bytes, True, text)]
+    return [_asked(prediction), Bar(say("expandable segments"), expandable.device_bytes, True, text)]
 
 
 def _pace(value: float | None) -> str:
-    return "" if not value else f"{seconds(value)} a step"
+    return "" if not value else say("{seconds} a step", seconds=seconds(value))
 
 
 _EXACT = (

@@ -5,6 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from vramcast.base.language import name as named
+from vramcast.base.language import say
 from vramcast.base.units import format_gib
 from vramcast.prediction.job_account import JobAccount
 from vramcast.report.job_tables import Unit, card_rows, parameter_rows, shape_text, stage_rows
@@ -51,13 +53,15 @@ def print_job(account: JobAccount, console: Console) -> None:
 
 def headline(account: JobAccount) -> str:
     """What was recognised, and the sizes it was predicted for."""
-    what = f"{account.name}: {account.recognised_as}, {account.task}" if account.recognised_as else account.name
-    sizes = ", ".join(f"{name} {size:,}" for name, size in _batch_first(account.sizes))
+    what = account.name
+    if account.recognised_as:
+        what = f"{account.name}: {account.recognised_as}, {named(account.task)}"
+    sizes = ", ".join(f"{named(name)} {size:,}" for name, size in _batch_first(account.sizes))
     text = f"{what}; {sizes}" if sizes else what
     if account.samples_per_step > account.sizes.get("batch", 1):
-        text += f"; {account.samples_per_step:,} samples a step"
+        text += say("; {count} samples a step", count=f"{account.samples_per_step:,}")
     if account.steps_per_epoch is not None:
-        text += f"; {account.steps_per_epoch:,} steps an epoch"
+        text += say("; {count} steps an epoch", count=f"{account.steps_per_epoch:,}")
     return text
 
 

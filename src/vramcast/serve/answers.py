@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from vramcast.base.access import Limits, limited
 from vramcast.base.errors import UsageError
+from vramcast.base.language import say
 from vramcast.base.sealing import sealed
 from vramcast.base.units import parse_bytes
 from vramcast.features.advise.write import whole_yaml
@@ -134,12 +135,13 @@ class Answers:
             return self._document(state, loaded, exact.prediction, TRACED, "", with_pictures)
         trace = recipe.trace(batch, find_gpu(state.gpu).id)
         if trace is not None:
-            how = f"replayed: traced on {trace.gpu.get('name', 'another card')}"
+            how = say("replayed: traced on {card}", card=trace.gpu.get("name", "?"))
             return self._document(state, loaded, _replayed(trace, state), REPLAYED, how, with_pictures)
         found = recipe.worked_out(batch, find_gpu(state.gpu).id)
         if found is None:
             return None
-        how = f"worked out from traces of batch {found[1][0]} and {found[1][1]}"
+        first, second = found[1]
+        how = say("worked out from traces of batch {first} and {second}", first=first, second=second)
         return self._document(state, loaded, _replayed(found[0], state), WORKED_OUT, how, with_pictures)
 
     def exact(self, state: PageState, stop: threading.Event, progress: Callable[[str], None]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from vramcast.cli.options import (
     add_host_option,
     add_html_option,
     add_json_option,
+    add_language_option,
     add_room_options,
     check_output,
     print_json,
@@ -43,6 +44,7 @@ RUNS_CODE = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
+    add_language_option(parser)
     add_full_option(parser)
     add_html_option(parser)
     add_force_option(parser)

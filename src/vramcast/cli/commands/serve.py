@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from vramcast.cli.options import EXIT_FITS, import_nothing_from
+from vramcast.cli.options import EXIT_FITS, add_language_option, import_nothing_from
 
 _NEEDED = ("starlette", "uvicorn", "anyio")
 _HIGHEST_PORT = 65535
@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--allow-code", action="store_true",
         help="let jobs below --root run the Python code they name: factories, class paths, code in model folders",
     )  # fmt: skip
+    add_language_option(parser)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ function memoryChart(place, course, ceiling, onHover, onSelect) {
   const axis = { stroke: () => themeColour("--soft"), grid: { stroke: () => themeColour("--line"), width: 1 }, ticks: { stroke: () => themeColour("--line") } };
   const phases = course.bands();
   const options = {
-    width: Math.max(280, place.clientWidth), height: 330, padding: [18, 8, 0, 0], legend: { show: false },
+    width: Math.max(280, place.clientWidth), height: 330, padding: [18, 22, 0, 0], legend: { show: false },
     cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: { range: [0, top] } },
     axes: [
