@@ -2,7 +2,8 @@
 
     python -m lab.compiled.collect MEMORY_FOLDER [TIMES_FOLDER]
 
-A workload's new measurement replaces its old one; one that ended in an error is recorded with the error.
+A workload that was measured before keeps its record of memory; whether the new one differs is said. One that ended in
+an error is recorded with the error.
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ def main(folders: list[Path]) -> None:
                 continue
             by_name[record["name"]]["times"] = of_times(record)
         elif "steps" in record:
-            old = by_name.get(record["name"], {})
-            by_name[record["name"]] = of_memory(record) | ({"times": old["times"]} if "times" in old else {})
+            old = by_name.setdefault(record["name"], of_memory(record))
+            if old["steps"] != record["steps"]:
+                print(
+                    f"{record['name']}: measured before, and not the same: {old['steps'][-1:]}, {record['steps'][-1:]}"
+                )
     head = [record for record in lines if "name" not in record]
     MEASURED.write_text("".join(f"{json.dumps(line)}\n" for line in [*head, *by_name.values()]))
 

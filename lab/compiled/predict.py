@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import vramcast
+from vramcast.timing.step import predict_step
 from vramcast.trace.schema import ALLOC, BLOCK_EVENTS, FREE
 from vramcast.trace.storage import save
 
@@ -35,8 +36,10 @@ def predict(name: str, gpu: str = "h200", events: Path | None = None, saved: Pat
         _write_events(trace, events, marks)
     if saved is not None:
         save(trace, saved)
+    step = predict_step(trace)
     notes = sorted({f"{note.topic}: {note.text}" for note in trace.notes})
-    return {"name": name, "steps": record.steps, "seconds": round(time.time() - begin, 1), "notes": notes}
+    return {"name": name, "steps": record.steps, "seconds": round(time.time() - begin, 1),
+            "step_seconds": None if step is None else step.seconds, "notes": notes}  # fmt: skip
 
 
 def _write_events(trace: Any, path: Path, marks: list[int]) -> None:

@@ -145,14 +145,15 @@ def commands() -> tuple[ModuleType, ...]:
         run,
         serve,
         show,
+        sweep,
         table,
         watch,
         whatif,
     )
 
     return (
-        predict, check, advise, whatif, plan, explain, table, run, init, show, measure, calibrate, compare, diagnose,
-        gpus, watch, serve, mcp,
+        predict, check, advise, whatif, plan, explain, table, sweep, run, init, show, measure, calibrate, compare,
+        diagnose, gpus, watch, serve, mcp,
     )  # fmt: skip
 
 

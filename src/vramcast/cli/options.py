@@ -105,6 +105,13 @@ def device_number(text: str) -> int:
     return int(text)
 
 
+def add_compile_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--compile", dest="also", action="store_const", const=("compile",), default=(),
+        help="also try torch.compile (of a compiled job: without it); each such trace takes a minute or more",
+    )  # fmt: skip
+
+
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON (described in docs/json.md)")
 

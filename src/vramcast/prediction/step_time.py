@@ -31,10 +31,11 @@ def job_step_time(
         sync = Sync(cards=job.gpus.count, gradient_bytes=gradient_bytes, bucket_bytes=bucket_bytes)
 
     def predict(data_seconds: float) -> StepTime | None:
-        return predict_step(
+        found = predict_step(
             trace, gpu, further_passes=further, sync=sync, data_seconds=data_seconds, keep_rows=keep_rows,
             time_copies=time_copies,
         )  # fmt: skip
+        return found and found.with_bubble(bubble_seconds(job, found))
 
     loading = loading_seconds(job)
     if not loading:
@@ -47,6 +48,13 @@ def job_step_time(
     if alone is None or alone.seconds >= loading:
         return alone
     return predict(loading - alone.seconds)
+
+
+def bubble_seconds(job: Job, time: StepTime) -> float:
+    """1F1B: while the pipeline fills and drains, a stage waits as long as one microbatch takes on each other stage,
+    all stages taken to be as fast as this one."""
+    passes = time.phases.get("forward", 0.0) + time.phases.get("backward", 0.0)
+    return (job.gpus.pipeline - 1) * passes / job.passes
 
 
 def loading_seconds(job: Job) -> float:

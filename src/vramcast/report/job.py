@@ -86,6 +86,7 @@ def print_parameters(account: JobAccount, console: Console) -> None:
 
 
 _ROLE_HEADINGS = ("base", "QKV", "attn", "FFN")
+_WIDEST = 1000
 
 
 def print_stages(account: JobAccount, console: Console) -> None:
@@ -102,14 +103,21 @@ def print_stages(account: JobAccount, console: Console) -> None:
         "for a moment",
     ]
     has_roles = len(account.stages.roles) > 1
-    grid = table(*headings, *(_ROLE_HEADINGS if has_roles else ()), text_columns=2)
+    whole = table(*headings, *(_ROLE_HEADINGS if has_roles else ()), text_columns=2)
+    sizes_alone, roles_alone = table(*headings, text_columns=2), table(f"of it, {unit.name}", *_ROLE_HEADINGS)
     for row in rows:
-        stays, inside, momentary, *roles = row.values
-        sizes = [stays, inside, momentary] if has_blocks else [stays, momentary]
-        sizes += [sum(pair) for pair in zip(roles[::2], roles[1::2], strict=True)] if has_roles else []
-        shape = shape_text(row.path, account.output_shapes)
-        grid.add_row("  " * row.depth + row.label, shape, *(unit.text(size) for size in sizes))
-    console.print(grid)
+        stays, inside, momentary, *pairs = row.values
+        label, shape = "  " * row.depth + row.label, shape_text(row.path, account.output_shapes)
+        sizes = [unit.text(size) for size in ([stays, inside, momentary] if has_blocks else [stays, momentary])]
+        roles = [unit.text(sum(pair)) for pair in zip(pairs[::2], pairs[1::2], strict=True)] if has_roles else []
+        whole.add_row(label, shape, *sizes, *roles)
+        sizes_alone.add_row(label, shape, *sizes)
+        roles_alone.add_row(label, *roles)
+    wide = console.options.update(max_width=_WIDEST)
+    if not has_roles or console.measure(whole, options=wide).maximum <= console.width:
+        console.print(whole)
+    else:
+        console.print(sizes_alone, roles_alone)
     if has_roles:
         console.print(Text("base, QKV, attention, FFN: of what stays, and of what one checkpointed block makes again"))
     console.print()

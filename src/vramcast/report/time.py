@@ -20,6 +20,8 @@ _NANO = 1e9
 def time_page(time: StepTime, throughput: Throughput | None = None) -> Page:
     """How long, where it goes, and what limits it."""
     page: list[Line | Grid] = [Line(headline(time, throughput), "heading"), Line(_limits(time))]
+    if time.communication_seconds:
+        page.append(Line(where_time_goes(time)))
     if throughput is not None and throughput.epoch_seconds is not None:
         page.append(Line(_durations(throughput)))
     page.append(Line(source(time), "aside"))
@@ -53,6 +55,16 @@ def _limits(time: StepTime) -> str:
     if time.host_bound:
         text += say("; the card alone would take {seconds}", seconds=in_seconds(time.card_seconds))
     return text
+
+
+def where_time_goes(time: StepTime) -> str:
+    """Compute, communication and host, of a step with collectives."""
+    exposed, host = time.exposed_communication_seconds, time.limits.get("host", 0.0) * time.seconds
+    compute = max(0.0, time.seconds - exposed - host)
+    text = f"compute {in_seconds(compute)}, exposed communication {in_seconds(exposed)}, host {in_seconds(host)}"
+    bubble = time.phases.get("pipeline bubble", 0.0)
+    waiting = f", {in_seconds(bubble)} of it the pipeline's bubble" if bubble else ""
+    return f"{text}{waiting}; collectives take {in_seconds(time.communication_seconds)} in all"
 
 
 def _durations(throughput: Throughput) -> str:

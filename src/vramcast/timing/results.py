@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vramcast.timing.queues import Timeline
 
 HOST, ARITHMETIC, BANDWIDTH, LAUNCHES = "host", "arithmetic", "memory bandwidth", "small kernels"
+COMMUNICATION = "communication"
+"""What kernels do not hide of it."""
+BUBBLE = "pipeline bubble"
 DATA, FORWARD, BACKWARD, SYNC, OPTIMIZER = "data", "forward", "backward", "gradient sync", "optimizer"
 
 
@@ -86,8 +89,32 @@ class StepTime:
     calibrated: bool
     source: str
     """Where the times of kernels come from."""
+    communication_seconds: float = 0.0
+    """Collectives, hidden or not."""
     unknown_ops: Mapping[str, int] = field(default_factory=dict)
     rows: StepRows | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def exposed_communication_seconds(self) -> float:
+        """What the step waits for collectives and for other stages of a pipeline."""
+        return (self.limits.get(COMMUNICATION, 0.0) + self.limits.get(BUBBLE, 0.0)) * self.seconds
+
+    def with_bubble(self, seconds: float) -> StepTime:
+        """The step with the time that a pipeline stage waits for the others."""
+        if not seconds:
+            return self
+        whole = self.seconds + seconds
+        share = self.seconds / whole
+        limits = {name: value * share for name, value in self.limits.items()}
+        return replace(
+            self,
+            seconds=whole,
+            low_seconds=self.low_seconds / share,
+            high_seconds=self.high_seconds / share,
+            phases={**self.phases, BUBBLE: seconds},
+            limits={**limits, BUBBLE: 1 - share},
+            peak_share=None if self.peak_share is None else self.peak_share * share,
+        )
 
     @property
     def host_bound(self) -> bool:

@@ -22,6 +22,7 @@ from vramcast.timing.results import (
     ARITHMETIC,
     BACKWARD,
     BANDWIDTH,
+    COMMUNICATION,
     DATA,
     FORWARD,
     HOST,
@@ -32,13 +33,18 @@ from vramcast.timing.results import (
     StepTime,
 )
 from vramcast.timing.settings import TimingSettings, timing_settings
+from vramcast.timing.streams import Communicate, has_collectives, steady_streams, stream_work
 from vramcast.timing.waits import waits
 from vramcast.trace import StepTrace
-from vramcast.trace.calls import MARKS, RECOMPUTED, REPLAYED, OpCalls
+from vramcast.trace.calls import BACKWARD_END as BACKWARD_END_MARK
+from vramcast.trace.calls import MARKS, RECOMPUTED, REPLAYED, STREAM_MARKS, OpCalls
 from vramcast.trace.schema import ALLOC, FREE, KINDS
 
-_LIMITS = {"compute": ARITHMETIC, "memory": BANDWIDTH, "launch": LAUNCHES}
+_LIMITS = {"compute": ARITHMETIC, "memory": BANDWIDTH, "launch": LAUNCHES, "communication": COMMUNICATION}
 _NO_COST = OpCost("host", 0.0, 0.0, 0.0, "launch", 0, 0.0)
+_COMMUNICATION = OpCost("communication", 0.0, 0.0, 0.0, "communication", 0, 0.0)
+_OF_COLLECTIVES = ("c10d.", "_c10d_functional.", "_dtensor.")
+"""Ops whose time is that of the mark after them."""
 _BETWEEN = ("copy-to-host", "copy-to-device")
 _GRADIENTS = KINDS.index("gradients")
 _FORWARD_PART, _BACKWARD_PART, _RECOMPUTE_PART, _OTHER_PART = range(4)
@@ -97,7 +103,7 @@ class Step:
         self.costs = costs_of(calls, model)
         if not time_copies:
             self.costs = [_NO_COST if cost.kind in _BETWEEN else cost for cost in self.costs]
-        self.works = works_of(calls, rows, self.costs, host)
+        self.works = works_of(calls, rows, self.costs, host, model.card.spec)
         self.stretches = stretches(calls, rows)
 
 
@@ -105,13 +111,20 @@ def costs_of(calls: OpCalls, model: CostModel) -> list[OpCost]:
     """The cost of every distinct call."""
     tf32, cudnn_tf32 = calls.settings.get("matmul tf32", False), calls.settings.get("cudnn tf32", True)
     return [
-        _NO_COST if op in MARKS else model.cost(op, arguments, tf32=tf32, cudnn_tf32=cudnn_tf32)
+        _COMMUNICATION
+        if op in STREAM_MARKS or op == BACKWARD_END_MARK or op.startswith(_OF_COLLECTIVES)
+        else _NO_COST
+        if op in MARKS
+        else model.cost(op, arguments, tf32=tf32, cudnn_tf32=cudnn_tf32)
         for op, arguments in zip(calls.ops, calls.arguments, strict=True)
     ]
 
 
-def works_of(calls: OpCalls, rows: range, costs: Sequence[OpCost], host: HostModel) -> list[Work]:
-    """Each row as work for the two queues."""
+def works_of(
+    calls: OpCalls, rows: range, costs: Sequence[OpCost], host: HostModel, gpu: GpuSpec | None = None
+) -> list[Work]:
+    """Each row as work for the two queues; with `gpu`, for a queue of each stream where there are collectives."""
+    streams = gpu is not None and has_collectives(calls)
     known: dict[tuple[int, int, bool], Work] = {}
     works = []
     for row, is_next in zip(rows, next_optimizers(calls, rows), strict=True):
@@ -121,6 +134,8 @@ def works_of(calls: OpCalls, rows: range, costs: Sequence[OpCost], host: HostMod
             op, arguments, cost = calls.ops[number], calls.arguments[number], costs[number]
             host_seconds = 0.0 if flags & REPLAYED else host.issue_seconds(op, arguments, flags, cost.launches, is_next)
             work = Work(host_seconds, cost.device_seconds, cost.kernels, waits(op, arguments))
+            if streams and gpu is not None:
+                work = stream_work(op, arguments, work, gpu)
             known[key] = work
         works.append(work)
     return works
@@ -161,6 +176,7 @@ class _Totals:
         self.limits: defaultdict[str, float] = defaultdict(float, {DATA: waiting})
         self.own: defaultdict[tuple[str, int], float] = defaultdict(float)
         self.recompute = self.flops = self.arithmetic = self.device = self.host = self.kernels = 0.0
+        self.communication = 0.0
         calls, costs, works, first = step.calls, step.costs, step.works, step.rows.start
         own, limits, modules = self.own, self.limits, trace.modules
         for stretch in step.stretches:
@@ -178,7 +194,10 @@ class _Totals:
                     self.recompute += seconds
                 if seconds:
                     own[modules[calls.module[row]], _RECOMPUTE_PART if recomputed else part_of_phase] += seconds
-                self.device += work.device_seconds * weight
+                if isinstance(work, Communicate):
+                    self.communication += work.device_seconds * weight
+                else:
+                    self.device += work.device_seconds * weight
                 self.host += work.host_seconds * weight
                 self.kernels += work.kernels * weight
                 flops = cost.flops * weight
@@ -207,7 +226,8 @@ def _time(
 ) -> StepTime:
     calls, rows = step.calls, step.rows
     works = [Work(data_seconds, 0.0, 0, False), *step.works]
-    timeline, period = steady(works, step.host.latencies)
+    run = steady_streams if has_collectives(calls) else steady
+    timeline, period = run(works, step.host.latencies)
     elapsed = _elapsed(timeline, timeline.seconds - period, works)
     totals = _Totals(trace, step, elapsed, _weights(rows, step.stretches, further_passes))
     if sync is not None:
@@ -228,6 +248,7 @@ def _time(
         host_factor=step.host.factor,
         card_seconds=min(card_seconds, seconds),
         limits={name: value / seconds for name, value in totals.limits.items() if value > 0},
+        communication_seconds=totals.communication,
         flops=totals.flops,
         peak_share=totals.arithmetic / seconds if seconds else None,
         waits=sum(work.waits for work in step.works),

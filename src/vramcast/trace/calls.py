@@ -24,7 +24,19 @@ HOOK = "hook"
 """Python code sees a tensor that autograd saves, or wants back: checkpoints without reentry, offloading."""
 REPLAY = "replay"
 """A CUDA graph is launched; the ops that it recorded follow."""
-MARKS = (REPLAY, HOOK, MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE)
+COMPILED_GRAPH = "compiled graph"
+"""Code that Inductor wrote is called, with so many inputs (its argument)."""
+COMMUNICATION = "communication"
+"""A collective of several ranks: kind, bytes, ranks, machines, and "own" where the program goes on beside it."""
+STREAM, RECORD, WAIT = "stream", "record", "wait"
+"""Where there are collectives: what follows is issued to another stream; an event is recorded (stream, number); a
+stream waits for events (stream, then stream:number for each)."""
+STREAM_MARKS = (COMMUNICATION, STREAM, RECORD, WAIT)
+MARKS = (
+    *(HOOK, MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE),
+    *(REPLAY, COMPILED_GRAPH),
+    *STREAM_MARKS,
+)
 
 GRAD = 1
 """Autograd records the op: it is on, and one of the tensors leads to something that is trained."""
@@ -36,6 +48,8 @@ AUTOCAST = 8
 """Inside an autocast region."""
 REPLAYED = 16
 """Part of a CUDA graph: the host does nothing for it."""
+COMPILED = 32
+"""Called by code that Inductor wrote, past autograd."""
 
 
 def parameter_count(optimizer_arguments: str) -> float:

@@ -212,9 +212,15 @@ class AutocastKernels:
         return copy
 
 
+_INNER = ("_local_tensor", "elem")
+"""Where DTensor and AsyncCollectiveTensor keep the tensor of this rank."""
+
+
 def _eligible(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return False
+    for inner in _INNER:
+        value = getattr(value, inner, value)
     # While a function is compiled, tensors of another kind stand for those of the card.
     return value.device.type == "cuda" if isinstance(value, _TRACED) else is_virtual_gpu(value)
 

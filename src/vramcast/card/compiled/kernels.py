@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.base.sealing import unsealed
 from vramcast.card.compiled.traffic import Traffic
 from vramcast.card.dispatch.storages import block_of
 
@@ -52,7 +53,7 @@ class Kernel:
     def _first_launch(self, args: tuple[Any, ...]) -> None:
         from torch._inductor.codecache import PyCodeCache
 
-        with self._visibility.hide():
+        with unsealed(), self._visibility.hide():
             tuner: Any = getattr(PyCodeCache.load(self._source), self.name)
         runs = len(tuner.configs)
         if runs < 2 and _tries_smaller_block(tuner, self._source.count("tl.load(")):

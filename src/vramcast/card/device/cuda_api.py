@@ -149,7 +149,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
     def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
         return summary(abbreviated=True)  # peaks of each pool are not kept
 
-    state = torch.zeros(16, dtype=torch.uint8)
+    state = torch.zeros(16, dtype=torch.uint8, device="cpu")
     api: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,

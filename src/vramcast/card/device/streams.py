@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.card.device.one_card import CARD, check_ordinal
+from vramcast.trace.calls import RECORD, WAIT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 POOL_SIZE = 32
 """torch.cuda.Stream() hands out this many streams of each priority, then starts again (kStreamsPerPool)."""
@@ -32,6 +33,8 @@ class Timeline:
         """What has happened once all that a stream was given is done."""
         self._happened: Clock = {}
         self._handed_out: dict[int, int] = {}
+        self.note: Callable[[str, str], None] | None = None
+        """Told of each event that is recorded or waited for, where the time of a step depends on it."""
 
     def next_stream(self, priority: int) -> int:
         """The number of the next stream from the pool of that priority; 0 is the default stream."""
@@ -45,11 +48,15 @@ class Timeline:
         count = self._recorded[stream] = self._recorded.get(stream, 0) + 1
         behind = self._behind.setdefault(stream, {})
         behind[stream] = count
+        if self.note is not None:
+            self.note(RECORD, f"{stream} {count}")
         return dict(behind)
 
     def wait(self, stream: int, event: Mapping[int, int]) -> None:
         """What the stream is given from now on runs after the event."""
         _join(self._behind.setdefault(stream, {}), event)
+        if self.note is not None and event:
+            self.note(WAIT, " ".join((str(stream), *(f"{other}:{number}" for other, number in event.items()))))
 
     def finish(self, event: Mapping[int, int]) -> None:
         """The host has waited for the event."""

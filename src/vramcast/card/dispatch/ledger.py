@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from vramcast.allocator import CachingAllocator, OutOfMemory
-from vramcast.allocator.private_pools import emptied, given_up, stream_in_pool
+from vramcast.allocator.private_pools import emptied, given_up, stream_in_pool, without_pool
 from vramcast.allocator.stream_uses import USED_ELSEWHERE
 from vramcast.allocator.trials import Trial, try_out
 from vramcast.card.device import streams
@@ -71,7 +71,7 @@ class Ledger:
         """`tensor.record_stream`: its memory is only free again when that stream is done with it, too. Whether that is
         another than the one it was made on."""
         block = block_of(tensor)
-        if block is None or block.block_id < 0 or self.builder.stream_of(block.block_id) == stream:
+        if block is None or block.block_id < 0 or without_pool(self.builder.stream_of(block.block_id)) == stream:
             return False
         self._used_elsewhere.setdefault(block.block_id, set()).add(stream)
         return True

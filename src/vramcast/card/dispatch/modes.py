@@ -189,7 +189,7 @@ class DispatchMode(TorchDispatchMode):
         given = {key: value for key, value in kwargs.items() if key != "rng_state"}
         with self:
             out = op(*rest, **given)
-        return (torch.zeros(16, dtype=torch.uint8), out) if name == "run_and_save_rng_state" else out
+        return (torch.zeros(16, dtype=torch.uint8, device="cpu"), out) if name == "run_and_save_rng_state" else out
 
     def _functional(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
         device = self._device(args, kwargs, known)

@@ -19,6 +19,9 @@ from vramcast.trace.calls import (
     AUTOCAST,
     BACKWARD,
     BACKWARD_END,
+    COMMUNICATION,
+    COMPILED,
+    COMPILED_GRAPH,
     ENGINE,
     GRAD,
     ITERATION,
@@ -28,6 +31,7 @@ from vramcast.trace.calls import (
     RECOMPUTED,
     REPLAY,
     REPLAYED,
+    STREAM,
 )
 
 if TYPE_CHECKING:
@@ -51,8 +55,11 @@ class OpLog:
         self._log = ledger.builder.calls
         self._append = self._log.append
         self._autocast = False
+        self._compiled = 0
         self.on = True
         """Steps repeat each other, so a run of known length need only be logged in its last one."""
+        self._follows_streams = False
+        self._stream = 0
 
     def start(self) -> None:
         self.on = True
@@ -74,11 +81,13 @@ class OpLog:
     def note(self, number: int, args: Sequence[Any]) -> None:
         """The op is done: where the program is now, it was while it ran."""
         ledger, position = self._ledger, self._position
-        flags = GRAD if _grad_enabled() and _wants_grad(args) else 0
+        flags = COMPILED if self._compiled else GRAD if _grad_enabled() and _wants_grad(args) else 0
         if self._autocast:
             flags |= AUTOCAST
         if position.backward_depth:
             flags |= ENGINE | RECOMPUTED if position.in_module else ENGINE
+        if self._follows_streams and ledger.stream != self._stream:
+            self._note_stream()
         self._append(number, ledger.module, ledger.phase, flags, ledger.builder.n_events)
 
     @contextmanager
@@ -95,6 +104,16 @@ class OpLog:
         with torch._C.DisableTorchFunction():
             text = describe_arguments(args, {}, _place)
         self.note(self._log.add_distinct((op, text), op, text), args)
+
+    @contextmanager
+    def in_compiled_graph(self, inputs: int) -> Iterator[None]:
+        """Inside, code that Inductor wrote calls the ops."""
+        self.mark(COMPILED_GRAPH, str(inputs))
+        self._compiled += 1
+        try:
+            yield
+        finally:
+            self._compiled -= 1
 
     def begin_recording(self) -> tuple[int, bool]:
         """Ops are noted until `end_recording`, to be repeated in every replay."""
@@ -120,12 +139,27 @@ class OpLog:
         for number in recorded:
             self._append(number, ledger.module, ledger.phase, flags, ledger.builder.n_events)
 
+    def communicate(self, arguments: str) -> None:
+        """A collective runs on the current stream. From the first on, streams and events are noted too."""
+        if not self._follows_streams:
+            self._follows_streams = True
+            self._ledger.timeline.note = self.mark
+        if self._ledger.stream != self._stream:
+            self._note_stream()
+        self.mark(COMMUNICATION, arguments)
+
+    def _note_stream(self) -> None:
+        self._stream = self._ledger.stream
+        self.mark(STREAM, str(self._stream))
+
     def mark(self, name: str, arguments: str = "") -> None:
         """Something that cuts a step, or costs the host time, without being an op."""
         if not self.on:
             return
         # Below the dispatcher's autocast it always reads as off.
         self._autocast = torch.is_autocast_enabled("cuda")
+        if name == ITERATION:
+            self._stream = 0  # a step begins on the default stream
         if name in (OPTIMIZER, ITERATION) or not self._log.settings:
             self._log.settings |= _settings()
         ledger, position = self._ledger, self._position

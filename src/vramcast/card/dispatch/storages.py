@@ -155,6 +155,6 @@ def known_values(tensor: torch.Tensor) -> torch.Tensor | None:
     block = block_of(tensor)
     if block is None or block.values is None:
         return None
-    view: Any = torch.empty(0, dtype=tensor.dtype)
+    view: Any = torch.empty(0, dtype=tensor.dtype, device="cpu")
     view.set_(block.values, tensor.storage_offset(), tensor.size(), tensor.stride())
     return view  # type: ignore[no-any-return]

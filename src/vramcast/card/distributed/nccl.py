@@ -65,7 +65,7 @@ class Communicators:
     def __init__(self) -> None:
         self.by_name: dict[str, Communicator] = {}
 
-    def note(self, name: str, op: str, ranks: Callable[[], list[int]], per_node: int) -> None:
+    def note(self, name: str, op: str, ranks: Callable[[], list[int]], per_node: int) -> Communicator:
         """An op has run on a group; `ranks` are asked for once."""
         known = self.by_name.get(name)
         if known is None:
@@ -73,6 +73,7 @@ class Communicators:
             nodes = len({rank // per_node for rank in members})
             known = self.by_name[name] = Communicator(len(members), nodes)
         known.ops.add(op)
+        return known
 
     def interval(self) -> tuple[int, int]:
         """The least and the most bytes they take."""

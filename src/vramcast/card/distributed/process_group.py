@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _TIMEOUT = timedelta(minutes=30)
 
 _ASSUMED = (
-    "rank {rank} of {size}; nothing is sent, and the other ranks are taken to say what this one says. Times are "
-    "without communication"
+    "rank {rank} of {size}; nothing is sent, and the other ranks are taken to say what this one says, and to be as "
+    "fast. Collectives take the time of the card's links and of the network that its machines usually have"
 )
 
 

@@ -240,7 +240,7 @@ def safe_softmax(call: Call) -> Any:
 
 
 def _host_scalar() -> torch.Tensor:
-    return torch.zeros((), dtype=torch.int64)
+    return torch.zeros((), dtype=torch.int64, device="cpu")
 
 
 def _like(q: torch.Tensor, last: int) -> list[int]:

@@ -5,6 +5,7 @@ Each op gives what its schema says (the tensors, the work), with a future that c
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -30,11 +31,37 @@ def _answer(call: Call, result: Any) -> Any:
     return work if returns == 1 else (result, work)
 
 
-def _use(call: Call, group: Any) -> None:
-    """NCCL has a communicator for the group from now on."""
+def _use(call: Call, group: Any, *, is_functional: bool = False) -> None:
+    """NCCL has a communicator for the group from now on, and it takes time."""
     op = call.func._schema.name.rpartition("::")[2]
-    communicators = call.mode.machine.communicators
-    communicators.note(group.group_name, op, lambda: torch.distributed.get_process_group_ranks(group), CARD.count)
+    machine = call.mode.machine
+    ranks = functools.partial(torch.distributed.get_process_group_ranks, group)
+    known = machine.communicators.note(group.group_name, op, ranks, CARD.count)
+    kind = next((kind for name, kind in _KINDS.items() if op.startswith(name)), None)
+    if kind is None or known.size == 1:
+        return
+    size = max(_bytes(value) for value in (*call.args[:2], []))
+    if is_functional and kind == "all_gather":
+        size *= known.size
+    # NCCL's own stream runs what the program waits for later: functional collectives, DDP's sums, what is sent on.
+    beside = is_functional or (machine.ledger.stream == 0 and (kind == "send" or op == "allreduce_"))
+    queue = "own" if beside else "here"
+    machine.op_log.communicate(f"{kind} {size} {known.size} {known.nodes} {queue}")
+
+
+_KINDS = {
+    "allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather", "_allgather": "all_gather",
+    "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "_reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all", "all_to_all": "all_to_all", "shard_dim_alltoall": "all_to_all", "broadcast": "broadcast",
+    "reduce_": "reduce", "gather_": "gather", "scatter_": "scatter", "send": "send", "recv": "recv",
+}  # fmt: skip
+"""How the names of ops begin, the longer first; and the collective that they are."""
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else 0
 
 
 def _flat(result: Any) -> list[torch.Tensor]:
@@ -163,7 +190,7 @@ def functional(call: Call) -> Any:
         return call.func(*call.args, **call.kwargs)
     if call.device == GPU:
         c10d: Any = torch.distributed.distributed_c10d
-        _use(call, c10d._resolve_process_group(call.argument("group_name")))
+        _use(call, c10d._resolve_process_group(call.argument("group_name")), is_functional=True)
     out = call.mode.calls.run(call.func, call.args, call.kwargs, call.known)
     call.mode.adopt(out, call.device)
     return out

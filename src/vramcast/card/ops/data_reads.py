@@ -130,7 +130,7 @@ def expand_masks(call: Call, indices: Any) -> list[Any]:
             content = mask_contents(call, entry, "indexing with a mask")
             if content is None:
                 call.unknown_read("indexing with a mask", f"all {entry.numel()} elements chosen")
-                content = torch.ones(entry.shape, dtype=torch.bool)
+                content = torch.ones(entry.shape, dtype=torch.bool, device="cpu")
             call.mode.machine.synchronize()
             positions = content.nonzero()
             block = call.empty(positions.size(), torch.int64, positions.stride())
@@ -234,7 +234,9 @@ def _chosen_plausibly(call: Call, index: torch.Tensor) -> bool:
     except RuntimeError:  # what was made up is not what the op takes: probabilities that are none
         return False
     content = out[1] if isinstance(out, (list, tuple)) else out
-    values.learn(index, torch.empty_strided(index.size(), index.stride(), dtype=index.dtype).copy_(content))
+    values.learn(
+        index, torch.empty_strided(index.size(), index.stride(), dtype=index.dtype, device="cpu").copy_(content)
+    )
     if call.mode.machine.guesses.made_up:
         call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices of random activations")
     return True
@@ -245,16 +247,16 @@ def _draw(call: Call, index: torch.Tensor, length: int, dim: int | None) -> None
         return
     with call.mode.machine.card_draws.drawing():
         content = _drawn(index, length, dim)
-    strided = torch.empty_strided(index.size(), index.stride(), dtype=index.dtype)
+    strided = torch.empty_strided(index.size(), index.stride(), dtype=index.dtype, device="cpu")
     values.learn(index, strided.copy_(content))
     call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices drawn at random")
 
 
 def _drawn(index: torch.Tensor, length: int, dim: int | None) -> torch.Tensor:
     if dim is None or index.dim() == 0:
-        return torch.randint(0, max(length, 1), index.shape)
+        return torch.randint(0, max(length, 1), index.shape, device="cpu")
     moved = index.movedim(dim, -1)
     rows, k = moved.numel() // max(moved.size(-1), 1), moved.size(-1)
     if rows * length > 4 * values.LIMIT_EXACT:
-        return torch.randint(0, max(length, 1), index.shape)
-    return torch.rand(rows, length).argsort(-1)[:, :k].reshape(moved.shape).movedim(-1, dim)
+        return torch.randint(0, max(length, 1), index.shape, device="cpu")
+    return torch.rand(rows, length, device="cpu").argsort(-1)[:, :k].reshape(moved.shape).movedim(-1, dim)

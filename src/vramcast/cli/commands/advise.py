@@ -16,6 +16,7 @@ from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
     REPORT,
+    add_compile_option,
     add_force_option,
     add_full_option,
     add_host_option,
@@ -56,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(another .yaml)",
     )  # fmt: skip
     add_host_option(parser)
+    add_compile_option(parser)
     add_json_option(parser)
     add_full_option(parser)
     add_html_option(parser)
@@ -72,7 +74,7 @@ def execute(args: argparse.Namespace) -> int:
     workers = forks_possible(args)
     with reporting() as progress:
         result = advise(
-            loaded, args.gpu, args.memory, args.device, keep=args.keep, objective=args.objective,
+            loaded, args.gpu, args.memory, args.device, keep=args.keep, also=args.also, objective=args.objective,
             largest=args.largest, write=args.write, workers=workers, progress=progress,
         )  # fmt: skip
     if args.html is not None:

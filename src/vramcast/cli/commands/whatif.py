@@ -15,6 +15,7 @@ from vramcast.cli.options import (
     EXIT_FITS,
     REPORT,
     add_calibration_option,
+    add_compile_option,
     add_force_option,
     add_html_option,
     add_json_option,
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep", metavar="A,B", type=names, default=(), help="leave these alone: batch, checkpointing, precision, ..."
     )
     add_calibration_option(parser)
+    add_compile_option(parser)
     add_json_option(parser)
     add_html_option(parser)
     add_force_option(parser)
@@ -49,7 +51,10 @@ def execute(args: argparse.Namespace) -> int:
     check_output(args.html, REPORT, force=args.force)
     loaded = load(args)
     with reporting() as progress:
-        result = what_if(loaded, args.gpu, args.memory, keep=args.keep, workers=forks_possible(args), progress=progress)
+        result = what_if(
+            loaded, args.gpu, args.memory, keep=args.keep, also=args.also, workers=forks_possible(args),
+            progress=progress,
+        )  # fmt: skip
     if args.html is not None:
         from vramcast.report.html_report import what_if_report
 

@@ -40,6 +40,8 @@ READERS: tuple[str, ...] = (
     "axolotl",
     "kair",
     "kohya",
+    "nnunet",
+    "ultralytics",
     "torchtitan",
     "torchtune",
     "deepspeed",

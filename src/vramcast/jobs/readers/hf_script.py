@@ -22,6 +22,7 @@ from vramcast.jobs.readers import (
     llama_factory,
     ms_swift,
     trl,
+    ultralytics,
     unsloth,
 )
 from vramcast.jobs.readers.command_line import Command, parse_command, split_environment
@@ -93,6 +94,7 @@ def part_from_words(
     """Paths in a command are those of the folder in which it is started: here, or where the shell script lies."""
     variables, words = split_environment(words)
     variables = {**(environment or {}), **variables}
+    ultralytics.refuse_command(words, where)
     conf = next((variables[name] for name in ALLOCATOR_VARIABLES if variables.get(name)), None)
     command = parse_command(words, where, unknown, hf_names.WITHOUT_EFFECT)
     started = variables.get(_PROCESSES_OF_SWIFT, "")

@@ -1,0 +1,1 @@
+"""Many questions at once: models × cards × settings, on all cores or on a Ray cluster."""
