@@ -17,6 +17,7 @@ from vramcast.features.compare.peaks import peak_tables
 from vramcast.memory import Prediction, predict
 from vramcast.memory.step_course import step_course
 from vramcast.report.documents import prediction_document
+from vramcast.report.html_front import Way, front, front_picture
 from vramcast.report.html_parts import Bar, bars
 from vramcast.report.html_report import prediction_report
 from vramcast.trace.schema import KINDS
@@ -169,3 +170,16 @@ def test_lines_of_a_difference_add_up() -> None:
         requested = prediction.account.moment.requested_bytes
         assert sum(line.values[number] for line in tables.modules) == requested
         assert sum(line.values[number] for line in tables.ops) == requested
+
+
+def test_the_front_is_what_no_other_beats() -> None:
+    ways = [
+        Way("slow", 4 * GIB, 2.0, True),
+        Way("worse", 6 * GIB, 1.5, True),
+        Way("fast", 9 * GIB, 5.0, True),
+        Way("too large", 30 * GIB, 9.0, False),
+    ]
+    assert [way.label for way in front(ways)] == ["slow", "fast"]
+    picture = front_picture(ways, 24 * GIB)
+    assert picture.count("<circle") == 4 and "worse: 6.00 GiB, 1.5 samples/s" in picture
+    assert front_picture(ways[:1], 24 * GIB) == ""

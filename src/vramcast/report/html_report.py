@@ -19,6 +19,7 @@ from vramcast.report.advice import advice_page
 from vramcast.report.console import plain_text
 from vramcast.report.html import card_table, parameter_table, stage_table
 from vramcast.report.html_document import html_document
+from vramcast.report.html_front import Way, front_picture
 from vramcast.report.html_parts import (
     Bar,
     bars,
@@ -82,7 +83,13 @@ def job_report(account: JobAccount, changes: Sequence[Suggestion] = ()) -> Repor
 def advice_report(advice: Advice) -> Report:
     best = advice.best or ((advice.smallest,) if advice.smallest is not None else ())
     shown = [_asked(advice.asked), *map(suggested_bar, best)]
-    more = section(say("All that was found"), page(advice_page(advice)))
+    ways = [
+        Way(one.text, one.prediction.device_bytes, one.samples_per_second, one.prediction.fits)
+        for one in {id(one): one for one in (*advice.best, *advice.front)}.values()
+        if one.samples_per_second
+    ]
+    more = section(say("Memory against speed"), front_picture(ways, advice.asked.limit_bytes))
+    more += section(say("All that was found"), page(advice_page(advice)))
     return _report(advice.job, advice.asked, None, shown, more)
 
 
@@ -92,7 +99,13 @@ def what_if_report(what_ifs: WhatIfs) -> Report:
         Bar(one.text, one.prediction.device_bytes, one.prediction.fits, _pace(one.time.seconds if one.time else None))
         for one in what_ifs.outcomes
     ]
-    more = section(say("All that was tried"), page(what_if_page(what_ifs)))
+    ways = [
+        Way(one.text, one.prediction.device_bytes, one.samples_per_second, one.prediction.fits)
+        for one in (asked, *what_ifs.outcomes)
+        if one.samples_per_second
+    ]
+    more = section(say("Memory against speed"), front_picture(ways, asked.prediction.limit_bytes))
+    more += section(say("All that was tried"), page(what_if_page(what_ifs)))
     return _report(what_ifs.job, asked.prediction, asked.throughput, shown, more)
 
 
