@@ -67,7 +67,7 @@ function oncePerFrame(draw) {
 function canvasIn(place, height, label, draw) {
   const canvas = element("canvas", { role: "img", "aria-label": label });
   place.append(canvas);
-  const paint = oncePerFrame(() => {
+  const paintNow = () => {
     const width = place.clientWidth, ratio = devicePixelRatio || 1;
     if (!width) return;
     canvas.width = Math.round(width * ratio);
@@ -76,9 +76,10 @@ function canvasIn(place, height, label, draw) {
     const context = canvas.getContext("2d");
     context.scale(ratio, ratio);
     draw(context, width, height);
-  });
+  };
+  const paint = oncePerFrame(paintNow);
   new ResizeObserver(paint).observe(place);
-  document.addEventListener("themechange", paint);
+  document.addEventListener("themechange", paintNow); // at once: a page is printed right after it
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   paint();
   return { canvas, paint };

@@ -16,14 +16,20 @@ const themeButton = document.querySelector("button.theme");
 function setTheme(place) {
   if (themes[place][0]) document.documentElement.dataset.theme = themes[place][0];
   else delete document.documentElement.dataset.theme;
-  themeButton.textContent = themes[place][1];
-  themeButton.dataset.place = place;
+  if (themeButton) Object.assign(themeButton, { textContent: themes[place][1] }).dataset.place = place;
   document.dispatchEvent(new Event("themechange"));
 }
 if (themeButton) {
   themeButton.addEventListener("click", () => setTheme((Number(themeButton.dataset.place || 0) + 1) % themes.length));
   setTheme(0);
 }
+
+// Paper is white, whatever the screen is.
+addEventListener("beforeprint", () => {
+  document.documentElement.dataset.theme = "light";
+  document.dispatchEvent(new Event("themechange"));
+});
+addEventListener("afterprint", () => setTheme(Number(themeButton?.dataset.place || 0)));
 
 /** The highest level of all results, so that their charts have one scale. */
 function commonCeiling(results) {
