@@ -274,3 +274,33 @@ def autoencoder_bf16() -> None:
         return F.l1_loss(out, x) + 0.1 * (out[..., 1:] - out[..., :-1]).abs().mean()
 
     train(model, lambda step: loss_of_images(images(12, 128).bfloat16()), clip=True)
+
+
+def _alone_in_its_group() -> None:
+    """A process group of one: DDP keeps its buckets, and the collectives run."""
+    import tempfile
+
+    from torch import distributed
+
+    folder = tempfile.mkdtemp()
+    distributed.init_process_group("nccl", init_method=f"file://{folder}/group", rank=0, world_size=1)
+
+
+@workload
+def gpt_ddp_compiled() -> None:
+    """torch.compile around DDP, which cuts the graph at the buckets."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    _alone_in_its_group()
+    model = DistributedDataParallel(models.GPT(layers=4).cuda(), device_ids=[0])
+    train(model, gpt_loss(torch.compile(model), 8, 512), amp=torch.bfloat16)
+
+
+@workload
+def llama_ddp_around_compiled() -> None:
+    from torch.nn.parallel import DistributedDataParallel
+
+    _alone_in_its_group()
+    compiled = torch.compile(models.llama(num_hidden_layers=3).cuda())
+    model = DistributedDataParallel(compiled, device_ids=[0], gradient_as_bucket_view=True)
+    train(model, labelled(model, 4, 768, 32000), amp=torch.bfloat16, clip=True)

@@ -34,6 +34,8 @@ def why_not() -> str | None:
     """What keeps compiled code from being compiled here; None where nothing does."""
     if not COMPILED_HERE[0] <= INSTALLED < COMPILED_HERE[1]:
         return f"compiled code needs torch {in_words(COMPILED_HERE[0])}, and torch {in_words(INSTALLED)} is installed"
+    if torch.version.cuda is None:
+        return "compiled code needs a build of torch with CUDA (no GPU), and this one has none"
     if importlib.util.find_spec("triton") is None:
         return "compiled code needs Triton, which is not installed"
     return None
