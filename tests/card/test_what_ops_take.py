@@ -192,6 +192,19 @@ def test_an_encoder_drops_the_padding_it_is_told_of() -> None:
     assert 64 * 300 * 512 * 4 in events
 
 
+@pytest.mark.parametrize(
+    ("elements", "counting", "selecting"),
+    [(2_004, 1, 1_023), (16_384, 21_503, 1_023), (242_991, 21_503, 1_279), (971_964, 21_503, 2_815)],
+)
+def test_places_of_a_mask_are_counted_and_selected(elements: int, counting: int, selecting: int) -> None:
+    def prepare() -> tuple[torch.Tensor]:
+        mask = torch.zeros(elements, dtype=torch.bool)
+        mask[:8] = True
+        return (mask.cuda(),)
+
+    assert events_of(prepare, torch.nonzero) == [4, counting, -counting, 64, selecting, -selecting, -4]
+
+
 # What follows was read off PyTorch's source, not measured.
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from vramcast.card.dispatch.storages import GPU, known_values
+from vramcast.card.libraries.selection import counting_bytes, selecting_bytes
 from vramcast.card.libraries.sorting import sort_steps
 from vramcast.card.ops.registry import Call, kernel
 from vramcast.card.values import known_values as values
@@ -88,13 +91,24 @@ def comparison(call: Call) -> bool:
 
 @kernel("aten::nonzero", "aten::argwhere")
 def nonzero(call: Call) -> Any:
-    out = real_result(call)
-    if out is None:
-        tensor = call.args[0]
-        call.unknown_read("nonzero", f"all {tensor.numel()} elements")
-        out = call.empty((tensor.numel(), tensor.dim()), torch.int64, (1, max(tensor.numel(), 1)))
+    tensor = call.args[0]
+    with _selecting(call, tensor.numel()):
+        out = real_result(call)
+        if out is None:
+            call.unknown_read("nonzero", f"all {tensor.numel()} elements")
+            out = call.empty((tensor.numel(), tensor.dim()), torch.int64, (1, max(tensor.numel(), 1)))
     call.mode.machine.synchronize()
     return out
+
+
+@contextmanager
+def _selecting(call: Call, elements: int) -> Iterator[None]:
+    """What is held while the places of chosen elements are made: they are counted before, and written after."""
+    count = call.empty((1,), torch.int32) if call.device == GPU else None
+    call.scratch(counting_bytes(elements, call.gpu.sm_count or 1))
+    yield
+    call.scratch(selecting_bytes(elements))
+    del count
 
 
 @kernel("aten::masked_select")
@@ -135,7 +149,8 @@ def expand_masks(call: Call, indices: Any) -> list[Any]:
                 content = torch.ones(entry.shape, dtype=torch.bool, device="cpu")
             call.mode.machine.synchronize()
             positions = content.nonzero()
-            block = call.empty(positions.size(), torch.int64, positions.stride())
+            with _selecting(call, entry.numel()):
+                block = call.empty(positions.size(), torch.int64, positions.stride())
             values.learn(block, positions)
             expanded.extend(block.unbind(1))
         elif not entry.is_meta:  # CPU indices are moved to the card
