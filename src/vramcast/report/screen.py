@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
@@ -52,7 +52,7 @@ def compose(sections: Iterable[Section], most: int = MOST_LINES) -> list[Line]:
         if not can_give:
             blanks = max(0, blanks - too_many())
             break
-        lines[max(can_give, key=lambda i: len(lines[i]) - shown[i].least)].pop()
+        _cut(lines[max(can_give, key=lambda i: len(lines[i]) - shown[i].least)])
     found: list[Line] = []
     for section, kept in zip(shown, lines, strict=True):
         if section.blank_before and found and blanks > 0:
@@ -60,6 +60,16 @@ def compose(sections: Iterable[Section], most: int = MOST_LINES) -> list[Line]:
             blanks -= 1
         found += kept
     return found[:most]
+
+
+def _cut(lines: list[Line]) -> None:
+    """Take the last line away; a sentence that goes on in it ends in an ellipsis."""
+    dropped = lines.pop()
+    if dropped.continues and lines and not lines[-1].text.endswith("…"):
+        kept = lines[-1].text
+        if len(kept) + 2 > USUAL_WIDTH:
+            kept = kept.rpartition(" ")[0]
+        lines[-1] = replace(lines[-1], text=f"{kept} …")
 
 
 def print_screen(lines: Sequence[Line], console: Console) -> None:
@@ -71,7 +81,7 @@ def wrapped(text: str, width: int, tone: str = "", most: int = 2, indent: str = 
     kept = textwrap.wrap(
         text, width, subsequent_indent=indent, max_lines=most, placeholder=" …", break_on_hyphens=False
     )
-    return [Line(line, tone) for line in kept]
+    return [Line(line, tone, continues=i > 0) for i, line in enumerate(kept)]
 
 
 def memory(account: Account, width: int) -> list[Section]:

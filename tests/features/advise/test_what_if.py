@@ -62,3 +62,14 @@ def test_a_knob_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.Capt
     path.write_text(json.dumps(JOB))
     assert main(["whatif", str(path), "--allow-code", "--keep", "colour"]) == 2
     assert "colour" in capsys.readouterr().err
+
+
+def test_a_job_that_does_not_fit_gets_the_fastest_that_does() -> None:
+    job = {**tiny.JOB, "name": "large", "sizes": {"batch": 65_536}}
+    asked = vramcast.predict(job, gpu="h200", steps=2).prediction
+    memory = asked.peak_reserved_bytes - (asked.peak_reserved_bytes // 8)
+    found = vramcast.what_if(job, gpu="h200", memory=f"{memory}B", keep=["optimizer"], steps=2)
+    assert not found.asked.prediction.fits
+    fitting = [one for one in found.outcomes if one.prediction.fits]
+    assert (found.best is not None) == bool(fitting)
+    assert fitting, [(one.text, one.prediction.peak_reserved_bytes, memory) for one in found.outcomes]
