@@ -4,14 +4,15 @@ encoder. Modules and order of operations are those of dynamic_network_architectu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-_CONVOLUTIONS = {2: nn.Conv2d, 3: nn.Conv3d}
-_TRANSPOSED = {2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
-_NORMS = {2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
-_POOLS = {2: nn.AvgPool2d, 3: nn.AvgPool3d}
+_CONVOLUTIONS: dict[int, Any] = {2: nn.Conv2d, 3: nn.Conv3d}
+_TRANSPOSED: dict[int, Any] = {2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
+_NORMS: dict[int, Any] = {2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
+_POOLS: dict[int, Any] = {2: nn.AvgPool2d, 3: nn.AvgPool3d}
 _SMOOTH = 1e-5
 
 Sizes = Sequence[int]
