@@ -7,7 +7,7 @@ long, section by section. `--full` prints the tables instead.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -54,7 +54,7 @@ def compose(sections: Iterable[Section], most: int = MOST_LINES) -> list[Line]:
         if not can_give:
             blanks = max(0, blanks - too_many())
             break
-        lines[max(can_give, key=lambda i: len(lines[i]) - shown[i].least)].pop()
+        _cut(lines[max(can_give, key=lambda i: len(lines[i]) - shown[i].least)])
     found: list[Line] = []
     for section, kept in zip(shown, lines, strict=True):
         if section.blank_before and found and blanks > 0:
@@ -64,13 +64,23 @@ def compose(sections: Iterable[Section], most: int = MOST_LINES) -> list[Line]:
     return found[:most]
 
 
+def _cut(lines: list[Line]) -> None:
+    """Take the last line away; a sentence that goes on in it ends in an ellipsis."""
+    dropped = lines.pop()
+    if dropped.continues and lines and not lines[-1].text.endswith("…"):
+        kept = lines[-1].text
+        if len(kept) + 2 > USUAL_WIDTH:
+            kept = kept.rpartition(" ")[0]
+        lines[-1] = replace(lines[-1], text=f"{kept} …")
+
+
 def print_screen(lines: Sequence[Line], console: Console) -> None:
     print_page(lines, console)
 
 
 def wrapped(text: str, width: int, tone: str = "", most: int = 2, indent: str = "") -> list[Line]:
     """Words stay whole; what does not fit into `most` lines ends in an ellipsis."""
-    return [Line(line, tone) for line in wrap(text, width, most, indent)]
+    return [Line(line, tone, continues=i > 0) for i, line in enumerate(wrap(text, width, most, indent))]
 
 
 def memory(account: Account, width: int) -> list[Section]:

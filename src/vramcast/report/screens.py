@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from vramcast.base.language import say
 from vramcast.base.units import GIB, format_gib
@@ -16,7 +17,7 @@ from vramcast.prediction.job_account import JobAccount
 from vramcast.report.advice import largest_lines, nothing_fits
 from vramcast.report.check import head_lines
 from vramcast.report.comparison import main_grids
-from vramcast.report.grid import plain_rows
+from vramcast.report.grid import plain_rows, shortened
 from vramcast.report.job import headline
 from vramcast.report.page import Line
 from vramcast.report.scenarios import scenarios_grid, scenarios_verdict
@@ -30,6 +31,8 @@ from vramcast.trace import Note
 
 Screen = list[Line]
 _NOTES = 4
+_LEAST_MODULE = 12
+"""Letters of a module's name that are shown, however narrow the screen is."""
 _FILES = "files"
 """The topic of notes that say what would have been written and deleted."""
 _SHOWN = 3
@@ -61,7 +64,7 @@ def prediction_screen(prediction: Prediction, width: int = USUAL_WIDTH) -> Scree
 def job_screen(account: JobAccount, changes: Sequence[Suggestion] = (), width: int = USUAL_WIDTH) -> Screen:
     prediction = account.prediction
     head = [*wrapped(headline(account), width, most=2), *_verdict(prediction, width)]
-    head += wrapped(_where(prediction), width, most=1)
+    head += wrapped(_where_in_a_line(prediction, width), width, most=1)
     head += [line for text in host_lines(prediction.host) for line in wrapped(text, width, most=2)]
     return compose(
         [
@@ -153,6 +156,18 @@ def _where(prediction: Prediction) -> str:
         return say("peak at {place}", place=place(prediction.account.moment))
     reserved = format_gib(refusal.at.reserved_bytes)
     return say("runs out of memory at {place}, with {reserved} reserved", place=place(refusal.at), reserved=reserved)
+
+
+def _where_in_a_line(prediction: Prediction, width: int) -> str:
+    """The same in one line; the module's name is shortened where that is too long."""
+    text = _where(prediction)
+    if len(text) <= width:
+        return text
+    refusal = prediction.out_of_memory
+    moment = prediction.account.moment if refusal is None else refusal.at
+    begins = "peak at" if refusal is None else "runs out of memory at"
+    room = width - len(f"{begins} {place(replace(moment, module='-'))}") + 1
+    return f"{begins} {place(replace(moment, module=shortened(moment.module, max(room, _LEAST_MODULE))))}"
 
 
 def _room_or_changes(prediction: Prediction, batch: int | None, width: int) -> Section:

@@ -75,3 +75,14 @@ def test_both_ways_with_and_without_compiling() -> None:
     assert compiled.text == "torch.compile"
     assert compiled.prediction.peak_allocated_bytes < 0.95 * found.asked.prediction.peak_allocated_bytes
     assert compiled.time is not None and found.asked.time is not None
+
+
+def test_a_job_that_does_not_fit_gets_the_fastest_that_does() -> None:
+    job = {**tiny.JOB, "name": "large", "sizes": {"batch": 65_536}}
+    asked = vramcast.predict(job, gpu="h200", steps=2).prediction
+    memory = asked.peak_reserved_bytes - (asked.peak_reserved_bytes // 8)
+    found = vramcast.what_if(job, gpu="h200", memory=f"{memory}B", keep=["optimizer"], steps=2)
+    assert not found.asked.prediction.fits
+    fitting = [one for one in found.outcomes if one.prediction.fits]
+    assert (found.best is not None) == bool(fitting)
+    assert fitting, [(one.text, one.prediction.peak_reserved_bytes, memory) for one in found.outcomes]

@@ -72,11 +72,8 @@ def what_if(
         (outcome for combination, outcome in trials.outcomes.items() if combination.options),
         key=lambda outcome: (not outcome.prediction.fits, -outcome.samples_per_second, len(outcome.changes)),
     )
-    faster = [
-        outcome
-        for outcome in ordered
-        if outcome.prediction.fits and outcome.samples_per_second > asked.samples_per_second
-    ]
+    to_beat = asked.samples_per_second if asked.prediction.fits else 0.0
+    faster = [outcome for outcome in ordered if outcome.prediction.fits and outcome.samples_per_second > to_beat]
     return WhatIfs(
         job=loaded.job.name,
         recognised_as=loaded.recognised_as,
