@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import (
@@ -30,6 +31,9 @@ from vramcast.cli.options import (
     print_result,
     write_html,
 )
+
+if TYPE_CHECKING:
+    from vramcast.jobs.load import LoadedJob
 
 READS_SCRIPT_FLAGS = True
 RUNS_CODE = True
@@ -56,6 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the best as a new file like yours, with its suffix (several files: a new folder), or as a vramcast.yaml "
         "(another .yaml)",
     )  # fmt: skip
+    parser.add_argument(
+        "--fewest-gpus", action="store_true",
+        help="the fewest such cards that hold the job under FSDP; --write makes an accelerate config of the best",
+    )  # fmt: skip
     add_host_option(parser)
     add_compile_option(parser)
     add_json_option(parser)
@@ -65,6 +73,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_options(parser)
 
 
+def _fewest(args: argparse.Namespace, loaded: LoadedJob, workers: int) -> int:
+    from vramcast.base.outputs import write_file
+    from vramcast.cli.progress import reporting
+    from vramcast.features.advise.fewest import accelerate_config, fewest_cards
+    from vramcast.features.check.check import card_to_check
+    from vramcast.prediction.predict import choose_card
+    from vramcast.report.fewest import fewest_document, fewest_lines
+
+    spec = card_to_check(loaded.job, args.gpu, args.memory, args.device)[0] or choose_card(loaded.job, None)[0]
+    with reporting() as progress:
+        found = fewest_cards(loaded, spec, workers=workers, progress=progress)
+    if args.json:
+        print_json(fewest_document(found))
+    else:
+        print(*fewest_lines(found, loaded.where), sep="\n")
+    if args.write is not None and found.ways:
+        write_file(args.write, accelerate_config(loaded, found.ways[0]).encode(), replace=False)
+        print(f"vramcast: wrote {args.write}", file=sys.stderr)
+    return EXIT_FITS if found.ways else EXIT_DOES_NOT_FIT
+
+
 def execute(args: argparse.Namespace) -> int:
     from vramcast.cli.progress import reporting
     from vramcast.features.advise.advise import advise
@@ -72,6 +101,8 @@ def execute(args: argparse.Namespace) -> int:
     check_output(args.html, REPORT, force=args.force)
     loaded = load(args)
     workers = forks_possible(args)
+    if args.fewest_gpus:
+        return _fewest(args, loaded, workers)
     with reporting() as progress:
         result = advise(
             loaded, args.gpu, args.memory, args.device, keep=args.keep, also=args.also, objective=args.objective,
