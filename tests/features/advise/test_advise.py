@@ -19,6 +19,7 @@ import vramcast
 from tests.jobs.tiny import JOB as TINY
 from vramcast.cli.job_options import load
 from vramcast.cli.main import main, make_parser
+from vramcast.errors import VramcastError
 from vramcast.features.advise.combination import Combination
 from vramcast.features.advise.front import pareto, spread
 from vramcast.features.advise.knobs import KNOBS, options_for
@@ -259,7 +260,7 @@ def test_a_model_that_cannot_be_checkpointed_is_not_told_to() -> None:
         "inputs": {"x": {"shape": ["batch", 8]}},
         "sizes": {"batch": 2},
     }
-    with pytest.raises(vramcast.errors.VramcastError):
+    with pytest.raises(VramcastError):
         vramcast.advise(job, memory="3GiB")
     conv = {
         "components": {"model": {"factory": "tests.jobs.tiny:conv_net"}},
