@@ -9,6 +9,7 @@ an error is recorded with the error.
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,12 @@ def of_memory(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_times(record: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of a step: in a row without waiting in between (the faster of two runs), and of the last by itself."""
+    """Seconds of a step: in a row without waiting in between (the faster of two runs), of one by itself (the median),
+    and of the last by itself."""
     return {
         kind: {
             "in_a_row": round(min(record[kind]["in_a_row"]), 6),
+            "alone": round(statistics.median(record[kind]["each"]), 6),
             "last": round(record[kind]["each"][-1], 6),
             "host": round(record[kind]["host"][-1], 6),
         }

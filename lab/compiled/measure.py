@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -23,7 +24,8 @@ from typing import Any
 
 NAME, RESULT = sys.argv[1], Path(sys.argv[2])
 TURNS = Path(sys.argv[3]) if len(sys.argv) > 3 else None
-CACHE = Path(os.environ.get("COMPILE_CACHES", "/tmp/compile-caches")) / NAME
+SCRATCH = Path(tempfile.gettempdir())
+CACHE = Path(os.environ.get("COMPILE_CACHES", SCRATCH / "compile-caches")) / NAME
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(CACHE)
 os.environ.setdefault("TRITON_CACHE_DIR", str(CACHE / "triton"))
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "3")
@@ -171,7 +173,7 @@ def save_events() -> None:
     events = [[e["action"], e["addr"], e["size"], e["stream"]] for e in trace()]
     with gzip.open(RESULT / f"{NAME}.events.gz", "wt") as stream:
         json.dump(events, stream)
-    folder = Path(f"/tmp/wrappers-{NAME}") / NAME
+    folder = SCRATCH / f"wrappers-{NAME}" / NAME
     folder.mkdir(parents=True, exist_ok=True)
     for file in CACHE.rglob("*.py"):
         if "def call(" in file.read_text(errors="replace"):
