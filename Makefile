@@ -65,20 +65,20 @@ format: $(TEST_READY) ## Let ruff fix and format the code
 
 .PHONY: fuzz
 fuzz: $(TEST_READY) ## 100,000 mutated inputs of every reader: no traceback, no 2 GiB, no 10 s (about 15 minutes)
-	$(BIN)/python -m tools.fuzz --count 100000
+	$(BIN)/python -m lab.attacks.fuzz --count 100000
 
 .PHONY: accuracy
 accuracy: $(TEST_READY) ## Predict every recorded workload again and rewrite docs/lab/accuracy.md and its summaries
 	@if test -n "$${VRAMCAST_EXTERNAL:-}" -o -d ../shared/external; then $(MAKE) --no-print-directory $(EXTERNAL_READY); fi
-	$(BIN)/python -m corpus.accuracy
+	$(BIN)/python -m lab.pages.accuracy
 
 .PHONY: bench
 bench: $(TEST_READY) ## Time vramcast beside PyTorch's MemTracker (which needs a GPU)
-	$(BIN)/python -m corpus.benchmark
+	$(BIN)/python -m lab.comparing.benchmark
 
 .PHONY: job-docs
 job-docs: $(TEST_READY) ## Rewrite vramcast.schema.json and the fields in docs/jobs.md from the schema of a job
-	$(BIN)/python tools/write_job_docs.py
+	$(BIN)/python -m lab.pages.job_docs
 
 .PHONY: golden
 golden: $(TEST_READY) ## Rewrite the golden outputs in tests/golden after a change that was meant

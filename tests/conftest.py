@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+os.environ["LC_ALL"] = "C.UTF-8"  # results are shown in the locale's language
 os.environ.setdefault("VRAMCAST_CHECK", "1")  # after every op: is what it leaves booked at the size it has?
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.test_results import measurement
 from vramcast import __version__
 from vramcast.base.units import GIB
 from vramcast.cli import main as cli
+from vramcast.cli import options
 from vramcast.cli.main import main, make_parser
 from vramcast.errors import CannotPredict
 from vramcast.gpus import find_gpu
@@ -55,6 +57,18 @@ def test_help_needs_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "exit codes" in done.stdout
+
+
+def test_a_reader_that_imported_torch_does_not_keep_us_from_forking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch has run does: that starts threads, of which a fork has none."""
+    ours, theirs = argparse.Namespace(own_process=True), argparse.Namespace(own_process=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    monkeypatch.setattr(options, "_n_threads", lambda: 4)
+    assert (options.forks_possible(ours), options.forks_possible(theirs)) == (2, 1)
+    for threads in (0, 5):
+        monkeypatch.setattr(options, "_n_threads", lambda threads=threads: threads)
+        assert options.forks_possible(ours) == 1
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

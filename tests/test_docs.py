@@ -11,9 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "vramcast"
 PAGES = sorted(
-    path
-    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "corpus/**/*.md", "lab/**/*.md")
-    for path in ROOT.glob(pattern)
+    path for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "lab/**/*.md") for path in ROOT.glob(pattern)
 )
 GENERATED = {"build", "dist"}
 """Folders that are made by a command and are not in the repository."""
@@ -66,7 +64,7 @@ def test_paths_of_the_code_are_there(page: Path) -> None:
 
 
 def test_pages_that_the_code_names_are_there() -> None:
-    sources = [ROOT / "Makefile", *(path for folder in ("src", "corpus", "lab", "tools") for path in _code(folder))]
+    sources = [ROOT / "Makefile", *(path for folder in ("src", "lab") for path in _code(folder))]
     named = {
         (found, source) for source in sources for found in re.findall(r"docs/[\w/-]+\.md", source.read_text("utf-8"))
     }
@@ -87,5 +85,5 @@ def test_users_pages_do_not_hold_the_lab() -> None:
 
 
 def test_the_check_finds_what_is_missing() -> None:
-    assert _exists("trace/schema.py") and _exists("corpus/predictions-*.jsonl") and _exists("features/advise/")
+    assert _exists("trace/schema.py") and _exists("lab/data/predictions-*.jsonl") and _exists("features/advise/")
     assert not _exists("trace/no_such_module.py")

@@ -33,15 +33,16 @@ LAYERS: dict[str, set[str]] = {
     },
     "report": {"base", "gpus", "trace", "memory", "timing", "prediction", "features"},
     "mcp": {"base", "gpus", "jobs", "prediction", "features", "report", "__init__"},
+    "serve": {"base", "gpus", "trace", "memory", "jobs", "prediction", "features", "report"},
     "pytest_plugin": {"base", "gpus", "memory", "card", "prediction", "features", "report"},
     "cli": {
         *("base", "gpus", "trace", "memory", "timing", "overlay", "launchers", "quick", "scripts"),
-        *("jobs", "prediction", "features", "report", "mcp", "__init__"),
+        *("jobs", "prediction", "features", "report", "mcp", "serve", "__init__"),
     },
     "__init__": set(),
     "__main__": {"cli"},
 }
-SHOWS_RESULTS = {"cli", "mcp", "pytest_plugin", "report"}
+SHOWS_RESULTS = {"cli", "mcp", "serve", "pytest_plugin", "report"}
 MAY_IMPORT_TORCH = {"card", "scripts"}
 TORCH_FILES = {
     PACKAGE / "pytest_plugin.py",
@@ -50,7 +51,7 @@ TORCH_FILES = {
     # A job is read without torch; it is built and run with it.
     *(PACKAGE / "jobs" / "building").rglob("*.py"),
     *(PACKAGE / "jobs" / "training").rglob("*.py"),
-    *(PACKAGE / "jobs" / "networks" / f"{name}.py" for name in ("fno", "unet", "ddpm", "transformer")),
+    *(path for path in (PACKAGE / "jobs" / "networks").glob("*.py") if path.name != "kinds.py"),
     *(
         PACKAGE / "prediction" / name
         for name in ("tracing.py", "parallel.py", "parameter_table.py", "module_shapes.py")

@@ -1,53 +1,51 @@
-"""Compare predictions of compiled training with what was measured.
+"""Predict the compiled workloads that were measured, and write down what came out.
 
     python -m lab.compiled [NAME ...]        (all that were measured, unless some are named)
 
-Each workload runs in a process of its own; a table says what the last step took and by how much the prediction is off.
+Each runs in a process of its own, once compiled and once as eager code (its time alone). lab/compiled/table.py makes
+the table of docs/compile.md from the records and the predictions.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
+import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-MEASURED = Path(__file__).parent / "measured" / "h200-torch2.11.0.jsonl"
+from lab.compiled.records import PREDICTED, measured, predicted
 
 
-def measured() -> dict[str, dict[str, Any]]:
-    records = [json.loads(line) for line in MEASURED.read_text().splitlines()]
-    return {record["name"]: record for record in records if "name" in record}
-
-
-def predicted(name: str) -> dict[str, Any] | None:
+def predict(name: str, *, eager: bool = False) -> dict[str, Any] | None:
     command = [sys.executable, "-m", "lab.compiled.predict", name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "TORCHDYNAMO_DISABLE": "1"} if eager else None
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return None if done.returncode else json.loads(done.stdout.splitlines()[-1])
 
 
+def summary(compiled: dict[str, Any], eager: dict[str, Any] | None) -> dict[str, Any]:
+    """What is kept of a prediction."""
+    last = compiled["steps"][-1]
+    return {
+        "name": compiled["name"], "peak_reserved": last["peak_reserved"], "peak_allocated": last["peak_allocated"],
+        "step_seconds": compiled["step_seconds"], "seconds": compiled["seconds"],
+        "eager_step_seconds": None if eager is None else eager["step_seconds"],
+    }  # fmt: skip
+
+
 def main(names: list[str]) -> None:
-    records = measured()
-    errors = []
-    print(f"{'workload':28} {'reserved, MiB':>14} {'predicted':>10} {'off by':>9} {'peak allocated':>15}")
-    for name in names or list(records):
-        truth = records[name]["steps"][-1]
-        result = predicted(name)
-        if result is None:
-            print(f"{name:28} {truth['peak_reserved'] / 2**20:14.0f} {'failed':>10}")
+    results, records = predicted(), measured()
+    for name in names or [name for name, record in records.items() if record["steps"]]:
+        compiled = predict(name)
+        if compiled is None:
+            print(f"{name}: failed")
             continue
-        last = result["steps"][-1]
-        off = {key: last[key] / truth[key] - 1 for key in ("peak_reserved", "peak_allocated")}
-        errors.append(abs(off["peak_reserved"]))
-        print(
-            f"{name:28} {truth['peak_reserved'] / 2**20:14.0f} {last['peak_reserved'] / 2**20:10.0f} "
-            f"{off['peak_reserved']:+9.2%} {off['peak_allocated']:+15.2%}",
-            flush=True,
-        )
-    if errors:
-        print(f"reserved: median {statistics.median(errors):.2%}, largest {max(errors):.2%} of {len(errors)}")
+        eager = predict(name, eager=True) if "eager" in records[name].get("times", {}) else None
+        results[name] = summary(compiled, eager)
+        off = results[name]["peak_reserved"] / records[name]["steps"][-1]["peak_reserved"] - 1
+        print(f"{name:36} {off:+8.2%}", flush=True)
+        PREDICTED.write_text("".join(f"{json.dumps(results[name])}\n" for name in sorted(results)))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -141,3 +142,132 @@ class DiT(nn.Module):
         for block in self.blocks:
             x = block(x, c)
         return self.out(x)
+
+
+def causal(config: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    config.use_cache = False
+    return AutoModelForCausalLM.from_config(config)
+
+
+def llama(**options: Any) -> Any:
+    from transformers import LlamaConfig
+
+    settings = {
+        "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 6, "num_attention_heads": 16,
+        "num_key_value_heads": 4, "vocab_size": 32000, "max_position_embeddings": 2048, **options,
+    }  # fmt: skip
+    return causal(LlamaConfig(**settings))
+
+
+class Attention2d(nn.Module):
+    """Attention over the pixels of a feature map."""
+
+    def __init__(self, width: int, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.GroupNorm(8, width)
+        self.qkv, self.proj = nn.Conv2d(width, 3 * width, 1), nn.Conv2d(width, width, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, width, height, wide = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(batch, 3, self.heads, width // self.heads, -1).transpose(-1, -2).unbind(1)
+        y = F.scaled_dot_product_attention(q, k, v).transpose(-1, -2).reshape(batch, width, height, wide)
+        return x + self.proj(y)
+
+
+class TimedBlock(nn.Module):
+    def __init__(self, inside: int, outside: int, time: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.GroupNorm(8, inside), nn.SiLU(), nn.Conv2d(inside, outside, 3, padding=1))
+        self.time = nn.Linear(time, 2 * outside)
+        self.norm = nn.GroupNorm(8, outside)
+        self.second = nn.Sequential(nn.SiLU(), nn.Dropout(0.1), nn.Conv2d(outside, outside, 3, padding=1))
+        self.skip = nn.Conv2d(inside, outside, 1) if inside != outside else nn.Identity()
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        scale, shift = self.time(F.silu(t))[:, :, None, None].chunk(2, dim=1)
+        return self.second(self.norm(self.first(x)) * (1 + scale) + shift) + self.skip(x)
+
+
+class DiffusionUNet(nn.Module):
+    """A U-Net that is told the time and attends at its lower levels, as in pixel diffusion."""
+
+    def __init__(self, widths: tuple[int, ...] = (64, 128, 256), channels: int = 3, time: int = 256) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(channels, widths[0], 3, padding=1)
+        self.time = nn.Sequential(nn.Linear(64, time), nn.SiLU(), nn.Linear(time, time))
+        pairs = list(itertools.pairwise((widths[0], *widths)))
+        self.down = nn.ModuleList(TimedBlock(a, b, time) for a, b in pairs)
+        self.attend = nn.ModuleList(Attention2d(b) if level else nn.Identity() for level, (_, b) in enumerate(pairs))
+        self.shrink = nn.ModuleList(nn.Conv2d(b, b, 3, stride=2, padding=1) for _, b in pairs[:-1])
+        self.middle = TimedBlock(widths[-1], widths[-1], time)
+        self.up = nn.ModuleList(TimedBlock(2 * b, a, time) for a, b in reversed(pairs))
+        self.out = nn.Sequential(nn.GroupNorm(8, widths[0]), nn.SiLU(), nn.Conv2d(widths[0], channels, 3, padding=1))
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        angles = t[:, None].float() * torch.exp(-torch.arange(32, device=t.device) * (9.21 / 32))
+        time = self.time(torch.cat([angles.cos(), angles.sin()], dim=-1))
+        x = self.stem(x)
+        kept = []
+        for level, (block, attend) in enumerate(zip(self.down, self.attend, strict=True)):
+            x = attend(block(x, time))
+            kept.append(x)
+            if level < len(self.shrink):
+                x = self.shrink[level](x)
+        x = self.middle(x, time)
+        for level, block in enumerate(self.up):
+            x = block(torch.cat([x, kept.pop()], dim=1), time)
+            if level < len(self.shrink):
+                x = F.interpolate(x, scale_factor=2.0, mode="nearest")
+        return self.out(x)
+
+
+class LowRank(nn.Module):
+    """A frozen linear layer with a trained update of low rank beside it."""
+
+    def __init__(self, inner: nn.Linear, rank: int = 16) -> None:
+        super().__init__()
+        self.inner = inner.requires_grad_(False)
+        self.down = nn.Linear(inner.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, inner.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) + 2.0 * self.up(self.down(x))
+
+
+class FlexBlock(nn.Module):
+    """Attention as FlexAttention computes it: causal within a window, with the same mask in every layer."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_1, self.norm_2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: torch.Tensor, mask: Any) -> torch.Tensor:
+        from torch.nn.attention.flex_attention import flex_attention
+
+        batch, length, width = x.shape
+        shape = batch, length, 3, self.heads, width // self.heads
+        q, k, v = self.qkv(self.norm_1(x)).view(shape).permute(2, 0, 3, 1, 4)
+        y = flex_attention(q, k, v, block_mask=mask).transpose(1, 2).reshape(batch, length, width)
+        x = x + self.proj(y)
+        return x + self.down(F.relu(self.up(self.norm_2(x))).square())
+
+
+class FlexGPT(nn.Module):
+    def __init__(self, layers: int = 4, width: int = 768, heads: int = 6, vocab: int = 50304) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocab, width)
+        self.blocks = nn.ModuleList(FlexBlock(width, heads) for _ in range(layers))
+        self.head = nn.Linear(width, vocab, bias=False)
+
+    def forward(self, ids: torch.Tensor, targets: torch.Tensor, mask: Any) -> torch.Tensor:
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = block(x, mask)
+        return F.cross_entropy(self.head(x).float().flatten(0, 1), targets.flatten())

@@ -1,6 +1,6 @@
 """Run one workload on the virtual card and write down what each step took.
 
-python -m lab.compiled.predict NAME [--events FILE]
+python -m lab.compiled.predict NAME [--events FILE] [--trace FILE]
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from typing import Any
 import torch
 
 import vramcast
+from vramcast.timing.step import predict_step
+from vramcast.trace.schema import ALLOC, BLOCK_EVENTS, FREE
+from vramcast.trace.storage import save
 
 sys.path.insert(0, str(Path(__file__).parent))
 import workloads
 
 
-def predict(name: str, gpu: str = "h200", events: Path | None = None) -> dict[str, Any]:
+def predict(name: str, gpu: str = "h200", events: Path | None = None, saved: Path | None = None) -> dict[str, Any]:
     begin = time.time()
     record = workloads.RECORD
     marks: list[int] = []
@@ -31,8 +34,12 @@ def predict(name: str, gpu: str = "h200", events: Path | None = None) -> dict[st
     trace = card.trace()
     if events is not None:
         _write_events(trace, events, marks)
+    if saved is not None:
+        save(trace, saved)
+    step = predict_step(trace)
     notes = sorted({f"{note.topic}: {note.text}" for note in trace.notes})
-    return {"name": name, "steps": record.steps, "seconds": round(time.time() - begin, 1), "notes": notes}
+    return {"name": name, "steps": record.steps, "seconds": round(time.time() - begin, 1),
+            "step_seconds": None if step is None else step.seconds, "notes": notes}  # fmt: skip
 
 
 def _write_events(trace: Any, path: Path, marks: list[int]) -> None:
@@ -42,9 +49,9 @@ def _write_events(trace: Any, path: Path, marks: list[int]) -> None:
         for number, (kind, block) in enumerate(zip(trace.event_kind, trace.event_arg, strict=True)):
             if number in ends:
                 print("-- step", file=out)
-            if kind < 2:
+            if kind in BLOCK_EVENTS:
                 what = f"{trace.ops[trace.op[block]]} {trace.shapes[trace.shape[block]]} s{trace.stream[block]}"
-                print("+" if kind == 0 else "-", trace.requested_bytes[block], block, what, file=out)
+                print({ALLOC: "+", FREE: "-"}.get(kind, "~"), trace.requested_bytes[block], block, what, file=out)
             else:
                 print("=", trace.labels[block], file=out)
 
@@ -53,6 +60,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("--gpu", default="h200")
-    parser.add_argument("--events", type=Path)
+    parser.add_argument("--events", type=Path, help="write allocations and frees here, one a line")
+    parser.add_argument("--trace", type=Path, help="save the trace here")
     arguments = parser.parse_args()
-    print(json.dumps(predict(arguments.name, arguments.gpu, arguments.events)))
+    print(json.dumps(predict(arguments.name, arguments.gpu, arguments.events, arguments.trace)))

@@ -8,84 +8,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 import models
-
-STEPS = 6
-Step = Callable[[int], torch.Tensor]
-WORKLOADS: dict[str, Callable[[], None]] = {}
-
-
-def workload(make: Callable[[], None]) -> Callable[[], None]:
-    WORKLOADS[make.__name__.replace("_", "-")] = make
-    return make
-
-
-class Record:
-    """What the allocator says after each step."""
-
-    def __init__(self) -> None:
-        self.steps: list[dict[str, int]] = []
-        self.after_step: Callable[[], None] = lambda: None
-
-    def step(self) -> None:
-        torch.cuda.synchronize()
-        self.steps.append({
-            "allocated": torch.cuda.memory_allocated(),
-            "peak_allocated": torch.cuda.max_memory_allocated(),
-            "reserved": torch.cuda.memory_reserved(),
-            "peak_reserved": torch.cuda.max_memory_reserved(),
-        })  # fmt: skip
-        self.after_step()
-
-
-RECORD = Record()
-
-
-def train(
-    model: nn.Module, loss_of: Step, *, amp: torch.dtype | None = None, optimizer: Any = None, clip: bool = False,
-    accumulate: int = 1, scaler: bool = False, compiled_step: bool = False, steps: int = STEPS,
-) -> None:  # fmt: skip
-    """The loop that nearly everybody writes."""
-    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    scale = torch.amp.GradScaler("cuda", enabled=scaler)
-    update = torch.compile(optimizer.step) if compiled_step else optimizer.step
-    for step in range(steps):
-        for _ in range(accumulate):
-            with torch.autocast("cuda", dtype=amp or torch.bfloat16, enabled=amp is not None):
-                loss = loss_of(step)
-            scale.scale(loss / accumulate).backward()
-        if scaler:
-            scale.unscale_(optimizer)
-        if clip:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        if scaler:
-            scale.step(optimizer)
-            scale.update()
-        else:
-            update()
-        optimizer.zero_grad(set_to_none=True)
-        RECORD.step()
-
-
-def ids(batch: int, length: int, vocab: int = 50257) -> torch.Tensor:
-    return torch.randint(0, vocab, (batch, length)).cuda()
-
-
-def images(batch: int, size: int = 224, channels: int = 3) -> torch.Tensor:
-    return torch.randn(batch, channels, size, size).cuda()
-
-
-def gpt_loss(model: Any, batch: int, length: int, vocab: int = 50257) -> Step:
-    return lambda step: model(ids(batch, length, vocab), ids(batch, length, vocab))
+from loop import RECORD, WORKLOADS, classified, gpt_loss, ids, images, labelled, train, workload
 
 
 @workload
@@ -160,51 +91,26 @@ def gpt_compiled_optimizer() -> None:
     train(model, gpt_loss(torch.compile(model), 8, 512), amp=torch.bfloat16, optimizer=optimizer, compiled_step=True)
 
 
-def _causal(config: Any) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    config.use_cache = False
-    return AutoModelForCausalLM.from_config(config)
-
-
-def _llama(**options: Any) -> Any:
-    from transformers import LlamaConfig
-
-    settings = {
-        "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 6, "num_attention_heads": 16,
-        "num_key_value_heads": 4, "vocab_size": 32000, "max_position_embeddings": 2048, **options,
-    }  # fmt: skip
-    return _causal(LlamaConfig(**settings))
-
-
-def _labelled(model: Any, batch: int, length: int, vocab: int) -> Step:
-    def loss_of(step: int) -> torch.Tensor:
-        inputs = ids(batch, length, vocab)
-        return model(input_ids=inputs, labels=inputs).loss  # type: ignore[no-any-return]
-
-    return loss_of
-
-
 @workload
 def llama_bf16() -> None:
-    model = _llama().cuda().bfloat16()
-    train(model, _labelled(torch.compile(model), 8, 1024, 32000))
+    model = models.llama().cuda().bfloat16()
+    train(model, labelled(torch.compile(model), 8, 1024, 32000))
 
 
 @workload
 def llama_checkpointed_amp() -> None:
-    model = _llama().cuda()
+    model = models.llama().cuda()
     model.gradient_checkpointing_enable()
     model.train()
-    train(model, _labelled(torch.compile(model), 8, 1024, 32000), amp=torch.bfloat16)
+    train(model, labelled(torch.compile(model), 8, 1024, 32000), amp=torch.bfloat16)
 
 
 @workload
 def gpt2_hf_amp() -> None:
     from transformers import GPT2Config
 
-    model = _causal(GPT2Config(n_layer=6)).cuda()
-    train(model, _labelled(torch.compile(model), 8, 1024, 50257), amp=torch.bfloat16, clip=True)
+    model = models.causal(GPT2Config(n_layer=6)).cuda()
+    train(model, labelled(torch.compile(model), 8, 1024, 50257), amp=torch.bfloat16, clip=True)
 
 
 @workload
@@ -212,7 +118,7 @@ def bert_fp16() -> None:
     from transformers import BertConfig, BertForMaskedLM
 
     model = BertForMaskedLM(BertConfig(num_hidden_layers=6)).cuda()
-    train(model, _labelled(torch.compile(model), 32, 256, 30522), amp=torch.float16, scaler=True, clip=True)
+    train(model, labelled(torch.compile(model), 32, 256, 30522), amp=torch.float16, scaler=True, clip=True)
 
 
 @workload
@@ -221,17 +127,7 @@ def t5_bf16() -> None:
 
     config = T5Config(d_model=512, num_layers=4, num_decoder_layers=4, decoder_start_token_id=0, use_cache=False)
     model = T5ForConditionalGeneration(config).cuda().bfloat16()
-    train(model, _labelled(torch.compile(model), 16, 256, 32000))
-
-
-def _classified(model: Any, batch: int, *, channels_last: bool = False, size: int = 224) -> Step:
-    def loss_of(step: int) -> torch.Tensor:
-        inputs = images(batch, size)
-        if channels_last:
-            inputs = inputs.to(memory_format=torch.channels_last)
-        return F.cross_entropy(model(inputs), torch.randint(0, 1000, (batch,)).cuda())
-
-    return loss_of
+    train(model, labelled(torch.compile(model), 16, 256, 32000))
 
 
 @workload
@@ -239,7 +135,7 @@ def vit_amp() -> None:
     import torchvision
 
     model = torchvision.models.vit_b_16().cuda()
-    train(model, _classified(torch.compile(model), 48), amp=torch.bfloat16)
+    train(model, classified(torch.compile(model), 48), amp=torch.bfloat16)
 
 
 @workload
@@ -248,7 +144,7 @@ def resnet_channels_last_amp() -> None:
 
     model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    train(model, _classified(torch.compile(model), 64, channels_last=True), amp=torch.bfloat16, optimizer=optimizer)
+    train(model, classified(torch.compile(model), 64, channels_last=True), amp=torch.bfloat16, optimizer=optimizer)
 
 
 @workload
@@ -257,7 +153,7 @@ def resnet18_float32() -> None:
 
     model = torchvision.models.resnet18().cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    train(model, _classified(torch.compile(model), 64), optimizer=optimizer)
+    train(model, classified(torch.compile(model), 64), optimizer=optimizer)
 
 
 @workload
@@ -265,7 +161,7 @@ def convnext_amp() -> None:
     import torchvision
 
     model = torchvision.models.convnext_tiny().cuda()
-    train(model, _classified(torch.compile(model), 48), amp=torch.bfloat16)
+    train(model, classified(torch.compile(model), 48), amp=torch.bfloat16)
 
 
 @workload
@@ -368,7 +264,7 @@ def vit_reduce_overhead() -> None:
     import torchvision
 
     model = torchvision.models.vit_b_16().cuda()
-    train(model, _classified(torch.compile(model, mode="reduce-overhead"), 32), amp=torch.bfloat16)
+    train(model, classified(torch.compile(model, mode="reduce-overhead"), 32), amp=torch.bfloat16)
 
 
 @workload
@@ -386,8 +282,8 @@ def qwen_bf16() -> None:
         hidden_size=1024, intermediate_size=3072, num_hidden_layers=6, num_attention_heads=16, num_key_value_heads=8,
         head_dim=64, vocab_size=64000,
     )  # fmt: skip
-    model = _causal(config).cuda().bfloat16()
-    train(model, _labelled(torch.compile(model), 4, 1024, 64000), clip=True)
+    model = models.causal(config).cuda().bfloat16()
+    train(model, labelled(torch.compile(model), 4, 1024, 64000), clip=True)
 
 
 @workload
@@ -413,7 +309,7 @@ def efficientnet_amp() -> None:
     import torchvision
 
     model = torchvision.models.efficientnet_b0().cuda().to(memory_format=torch.channels_last)
-    train(model, _classified(torch.compile(model), 64, channels_last=True), amp=torch.float16, scaler=True)
+    train(model, classified(torch.compile(model), 64, channels_last=True), amp=torch.float16, scaler=True)
 
 
 @workload
@@ -440,7 +336,7 @@ def trainer_bf16() -> None:
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             RECORD.step()
 
-    model = _llama(num_hidden_layers=4)
+    model = models.llama(num_hidden_layers=4)
     rows = [{"input_ids": torch.arange(512), "labels": torch.arange(512)} for _ in range(64)]
     arguments = TrainingArguments(
         output_dir=tempfile.mkdtemp(), per_device_train_batch_size=8, max_steps=6, bf16=True, torch_compile=True,
@@ -448,6 +344,10 @@ def trainer_bf16() -> None:
     )  # fmt: skip
     Trainer(model=model, args=arguments, train_dataset=rows, callbacks=[AfterStep()]).train()
 
+
+import drawn  # noqa: E402, F401
+import graphs  # noqa: E402, F401
+import other_kernels  # noqa: E402, F401
 
 if __name__ == "__main__":
     torch.manual_seed(0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,13 @@ from vramcast.jobs.readers import Request
 
 MANIFEST = Path(__file__).with_name("manifest.toml")
 MODEL = Path(__file__).parents[2] / "tests" / "jobs" / "configs" / "llama-tiny"
-_COMMAND = re.compile(r"^\s*(?:trl (?:sft|dpo|grpo)|(?:python|accelerate launch)\b.*\b(?:sft|dpo|grpo)\.py)\b")
+_SCRIPTS = r"(?:sft|dpo|grpo|train_text_to_image\w*|train_dreambooth\w*|\w*train_network|sdxl_train|train_db|fine_tune)"
+_COMMAND = re.compile(rf"^\s*(?:trl (?:sft|dpo|grpo)|(?:python|accelerate launch)\b.*\b{_SCRIPTS}\.py)\b")
+
+
+_FLAG = re.compile(r"^\s+--\w")
+_EXPORT = re.compile(r"^\s*export (\w+)=[\"']?([^\"'\s]*)")
+"""Some pages go on in the next line without a backslash."""
 
 
 def main(names: list[str]) -> int:
@@ -48,12 +55,14 @@ def _rows(tool: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         for name in (*tool.get("also", ()), *tool.get("files", ())):
             Path(name).parent.mkdir(parents=True, exist_ok=True)
             Path(name).write_bytes(_content(git, tool["commit"], name))
+        for name, text in tool.get("written", {}).items():
+            Path(name).write_text(text, encoding="utf-8")
         for name in tool.get("files", ()):
             yield name, *_try(lambda name=name: load_job(name, request=Request(model=model)))
-    for name in tool.get("commands_in", ()):
-        for line, words in _commands(_content(git, tool["commit"], name).decode()):
-            request = Request(model=model, arguments=tuple(words))
-            yield f"{name}:{line}", *_try(lambda request=request: load_job(None, request=request))
+        for name in tool.get("commands_in", ()):
+            for line, words in _commands(_content(git, tool["commit"], name).decode()):
+                request = Request(model=model, arguments=tuple(words))
+                yield f"{name}:{line}", *_try(lambda request=request: load_job(None, request=request))
 
 
 def _content(git: Path, commit: str, name: str) -> bytes:
@@ -67,9 +76,11 @@ def _commands(text: str) -> Iterator[tuple[int, list[str]]]:
     for i, line in enumerate(lines):
         if _COMMAND.match(line):
             end = i
-            while lines[end].rstrip().endswith("\\") and end + 1 < len(lines):
+            while end + 1 < len(lines) and (lines[end].rstrip().endswith("\\") or _FLAG.match(lines[end + 1])):
                 end += 1
-            words = " ".join(one.rstrip().removesuffix("\\") for one in lines[i : end + 1]).split()
+            text = " ".join(one.rstrip().removesuffix("\\") for one in lines[i : end + 1])
+            said = dict(match.groups() for line in lines[:i] if (match := _EXPORT.match(line)))
+            words = shlex.split(re.sub(r"\$(\w+)", lambda name, said=said: said.get(name[1], name[0]), text))
             if not any(word.startswith("--config") for word in words) and len(words) > 4:
                 yield i + 1, words
 
@@ -83,11 +94,13 @@ def _try(load: Any) -> tuple[str, str]:
 
 def _in_words(loaded: LoadedJob) -> str:
     job = loaded.job
-    model = job.components["model"]
+    name = [name for name, one in job.components.items() if one.is_trained][-1]
+    model = job.components[name]
     adapters = f"LoRA {model.lora.rank}" if model.lora else model.mode
     said = [
         loaded.recognised_as.rpartition(" + ")[2], f"batch {job.effective_sizes['batch']} × {job.accumulation}",
-        f"sequence {job.sizes.get('sequence', '-')}", adapters, model.quantization,
+        ", ".join(f"{name} {size}" for name, size in job.sizes.items() if name != "batch"), adapters,
+        model.quantization,
         f"{job.precision.weights_dtype} weights, autocast {job.precision.autocast_dtype}", job.optimizer[0].name,
         f"checkpointing {job.checkpointing.scope}", f"{len(loaded.notes)} notes",
     ]  # fmt: skip

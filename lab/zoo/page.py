@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corpus.markdown import paragraph, rewritten, table
-
+from lab.pages.markdown import paragraph, rewritten, table
 from lab.zoo.manifest import Script
 from lab.zoo.records import MEASURED, PREDICTED, Records
 

@@ -21,7 +21,7 @@ if importlib.util.find_spec("yaml") is None or importlib.util.find_spec("torch")
 
 
 def recorded() -> list[object]:
-    from corpus.predictions import recordings
+    from lab.comparing.predictions import recordings
 
     return [workload for recording in recordings() for workload in recording.workloads]
 
@@ -56,8 +56,8 @@ def reason_to_skip(name: str) -> str:
 @cache
 def _corpus() -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Workloads by name, and the environments in which they were recorded."""
-    from corpus.measure_corpus import load_everything
-    from corpus.predictions import recordings
+    from lab.comparing.predictions import recordings
+    from lab.measuring.measure_corpus import load_everything
 
     return {w.name: w for w in load_everything()}, [recording.environment for recording in recordings()]
 
@@ -65,7 +65,7 @@ def _corpus() -> tuple[dict[str, Any], list[dict[str, Any]]]:
 @pytest.fixture(scope="session")
 def comparisons(request: pytest.FixtureRequest) -> Iterator[dict[str, object]]:
     """By name, for the workloads of the tests that were collected and can run."""
-    from corpus.predictions import compare_each
+    from lab.comparing.predictions import compare_each
 
     wanted = {
         item.callspec.params["workload"].name

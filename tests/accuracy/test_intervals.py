@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from corpus.memory_errors import ERRORS, blind_errors, group, recorded_errors, script_errors
-from corpus.predictions import Comparison, Measured
-from corpus.time_errors import quantile
 
+from lab.comparing.memory_errors import ERRORS, blind_errors, group, recorded_errors, script_errors
+from lab.comparing.predictions import Comparison, Measured
+from lab.comparing.time_errors import quantile
 from tests.accuracy.conftest import reason_to_skip, recorded
 from vramcast.memory.margin import ASSUMED, RECORDED, margin_of
 

@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from corpus.errors import signed_percent
-from corpus.job_accuracy import compare_jobs, job_files, reasons, workloads_with_jobs
-from corpus.job_page import difference
-from corpus.measure_corpus import load_everything
-from corpus.predictions import Comparison, Measured
 
+from lab.comparing.errors import signed_percent
+from lab.comparing.job_accuracy import compare_jobs, job_files, reasons, workloads_with_jobs
+from lab.comparing.predictions import Comparison, Measured
+from lab.measuring.measure_corpus import load_everything
+from lab.pages.job_page import difference
 from tests.accuracy.conftest import EVERY_VARIABLE, reason_to_skip
 from tests.accuracy.test_accuracy import tolerances
 
@@ -51,7 +51,7 @@ def test_job_file(workload: Measured, by_job: dict[str, Comparison], comparisons
     assert abs(job.reserved_error) <= reserved, f"reserved is off by {signed_percent(job.reserved_error)}"
     assert abs(job.allocated_error) <= allocated, f"allocated is off by {signed_percent(job.allocated_error)}"
     if workload.name not in DIFFERENT:
-        assert difference(job, code) == (0, 0), "not what its code takes; corpus/job_differences.yaml says none"
+        assert difference(job, code) == (0, 0), "not what its code takes; lab/data/job_differences.yaml says none"
 
 
 def test_every_job_file_is_of_a_measured_workload() -> None:

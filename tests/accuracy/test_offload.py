@@ -4,12 +4,14 @@ memory within 2.5 %."""
 from __future__ import annotations
 
 import pytest
-from corpus.measure_corpus import HERE, load_corpus
-from corpus.offload_accuracy import compared, records
+
+from lab import DATA
+from lab.comparing.offload_accuracy import compared, records
+from lab.measuring.measure_corpus import load_corpus
 
 pytestmark = pytest.mark.accuracy
 
-WORKLOADS = [w for w in load_corpus(HERE / "offload.yaml") if "none" not in w.tags]
+WORKLOADS = [w for w in load_corpus(DATA / "offload.yaml") if "none" not in w.tags]
 CHOSEN = WORKLOADS[1::6]
 
 

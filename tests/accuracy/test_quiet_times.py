@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
-from corpus.measure_corpus import HERE, load_corpus
-from corpus.quiet import quiet_runs
-from corpus.time_accuracy import as_measured, trace_all
-from corpus.time_errors import quantile
-from corpus.times import time_figures
 
+from lab import DATA
+from lab.comparing.time_accuracy import as_measured, trace_all
+from lab.comparing.time_errors import quantile
+from lab.comparing.times import time_figures
+from lab.measuring.measure_corpus import load_corpus
+from lab.measuring.quiet import quiet_runs
 from tests.accuracy.conftest import EVERY_VARIABLE
 from vramcast.trace import StepTrace
 
@@ -30,7 +31,7 @@ def test_steps_on_an_undisturbed_host_are_near(tmp_path: Path) -> None:
     if not torch.__version__.startswith("2.11"):
         pytest.skip("measured with torch 2.11")
     runs = quiet_runs(SET)
-    workloads = [w for w in load_corpus(HERE / f"{SET}.yaml") if w.name in runs and not w.missing]
+    workloads = [w for w in load_corpus(DATA / f"{SET}.yaml") if w.name in runs and not w.missing]
     chosen = workloads if os.environ.get(EVERY_VARIABLE) else workloads[::EACH]
     assert trace_all([as_measured(w) for w in chosen], tmp_path, jobs=2) == {}
     errors = {}

@@ -7,8 +7,8 @@ import json
 
 import pytest
 import torch
-from corpus.ranks.predict import RECORDS, predict
 
+from lab.ranks.predict import RECORDS, predict
 from vramcast.memory.replay import replay
 
 pytestmark = pytest.mark.accuracy

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from corpus.external.recipes import cnn, mlp
-from corpus.external.recipes.common import batches_of_two_epochs, describe
-from corpus.external.rows import Row
 from torch import nn
+
+from lab.external.recipes import cnn, mlp
+from lab.external.recipes.common import batches_of_two_epochs, describe
+from lab.external.rows import Row
 
 
 def _row(source: str, **fields: object) -> Row:

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from corpus.predictions import Comparison, Measured
-from corpus.time_accuracy import as_measured, compare, time_comparisons, trace_all
-from corpus.time_errors import order_of_pairs, quantile
-from corpus.times import PHASES, combined, draw_of, measured_times, robust_seconds
 
+from lab.comparing.predictions import Comparison, Measured
+from lab.comparing.time_accuracy import as_measured, compare, time_comparisons, trace_all
+from lab.comparing.time_errors import order_of_pairs, quantile
+from lab.comparing.times import PHASES, combined, draw_of, measured_times, robust_seconds
 from tests.accuracy.conftest import EVERY_VARIABLE, reason_to_skip, recorded
 
 pytestmark = pytest.mark.accuracy

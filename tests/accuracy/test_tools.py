@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus import page
-from corpus.accuracy import BEGIN, END, with_summary
-from corpus.children import run_each
-from corpus.errors import percent, relative_error, signed_percent, summarize
-from corpus.external.evaluate import MISMATCH, Predicted
-from corpus.external.rows import Row, draw, stratified, xmem_set
-from corpus.external.score import score
-from corpus.import_measurements import environment_of, file_name, load, main, trim
-from corpus.predictions import Comparison, Measured, Recording
+
+from lab.comparing.errors import percent, relative_error, signed_percent, summarize
+from lab.comparing.predictions import Comparison, Measured, Recording
+from lab.external.evaluate import MISMATCH, Predicted
+from lab.external.rows import Row, draw, stratified, xmem_set
+from lab.external.score import score
+from lab.measuring.children import run_each
+from lab.measuring.import_measurements import environment_of, file_name, load, main, trim
+from lab.pages import page
+from lab.pages.accuracy import BEGIN, END, with_summary
 
 MIB = 1 << 20
 

@@ -11,7 +11,7 @@ from vramcast.allocator.constants import MIB
 from vramcast.allocator.driver_events import CUBLAS_HANDLE, CUDNN_HANDLE, FIRST_KERNEL, NORM, RANDOM_NUMBERS
 from vramcast.allocator.history import load_history
 
-EVENTS = Path(__file__).parents[2] / "corpus" / "records" / "events"
+EVENTS = Path(__file__).parents[2] / "lab" / "data" / "records" / "events"
 CONTEXT_MIB = 512
 """What the context holds above all segments, two free parts of it aside."""
 

@@ -1,7 +1,7 @@
 """The allocator against recordings of PyTorch's own: reserved bytes after every event, and where every block lies.
 
-histories/ holds runs on a real GPU (tools/record_histories.py); histories_standin/ holds runs of the allocators of
-several torch versions on a stand-in for the driver (tools/standin_cuda).
+histories/ holds runs on a real GPU (lab/measuring/record_histories.py); histories_standin/ holds runs of the allocators
+of several torch versions on a stand-in for the driver (lab/measuring/standin_cuda).
 """
 
 from pathlib import Path

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import vramcast
+from vramcast.allocator.stream_uses import USED_ELSEWHERE
 from vramcast.base.units import MIB
 from vramcast.card.device.context import VirtualGpu
 from vramcast.card.device.installed_torch import INSTALLED
@@ -97,6 +98,13 @@ def test_a_pool_stays_while_its_graph_lives(card: VirtualGpu) -> None:
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() < kept
     assert replay(card.trace()).reserved_bytes[-1] == torch.cuda.memory_reserved()
+
+
+def test_a_captured_backward_uses_its_own_stream_only(card: VirtualGpu) -> None:
+    model, optimizer, x, y = setup()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        train(model, optimizer, x, y)
+    assert USED_ELSEWHERE not in card.trace().labels
 
 
 @pytest.mark.usefixtures("card")

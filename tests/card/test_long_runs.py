@@ -81,6 +81,20 @@ def test_memory_after_each_step_is_as_measured(kind: str) -> None:
     assert [level.allocated_bytes for level in found] == measured["allocated_bytes"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "limit", ["400", *(pytest.param(limit, marks=pytest.mark.exhaustive) for limit in ("520", "640"))]
+)
+def test_memory_runs_out_in_the_step_in_which_it_did(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    if torch.__version__.partition("+")[0] != "2.11.0":
+        pytest.skip("recorded with torch 2.11.0")
+    run_script(os.fspath(HERE / "rising_lengths.py"), [limit], gpu="H200", steps=100)
+    measured = MEASURED["out_of_memory"][limit]
+    said = f"out of memory in step {measured['step']} reserved {measured['reserved_bytes']}"
+    assert said in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("loader", ["train", "one_ahead(train)", "DataLoader(Texts(), batch_size=1)"])
 def test_an_epoch_is_run_with_the_evaluation_after_it(
     loader: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

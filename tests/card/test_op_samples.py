@@ -1,13 +1,14 @@
 """torch's own samples of its operators: every byte that is alive is booked, or vramcast says that it cannot follow.
 
-A part of them; `python -m tools.check_ops` runs all.
+A part of them; `python -m lab.checking.check_ops` runs all.
 """
 
 from __future__ import annotations
 
 import pytest
 import torch
-from tools.check_ops import sweep
+
+from lab.checking.check_ops import sweep
 
 RESIZING = ["cat", "sort", "topk", "cumsum", "index_select", "take", "nonzero", "masked_select", "matmul", "addmm"]
 VARIANTS = {"function", "method", "in place", "of views", "backward", "out= right", "out= empty", "out= too small",

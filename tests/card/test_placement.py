@@ -170,3 +170,33 @@ def test_weights_moved_by_keyword_are_cast_by_autocast() -> None:
     with torch.autocast("cuda", torch.bfloat16):
         out = model(torch.zeros(5, 2, device="cuda"))
     assert out.dtype == torch.bfloat16 and isinstance(out.sum().item(), float)
+
+
+def test_values_are_read_under_a_default_device() -> None:
+    torch.set_default_device("cuda")
+    assert sorted(torch.randperm(5).tolist()) == [0, 1, 2, 3, 4]
+    assert torch.full((3,), 2)[torch.tensor([True, False, True])].tolist() == [2, 2]
+    drawn = torch.multinomial(torch.softmax(layer()(torch.randn(4, 2)), -1), 1)
+    assert set(drawn.reshape(-1).tolist()) <= {0, 1, 2}
+    assert torch.randn(4, 300).topk(2).indices.max().item() < 300
+    assert len(torch.randn(100).relu().nonzero()) <= 100
+    assert torch.randn(1 << 23).exp().sum().item() > 0
+
+
+@pytest.mark.parametrize(
+    ("draw", "expected", "found"),
+    [
+        (lambda: torch.empty(2).random_(generator=torch.Generator("cuda")), "cpu", "cuda"),
+        (lambda: torch.rand(2, device="cuda", generator=torch.Generator()), "cuda", "cpu"),
+        (lambda: torch.multinomial(card(0.5, 0.5), 1, generator=torch.Generator()), "cuda", "cpu"),
+    ],
+)
+def test_a_generator_of_another_device_is_refused(draw: Callable[[], torch.Tensor], expected: str, found: str) -> None:
+    with pytest.raises(RuntimeError, match=f"Expected a '{expected}' device type for generator but found '{found}'"):
+        draw()
+
+
+def test_a_generator_of_the_same_device_is_taken() -> None:
+    assert torch.rand(2, device="cuda", generator=torch.Generator("cuda")).is_cuda
+    assert torch.multinomial(card(0.5, 0.5), 1, generator=torch.Generator("cuda")).is_cuda
+    assert not torch.rand(2, generator=torch.Generator()).is_cuda

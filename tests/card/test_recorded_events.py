@@ -13,7 +13,7 @@ import vramcast
 from vramcast.base.factories import load_factory
 from vramcast.card.libraries.cudnn_query import open_cudnn
 
-EVENTS = Path(__file__).parents[2] / "corpus" / "records" / "events"
+EVENTS = Path(__file__).parents[2] / "lab" / "data" / "records" / "events"
 
 
 @pytest.mark.skipif(open_cudnn() is None, reason="sizes of workspaces are cuDNN's")

@@ -177,6 +177,30 @@ def test_a_loop_of_forward_passes_ends(
     )
 
 
+def test_layers_that_are_called_one_by_one_are_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent whose moves call its layers, and not the module that holds them."""
+    monkeypatch.setattr(stopping, "INFERENCE_PASSES", 10)
+    monkeypatch.setattr(stopping, "FORWARD_PASSES", 30)
+    prediction = runner(tmp_path)(
+        """
+        import torch
+        from torch import nn
+        layers = [nn.Linear(8, 8).cuda() for _ in range(3)]
+        optimizer = torch.optim.Adam([p for layer in layers for p in layer.parameters()])
+        for _ in range(5):
+            for move in range(20):
+                x = torch.zeros(1, 8, device="cuda")
+                with torch.no_grad():
+                    for layer in layers:
+                        x = layer(x)
+            layers[0](x).sum().backward()
+            optimizer.step()
+        """
+    )
+    assert prediction.steps == stopping.USUAL_STEPS
+    assert not notes(prediction, "steps")
+
+
 def test_modules_in_a_loaders_worker_are_no_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SimCLR blurs its pictures with a module, in the processes that load them."""
     monkeypatch.setattr(stopping, "INFERENCE_PASSES", 20)

@@ -170,7 +170,8 @@ def test_a_triton_kernel_allocates_nothing_unless_a_rule_says_so(triton: Any) ->
     assert gpu.unknown_kernels == ()
 
 
-def test_triton_measures_configurations_with_a_buffer_of_its_own(triton: Any) -> None:
+@pytest.mark.parametrize("with_heuristics", [False, True])
+def test_triton_measures_configurations_with_a_buffer_of_its_own(triton: Any, with_heuristics: bool) -> None:
     if not hasattr(triton, "autotune") or INSTALLED < (2, 8):
         pytest.skip("a Triton is needed whose autotuner can be made without a card")
 
@@ -179,13 +180,22 @@ def test_triton_measures_configurations_with_a_buffer_of_its_own(triton: Any) ->
     def scale_kernel(x, n, B):  # type: ignore[no-untyped-def]
         pass
 
+    kernel = triton.heuristics({"C": lambda args: 1})(scale_kernel) if with_heuristics else scale_kernel
     with vramcast.virtual_gpu("rtx-4090"):
         x = torch.empty(8, device="cuda")
         before = torch.cuda.memory_allocated()
         for n in (8, 8, 16):
-            scale_kernel[(1,)](x, n)
+            kernel[(1,)](x, n)
         assert torch.cuda.max_memory_allocated() == before + (256 << 20)
         assert torch.cuda.memory_allocated() == before
+
+
+def test_packages_see_the_named_card_in_tritons_driver(triton: Any) -> None:
+    if not hasattr(triton, "runtime"):
+        pytest.skip("a real Triton is needed")
+    with vramcast.virtual_gpu("rtx-4090"):
+        target = triton.runtime.driver.active.get_current_target()
+        assert (target.backend, target.arch) == ("cuda", 89)
 
 
 @pytest.mark.parametrize(

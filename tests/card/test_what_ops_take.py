@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.utils.rnn import pack_padded_sequence
 
@@ -189,3 +190,59 @@ def test_an_encoder_drops_the_padding_it_is_told_of() -> None:
         events = events_of(prepare, lambda encoder, x, padding: encoder(x, src_key_padding_mask=padding))
     assert max(events) == 64 * 300 * 2048 * 4
     assert 64 * 300 * 512 * 4 in events
+
+
+@pytest.mark.parametrize(
+    ("elements", "counting", "selecting"),
+    [(2_004, 1, 1_023), (16_384, 21_503, 1_023), (242_991, 21_503, 1_279), (971_964, 21_503, 2_815)],
+)
+def test_places_of_a_mask_are_counted_and_selected(elements: int, counting: int, selecting: int) -> None:
+    def prepare() -> tuple[torch.Tensor]:
+        mask = torch.zeros(elements, dtype=torch.bool)
+        mask[:8] = True
+        return (mask.cuda(),)
+
+    assert events_of(prepare, torch.nonzero) == [4, counting, -counting, 64, selecting, -selecting, -4]
+
+
+# What follows was read off PyTorch's source, not measured.
+
+
+def test_a_median_sorts_first() -> None:
+    sort = events_of(lambda: (on_card(1000, 1000),), lambda x: x.flatten().sort())
+    median = events_of(lambda: (on_card(1000, 1000),), lambda x: x.median())
+    assert median == [*sort, -8_000_000, 4, -4_000_000]
+    nanmedian = events_of(lambda: (on_card(1000, 1000),), lambda x: x.nanmedian())
+    assert nanmedian == [*sort, -8_000_000, 1_000_000, 8, -8, -1_000_000, 4, -4_000_000]
+
+
+def test_a_cholesky_solution_copies_the_factor() -> None:
+    events = events_of(lambda: (on_card(256, 8), on_card(256, 256)), torch.cholesky_solve)
+    assert events == [4, 256 * 8 * 4, 256 * 256 * 4, -4, -256 * 256 * 4]
+
+
+def test_deterministic_flash_attention_keeps_a_sum_for_each_block() -> None:
+    def backward(q: torch.Tensor) -> Any:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            out = F.scaled_dot_product_attention(q, q, q)
+        torch.use_deterministic_algorithms(True)
+        try:
+            return torch.autograd.grad(out, q, torch.ones_like(out))
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+    prepare = lambda: (on_card(2, 4, 1024, 64, dtype=torch.bfloat16, requires_grad=True),)  # noqa: E731
+    sums = 4 * 2 * 4 * 1024 * 64
+    assert sums * 17 in events_of(prepare, backward)  # 132 multiprocessors for 8 heads
+
+
+def test_indices_of_unlike_strides_are_copied() -> None:
+    prepare = lambda: (  # noqa: E731
+        on_card(4, 1000), torch.arange(4, device="cuda")[:, None], torch.zeros(4, 500, dtype=torch.int64, device="cuda")
+    )  # fmt: skip
+    # As seen on the card in torchvision's region proposals.
+    assert events_of(prepare, lambda x, rows, columns: x[rows, columns]) == [16_000, 8_000, -16_000]
+    assert events_of(prepare, lambda x, rows, columns: x[rows.expand(4, 500).contiguous(), columns]) == [
+        16_000, 8_000, -16_000,
+    ]  # fmt: skip
+    assert events_of(prepare, lambda x, rows, columns: x[columns, columns]) == [8_000]

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tools import signals
 
+from lab.attacks import signals
 from vramcast.base.processes import children_of, seconds_of_work
 from vramcast.features.advise.runs import Runs
 from vramcast.gpus import find_gpu
@@ -122,7 +122,7 @@ def test_a_worker_leaves_ctrl_c_to_its_parent() -> None:
     [("advise", signal.SIGTERM), ("run", signal.SIGKILL), ("guard", signal.SIGKILL)],
 )
 def test_a_signal_in_the_middle_leaves_nothing(verb: str, number: int) -> None:
-    """Seen: two workers of `advise` after SIGTERM. `python -m tools.signals` does the same at random moments."""
+    """Seen: two workers of `advise` after SIGTERM. `python -m lab.attacks.signals` does the same at random moments."""
     with signals.folder(b"") as work:
         ended = signals.run(verb, work, number, 60, when=lambda pid: len(children_of(pid)) >= (verb != "guard") + 1)
     assert (ended.code, ended.left) == (-number, [])

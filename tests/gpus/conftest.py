@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from tools.nvml_calls import Call, Replayer, use_library
 
+from lab.measuring.nvml_calls import Call, Replayer, use_library
 from tests.gpus.constructed import Card, machine
 
 Machine = Callable[..., Replayer]

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools.nvml_calls import Call
-
+from lab.measuring.nvml_calls import Call
 from vramcast.base.units import GIB, MIB
 
 NOT_SUPPORTED, NO_PERMISSION, SIZE_NEEDED, NOT_FOUND, LOST = 3, 4, 7, 6, 15

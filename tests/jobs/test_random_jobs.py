@@ -196,7 +196,6 @@ _SMALL_JOBS = st.fixed_dictionaries(
         "batch_lives_until": st.sampled_from(["forward", "step", "next-step"]),
         "forward_function": st.booleans(),
         "loss": st.sampled_from(["cross-entropy", "mean", "mse", {"kind": "cross-entropy", "label_smoothing": 0.1}]),
-        "torch_compile": st.booleans(),
     },
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vramcast.base.access import CodeGate
-from vramcast.errors import UsageError
+from vramcast.errors import CannotPredict, UsageError
 from vramcast.jobs.load import load_job, with_overrides
 from vramcast.jobs.readers import READERS, Request, readers, recognise
 from vramcast.jobs.validation import make_job
@@ -137,3 +137,14 @@ def test_a_misspelt_option(option: str, meant: str, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         main(["predict", str(FOLDERS / "bert-base"), option, "4"])
     assert f"did you mean {meant}" in capsys.readouterr().err
+
+
+def test_ultralytics_is_recognised_and_refused(tmp_path: Path) -> None:
+    args = tmp_path / "args.yaml"
+    args.write_text(
+        "task: detect\nmode: train\nmodel: yolo11n.yaml\nimgsz: 640\nbatch: 16\nclose_mosaic: 10\nmosaic: 1.0\n"
+    )
+    with pytest.raises(CannotPredict, match=r"model: yolo11n.yaml.*train\(imgsz=640, batch=16\)"):
+        load_job(str(args))
+    with pytest.raises(CannotPredict, match=r"YOLO\('yolov8s.pt'\)"):
+        load_job(None, request=Request(arguments=("yolo", "detect", "train", "model=yolov8s.pt", "imgsz=640")))

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.jobs.tiny import JOB, ConvNet, Mixer, features
+from vramcast.card.compiled.compiler import why_not
 from vramcast.card.device.context import virtual_gpu
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.memory import predict as predict_trace
@@ -106,6 +107,11 @@ def _partly_frozen() -> nn.Module:
     return net
 
 
+def _compiled(model: nn.Module) -> Callable[[], None]:
+    model.compile()
+    return lambda: None
+
+
 def _averaged(net: nn.Module) -> Callable[[], None]:
     from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -173,7 +179,12 @@ def _evaluated(net: nn.Module) -> None:
             lambda: _script(between=_evaluated),
             id="evaluation",
         ),
-        pytest.param({"torch_compile": True}, lambda: _script(), id="compiled"),
+        pytest.param(
+            {"torch_compile": True},
+            lambda: _script(prepare=_compiled),
+            id="compiled",
+            marks=pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+        ),
     ],
 )
 def test_a_setting_takes_what_the_script_takes(changes: dict[str, Any], script: Callable[[], StepTrace]) -> None:

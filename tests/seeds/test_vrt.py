@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+import vramcast
 from tests.seeds.asking import ask, stages_of
 from vramcast.cli.main import main
+from vramcast.memory.stages import stages
 
 VRT = ("--model", "tests.seeds.networks:VRT")
 OPTIONS = """{
@@ -74,8 +77,8 @@ def test_s0_b_parameters_by_module(account: Any) -> None:
 
 
 def test_s0_c_activations_by_stage_and_kind(account: Any) -> None:
-    stages = stages_of(account)
-    first, second, third = (stages[f"network.stage{i}"] for i in (1, 2, 3))
+    by_name = stages_of(account)
+    first, second, third = (by_name[f"network.stage{i}"] for i in (1, 2, 3))
     assert all(stage["output_shape"] == [6, 64, 64, 32] for stage in (first, second, third))
     assert first["checkpointed"] and not second["checkpointed"] and third["checkpointed"]
     assert {"qkv", "attention", "ffn"} <= set(second["roles"])
@@ -140,3 +143,29 @@ def test_s0_h_a_measurement_needs_a_gpu(capfd: pytest.CaptureFixture[str], tmp_p
     script.write_text("import torch\n")
     assert main(["measure", str(script)]) == 2
     assert "measuring needs a GPU" in capfd.readouterr().err
+
+
+class _FusedAttention(nn.Module):
+    """As VRT's: one projection, whose three parts a matrix product copies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        windows, pixels, _ = x.shape
+        q, k, v = self.qkv(x).reshape(windows, pixels, 3, 4, 8).permute(2, 0, 3, 1, 4)
+        weights = (q @ k.transpose(-2, -1)).softmax(-1)
+        return self.proj((weights @ v).transpose(1, 2).reshape(windows, pixels, 32))
+
+
+def test_s0_c_copies_of_queries_keys_and_values_count_as_such() -> None:
+    with vramcast.virtual_gpu("h200") as gpu:
+        model = nn.ModuleDict({"attn": _FusedAttention()}).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        model["attn"](torch.randn(6, 64, 32, device="cuda")).sum().backward()
+        optimizer.step()
+    roles = stages(gpu.trace()).roles
+    numbers = 6 * 64 * 32
+    assert roles["qkv"].stays_bytes == 3 * numbers * 4
+    assert roles["attention"].stays_bytes == (6 * 4 * 64 * 64 + numbers) * 4, "the weights, and what proj is given"

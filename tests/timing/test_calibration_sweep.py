@@ -14,7 +14,7 @@ from vramcast.timing.costs.card import Card
 from vramcast.timing.costs.fitting import fit
 from vramcast.timing.costs.samples import samples_from_rows
 
-SWEEP = Path(__file__).parents[2] / "corpus" / "records" / "op_times" / "h200-torch2.11.0-sweep.json.gz"
+SWEEP = Path(__file__).parents[2] / "lab" / "data" / "records" / "op_times" / "h200-torch2.11.0-sweep.json.gz"
 
 
 @pytest.mark.slow

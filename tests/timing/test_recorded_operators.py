@@ -14,7 +14,7 @@ import pytest
 from vramcast.gpus import find_gpu
 from vramcast.timing.costs import CostModel
 
-RECORDS = Path(__file__).parents[2] / "corpus" / "records" / "op_times" / "h200-torch2.11.0.zip"
+RECORDS = Path(__file__).parents[2] / "lab" / "data" / "records" / "op_times" / "h200-torch2.11.0.zip"
 pytestmark = pytest.mark.skipif(not RECORDS.is_file(), reason="the records are not part of an installed package")
 
 

@@ -48,8 +48,8 @@ def text(
 def records(
     folder: Path, *, names: list[str], fields: dict[str, Any], count: int = 200, vocabulary: int = 5000, seed: int = 0
 ) -> None:
-    """JSON (a list), JSON lines or CSV, by the file's ending. A field is a number of words, a list of values to draw
-    from, or a literal text."""
+    """JSON (a list), JSON lines, Parquet or CSV, by the file's ending. A field is a number of words, a list of values
+    to draw from, or a literal text."""
     for number, name in enumerate(names):
         draw = random.Random(seed + number)
         rows = [{key: _value(kind, draw, vocabulary) for key, kind in fields.items()} for _ in range(count)]
@@ -59,6 +59,10 @@ def records(
             path.write_text(json.dumps(rows), encoding="utf-8")
         elif name.endswith(".jsonl"):
             path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        elif name.endswith(".parquet"):
+            import pandas
+
+            pandas.DataFrame(rows).to_parquet(path)
         else:
             with path.open("w", encoding="utf-8", newline="") as out:
                 writer = csv.DictWriter(out, list(fields), delimiter="\t" if name.endswith(".tsv") else ",")

@@ -19,6 +19,19 @@ def torchvision_weights(folder: Path, *, models: dict[str, str]) -> None:
         torch.save(torchvision.models.get_model(model, weights=None).state_dict(), folder / name)
 
 
+def own_weights(folder: Path, *, root: str, module: str, model: str, options: dict[str, Any], name: str) -> None:
+    """A checkpoint with random weights of a model that the repository defines."""
+    import importlib
+    import sys
+
+    import torch
+
+    sys.path.insert(0, root)
+    torch.manual_seed(0)
+    made = getattr(importlib.import_module(module), model)(**options)
+    torch.save({"model": made.state_dict()}, folder / name)
+
+
 def tokenizer(folder: Path, *, vocabulary: int = 8000, kind: str = "bpe", chat_template: bool = False) -> None:
     """A fast tokenizer, trained on made-up sentences, with the usual special tokens."""
     import random
@@ -131,4 +144,6 @@ def stable_diffusion(folder: Path, *, channels: list[int], layers: int = 1, hidd
     pipeline.save_pretrained(folder)
 
 
-RECIPES = (stable_diffusion, timm_weights, diffusers_model, torchvision_weights, tokenizer, transformers_model)
+RECIPES = (
+    diffusers_model, own_weights, stable_diffusion, timm_weights, tokenizer, torchvision_weights, transformers_model,
+)  # fmt: skip

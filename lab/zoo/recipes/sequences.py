@@ -134,9 +134,36 @@ def voices(folder: Path, *, speakers: int = 16, utterances: int = 3, frames: int
     (folder / "train.pkl").write_bytes(pickle.dumps(listed))
 
 
+def spectrograms(folder: Path, *, speakers: int = 12, utterances: int = 8, mels: int = 40, frames: int = 180) -> None:
+    """One array of mel spectrograms for each speaker."""
+    for speaker in range(speakers):
+        values = np.random.default_rng(speaker).random((utterances, mels, frames))
+        np.save(folder / f"speaker{speaker}.npy", values.astype(np.float32))
+
+
+def knowledge_graph(folder: Path, *, entities: int = 14951, relations: int = 237, triples: int = 20_000) -> None:
+    """Numbered entities and relations, and triples of them for each split."""
+    for kind, count in (("entities", entities), ("relations", relations)):
+        lines = [f"{number}\t{kind}{number}\n" for number in range(count)]
+        (folder / f"{kind}.dict").write_text("".join(lines), encoding="utf-8")
+    for number, split in enumerate(("train", "valid", "test")):
+        draw = np.random.default_rng(number)
+        count = triples if split == "train" else triples // 20
+        heads, tails = draw.integers(0, entities, (2, count))
+        kinds = draw.integers(0, relations, count)
+        lines = [
+            f"entities{head}\trelations{kind}\tentities{tail}\n"
+            for head, kind, tail in zip(heads, kinds, tails, strict=True)
+        ]
+        (folder / f"{split}.txt").write_text("".join(lines), encoding="utf-8")
+
+
 def array(folder: Path, *, name: str, shape: list[int], levels: int = 256) -> None:
     """An array of random small integers."""
     np.save(folder / name, np.random.default_rng(0).integers(0, levels, shape, dtype=np.uint8))
 
 
-RECIPES = (array, cora_text, interactions, voices, mixtures, modelnet, sounds, tokens, citation_graph)
+RECIPES = (
+    array, citation_graph, cora_text, interactions, knowledge_graph, mixtures, modelnet, sounds, spectrograms, tokens,
+    voices,
+)  # fmt: skip

@@ -21,6 +21,11 @@ def pool_of(stream: int) -> int:
     return -stream >> _STREAM_BITS if stream < 0 else 0
 
 
+def without_pool(stream: int) -> int:
+    """The real stream behind a number, which may belong to a private pool."""
+    return -stream & (1 << _STREAM_BITS) - 1 if stream < 0 else stream
+
+
 def given_up(pool: int) -> str:
     """The mark in a trace after which the pool's unused segments can be given back like any other."""
     return f"{_GIVEN_UP}{pool}"

@@ -74,14 +74,14 @@ def _end(code: int) -> None:
 def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
     """The only place where errors end: a user's mistake is one line, never a traceback."""
     from vramcast.base.errors import DEFECT, VramcastError
-    from vramcast.cli.options import chosen_timing, kept_off_files
+    from vramcast.cli.options import chosen_language, chosen_timing, kept_off_files
 
     own, flags = split_flags(sys.argv[1:] if argv is None else list(argv))
     as_json = _wants_json(own)
     args = make_parser(as_json=as_json).parse_args(own)
-    args.script_flags = flags
+    args.script_flags, args.own_process = flags, own_process
     try:
-        with chosen_timing(args), kept_off_files(args, own_process=own_process):
+        with chosen_language(args), chosen_timing(args), kept_off_files(args, own_process=own_process):
             code = args.execute(args)
             sys.stdout.flush()
         return int(code)
@@ -143,6 +143,7 @@ def commands() -> tuple[ModuleType, ...]:
         plan,
         predict,
         run,
+        serve,
         show,
         sweep,
         table,
@@ -152,7 +153,7 @@ def commands() -> tuple[ModuleType, ...]:
 
     return (
         predict, check, advise, whatif, plan, explain, table, sweep, run, init, show, measure, calibrate, compare,
-        diagnose, gpus, watch, mcp,
+        diagnose, gpus, watch, serve, mcp,
     )  # fmt: skip
 
 

@@ -17,18 +17,22 @@ if TYPE_CHECKING:
 
     from vramcast.gpus import GpuSpec
     from vramcast.memory import Prediction
+    from vramcast.report.html_report import Report
     from vramcast.report.page import Page
     from vramcast.trace import StepTrace
 
 EXIT_FITS = 0
+LANGUAGES = ("en", "zh")
 EXIT_DOES_NOT_FIT = 1
 MOST_STEPS = 1000
 _WORKERS = 2
 _MOST_DIGITS, _MOST_SHOWN = 18, 40
 
 _BEGINNING_BYTES = 4096
+EXPORT = "vramcast-export"
+"""What no file says of itself: exports are in formats of other programs, so one is replaced with --force alone."""
 
-TRACE, CHROME_TRACE = "vramcast-trace", "vramcast-step"
+TRACE, CHROME_TRACE, REPORT = "vramcast-trace", "vramcast-step", "vramcast-report"
 MEASUREMENT, CALIBRATION = "vramcast-measurement", "vramcast-calibration/1"
 """How files that we write name themselves, near their beginning."""
 
@@ -101,13 +105,32 @@ def device_number(text: str) -> int:
     return int(text)
 
 
+def add_compile_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--compile", dest="also", action="store_const", const=("compile",), default=(),
+        help="also try torch.compile (of a compiled job: without it); each such trace takes a minute or more",
+    )  # fmt: skip
+
+
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON (described in docs/json.md)")
 
 
-def forks_possible() -> int:
-    """Processes that may trace at a time: one where something was run that a fork would not survive."""
-    return min(_WORKERS, os.cpu_count() or 1) if "torch" not in sys.modules else 1
+def forks_possible(args: argparse.Namespace) -> int:
+    """Processes that may trace at a time: one where something was run that a fork would not survive. In a process of
+    our own a reader may have imported a class, and torch with it: that starts none of torch's threads, while numpy
+    starts one for each processor, which a fork does without."""
+    cores = os.cpu_count() or 1
+    is_fresh = "torch" not in sys.modules or (args.own_process and 0 < _n_threads() <= cores)
+    return min(_WORKERS, cores) if is_fresh else 1
+
+
+def _n_threads() -> int:
+    """Threads of this process, those of libraries included; 0 where the system does not tell (only Linux does)."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 0
 
 
 def add_full_option(parser: argparse.ArgumentParser) -> None:
@@ -227,6 +250,59 @@ def _beginning(path: Path) -> bytes:
         return b""
 
 
+def add_html_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write a report with pictures: one file that loads nothing (docs/report.md)",
+    )
+
+
+def write_html(path: Path | None, report: Callable[[], Report]) -> None:
+    """Write what `report` makes, where a file was asked for."""
+    from vramcast.base.outputs import write_file
+
+    if path is not None:
+        write_file(path, report().to_html().encode())
+
+
+def add_language_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--lang", choices=LANGUAGES, help="the language of the result (left out: that of the locale)")
+
+
+def chosen_language(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """Around a verb: the language that its result is shown in."""
+    if not hasattr(args, "lang"):
+        return contextlib.nullcontext()
+    from vramcast.base.language import spoken, usual_language
+
+    return spoken(args.lang or usual_language())
+
+
+def add_export_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE",
+        help="write the prediction for other programs: .pickle (PyTorch's memory viewer), .csv, .md or .svg",
+    )  # fmt: skip
+
+
+def check_export(path: Path | None, *, force: bool) -> None:
+    if path is not None:
+        from vramcast.report.exports import check_format
+
+        check_format(path)
+        check_output(path, EXPORT, force=force)
+
+
+def write_export(path: Path | None, prediction: Prediction) -> None:
+    if path is not None:
+        from vramcast.base.outputs import write_file
+        from vramcast.report.exports import export
+
+        write_file(path, export(prediction, path))
+
+
 def add_chrome_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chrome", type=Path, metavar="FILE", help="write the predicted step as a trace for ui.perfetto.dev"
@@ -250,3 +326,9 @@ def write_chrome(path: Path, trace: StepTrace | None, gpu: GpuSpec) -> None:
 def names(text: str) -> tuple[str, ...]:
     """An option's list, as in --keep batch,precision."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def import_nothing_from(*folders: Path) -> None:
+    """A file there could be imported in place of a library that is loaded later."""
+    places = {folder.resolve() for folder in folders}
+    sys.path[:] = [entry for entry in sys.path if entry and Path(entry).resolve() not in places]

@@ -7,6 +7,7 @@ import difflib
 from typing import Any, NoReturn
 
 _UNKNOWN = "unrecognized arguments: "
+_NEAREST = 4
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,7 +27,9 @@ class Parser(argparse.ArgumentParser):
             return message
         words = message.removeprefix(_UNKNOWN).split()
         named = next((word.partition("=")[0] for word in words if word.startswith("--")), "")
-        close = difflib.get_close_matches(named, sorted(self.known_options), n=1, cutoff=0.6) if named else []
+        close = difflib.get_close_matches(named, sorted(self.known_options), n=_NEAREST, cutoff=0.6) if named else []
+        # Letters in another order are the most likely mistake: --sqe is --seq, not --set.
+        close.sort(key=lambda option: sorted(option) != sorted(named))
         return message + (f"; did you mean {close[0]}?" if close else "")
 
     def _parse_optional(self, arg_string: str) -> Any:

@@ -26,6 +26,7 @@ PREPARATIONS = frozenset((
     "disable_input_require_grads", "gradient_checkpointing_enable", "gradient_checkpointing_disable",
     "enable_gradient_checkpointing", "disable_gradient_checkpointing", "set_grad_checkpointing", "enable_slicing",
     "disable_slicing", "enable_tiling", "disable_tiling", "fuse_qkv_projections", "unfuse_qkv_projections",
+    "set_default_attn_processor",
     "enable_forward_chunking", "disable_forward_chunking", "train", "eval", "half", "bfloat16", "float", "double",
     "requires_grad_", "zero_grad",
 ))  # fmt: skip

@@ -17,6 +17,7 @@ COMMON_SIZES = ("batch", "frames", "height", "width", "sequence")
 """Sizes that the tool has options for; a job may have others of its own."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_SCENARIO = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _SIZE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FACTORY = re.compile(r"[^:\s]+:[A-Za-z_][A-Za-z0-9_.]*")
 _REFERENCE = re.compile(
@@ -82,6 +83,7 @@ def _expression(value: int | str) -> int | str:
 Size = Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
 Count = Annotated[int, Field(ge=1, le=65_536)]
 Name = Annotated[str, _matching(_NAME, "a name: letters, digits, _ and -, beginning with a letter")]
+ScenarioName = Annotated[str, _matching(_SCENARIO, "a name: letters, digits, _ and -")]
 SizeName = Annotated[str, _matching(_SIZE_NAME, "the name of a size: letters, digits and _, beginning with a letter")]
 FactoryName = Annotated[
     str, _matching(_FACTORY, 'the name of a Python function: write "package.module:function" or "file.py:function"')

@@ -24,7 +24,7 @@ from vramcast.trace.calls import MARKS, OpCalls
 
 FIRST_CALL_SECONDS = 0.01
 """What it takes to load the kernels of an op when it is called first: the first step of the workloads in
-corpus/records/times takes 0.4 to 1.5 s longer than the next ones, with 40 to 100 ops."""
+lab/data/records/times takes 0.4 to 1.5 s longer than the next ones, with 40 to 100 ops."""
 
 
 class AwaitedFrees:

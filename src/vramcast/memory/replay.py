@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from vramcast.allocator import AllocatorConf, CachingAllocator, OutOfMemory
+from vramcast.allocator.device import SegmentEvent
 from vramcast.allocator.driver_events import DRIVER_EVENTS
 from vramcast.allocator.private_pools import read_mark
+from vramcast.allocator.snapshot import Segment
 from vramcast.allocator.stream_uses import USED_ELSEWHERE
 from vramcast.allocator.trials import trials_in, try_out
 from vramcast.memory.awaited_frees import awaited_frees
@@ -64,6 +66,12 @@ class Replay:
     peak_reserved: Moment
     """Where reserved memory is highest; of all such events the one with the most allocated."""
     refused_blocks: frozenset[int] = field(default_factory=frozenset)
+    segments: tuple[Segment, ...] = ()
+    """At the end, where that was asked for."""
+    addresses: Sequence[int] = ()
+    """Of every block; of those that were refused or not made yet 0. Where that was asked for."""
+    segment_events: tuple[tuple[int, SegmentEvent], ...] = ()
+    """What was taken from the driver and given back, each with its event. Where that was asked for."""
 
     @property
     def completed(self) -> bool:
@@ -91,10 +99,12 @@ def replay(
     capacity_bytes: int | None = None,
     *,
     with_trials: bool = False,
+    with_layout: bool = False,
 ) -> Replay:
     """Replay under `conf` (the trace's own when None) on a card that gives at most `capacity_bytes` (None: no end).
 
-    `with_trials`: also what libraries only try out and can do without.
+    `with_trials`: also what libraries only try out and can do without. `with_layout`: also where everything lies at the
+    end.
     """
     conf = trace.allocator_conf if conf is None else conf
     allocator = CachingAllocator(
@@ -110,7 +120,14 @@ def replay(
     allocated: list[int] = []
     note_requested, note_allocated = requested.append, allocated.append
     reserved = _Level()
-    allocator.observe_segments(lambda change: reserved.set(len(allocated), allocator.reserved_bytes))
+    segment_events: list[tuple[int, SegmentEvent]] = []
+
+    def segment_changed(change: SegmentEvent) -> None:
+        reserved.set(len(allocated), allocator.reserved_bytes)
+        if with_layout:
+            segment_events.append((len(allocated), change))
+
+    allocator.observe_segments(segment_changed)
     refusals: list[Refusal] = []
     refused: set[int] = set()
     trials = trials_in(trace.labels) if with_trials else {}
@@ -176,6 +193,9 @@ def replay(
         peak_allocated=_moment(trace, _first_highest(columns[1]), *columns),
         peak_reserved=_moment(trace, _highest_reserved(columns[1], held), *columns),
         refused_blocks=frozenset(refused),
+        segments=tuple(allocator.segments()) if with_layout else (),
+        addresses=addresses if with_layout else (),
+        segment_events=tuple(segment_events),
     )
 
 

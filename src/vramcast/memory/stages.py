@@ -20,6 +20,9 @@ ROLES = ("base", "qkv", "attention", "ffn")
 """Features, projections to queries, keys and values, the rest of attention, feed-forward layers."""
 _QKV = re.compile(r"qkv|query|key|value|(?:^|_)[qkv](?:_|$)|to_[qkv]|c_attn")
 _ATTENTION = re.compile(r"attn|attention")
+_SIZES = re.compile(r"\[(\d+), (\d+), \d+, \d+\]$")
+"""The first two of four sizes: batch and heads."""
+_SOFTMAX, _COPIES = "aten._softmax", ("aten.clone", "aten._to_copy")
 _FFN = re.compile(r"mlp|ffn|feed_?forward|^ff$|^fc\d*$|intermediate|experts")
 
 
@@ -92,7 +95,8 @@ def stages(trace: StepTrace) -> Stage:
     step = max(0, trace.steps - 1)
     backward = list(trace.phases).index("backward") if "backward" in trace.phases else -1
     root = _Draft()
-    paths: dict[int, list[_Levels]] = {}
+    heads = _heads(trace)
+    paths: dict[tuple[int, bool], list[_Levels]] = {}
     for code, block in zip(trace.event_kind, trace.event_arg, strict=True):
         if code not in (ALLOC, FREE) or trace.step[block] != step:
             continue
@@ -100,9 +104,12 @@ def stages(trace: StepTrace) -> Stage:
         if kind not in (_SAVED, _TEMPORARY):
             continue
         module = trace.module[block]
-        path = paths.get(module)
+        is_copy = module in heads and trace.ops[trace.op[block]] in _COPIES
+        is_head = is_copy and _leading(trace.shapes[trace.shape[block]]) in heads[module]
+        path = paths.get((module, is_head))
         if path is None:
-            path = paths[module] = _with_roles(_path(root, trace.modules[module]), role_of(trace.modules[module]))
+            role = "qkv" if is_head else role_of(trace.modules[module])
+            path = paths[module, is_head] = _with_roles(_path(root, trace.modules[module]), role)
         size = trace.requested_bytes[block] if code == ALLOC else -trace.requested_bytes[block]
         if kind == _TEMPORARY:
             for node in path:
@@ -116,6 +123,23 @@ def stages(trace: StepTrace) -> Stage:
             for node in path:
                 node.stays += size
     return _finish("", root)
+
+
+def _heads(trace: StepTrace) -> dict[int, set[tuple[str, str]]]:
+    """Attention module → batch and heads of its weights. Copies of the same are of queries, keys and values, which
+    matrix products ask for where the projection returned all three in one."""
+    found: dict[int, set[tuple[str, str]]] = {}
+    for block, op in enumerate(trace.op):
+        if trace.ops[op] == _SOFTMAX and role_of(trace.modules[trace.module[block]]) == "attention":
+            sizes = _leading(trace.shapes[trace.shape[block]])
+            if sizes is not None:
+                found.setdefault(trace.module[block], set()).add(sizes)
+    return found
+
+
+def _leading(shape: str) -> tuple[str, str] | None:
+    sizes = _SIZES.search(shape)
+    return (sizes[1], sizes[2]) if sizes else None
 
 
 def _with_roles(path: list[_Draft], role: str) -> list[_Levels]:

@@ -20,6 +20,7 @@ from vramcast.base.access import check_code
 from vramcast.base.errors import CannotPredict, StepRefused, TooManyElements, UsageError, VramcastError
 from vramcast.base.factories import check_arguments, load_factory, without_collections
 from vramcast.base.sealing import sealed
+from vramcast.card.compiled.compiler import OFF_BY, why_not
 from vramcast.card.device.context import VirtualGpu, virtual_gpu
 from vramcast.card.device.hidden_output import libraries_quiet
 from vramcast.card.device.recording import NO_LIMIT, Recording, fits_with_smaller_workspaces, recording
@@ -30,6 +31,7 @@ from vramcast.jobs.building.build import build_component
 from vramcast.jobs.building.built import Built
 from vramcast.jobs.building.offload import Offloaded
 from vramcast.jobs.code_places import code_in
+from vramcast.jobs.compiling import why_not_compiled
 from vramcast.jobs.schema import Job, Script
 from vramcast.jobs.schema.training import MOST_ACCUMULATED
 from vramcast.jobs.training.averaging import Average
@@ -137,7 +139,8 @@ def repeats_itself(job: Job) -> bool:
     """Every step after the first does the same, and so does every pass after the first of a step.
 
     Not so between cards, which exchange gradients after the last pass only; nor in the computer's memory, where pinned
-    blocks are kept for the next; nor for code that is not ours.
+    blocks are kept for the next; nor where kernels are timed when they are first launched; nor for code that is not
+    ours.
     """
     return (
         job.step is None
@@ -145,6 +148,7 @@ def repeats_itself(job: Job) -> bool:
         and job.task == "training"
         and job.gpus.effective_strategy == "none"
         and not job.gpus.divides_model
+        and not job.torch_compile
         and not job.offload.changed_fields
         and (job.evaluation is None or job.evaluation.when == "before")
     )
@@ -240,12 +244,21 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
     for name, other in shared.items():
         callable_modules[name] = callable_modules[other]
     if job.torch_compile:
-        session.notes.append(Note("torch.compile", f"{plan.model} is predicted as eager code"))
+        _compile(job, plan.model, callable_modules[plan.model], session.notes)
     if job.accumulation > MOST_ACCUMULATED:
         text = f"{MOST_ACCUMULATED} of {job.accumulation} passes of a step are traced; the others repeat the second"
         session.notes.append(Note("accumulation", text))
     offloaded = Offloaded(job, callable_modules, [call.component for call in plan.calls])
     session.loop = TrainingLoop(job, plan, callable_modules, session.optimizers, session.averages, offloaded)
+
+
+def _compile(job: Job, name: str, module: nn.Module, notes: list[Note]) -> None:
+    """As Trainers and most scripts do: the whole model, in the default mode."""
+    reason = why_not() or why_not_compiled(job)
+    if reason is None:
+        module.compile()
+    else:
+        notes.append(Note("torch.compile", f"{name} is predicted as eager code: {reason}; {OFF_BY}"))
 
 
 def _nothing() -> None:

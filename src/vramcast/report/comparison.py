@@ -17,10 +17,15 @@ MAIN_GROUPS = ("peak", "at the peak", "time")
 def print_comparison(comparison: Comparison, console: Console) -> None:
     reference = comparison.columns[comparison.reference]
     console.print(Text(f"differences are from {reference.name} ({reference.kind}, {reference.gpu})"))
-    for group in dict.fromkeys(row.group for row in comparison.rows):
-        rows = [row for row in comparison.rows if row.group == group]
+    for grid in all_grids(comparison):
         console.print()
-        print_page([_grid(comparison, group, rows)], console)
+        print_page([grid], console)
+
+
+def all_grids(comparison: Comparison) -> list[Grid]:
+    """Every figure, group by group."""
+    groups = dict.fromkeys(row.group for row in comparison.rows)
+    return [_grid(comparison, group, [row for row in comparison.rows if row.group == group]) for group in groups]
 
 
 def main_grids(comparison: Comparison) -> list[Grid]:

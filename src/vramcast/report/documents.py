@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from vramcast.base.language import spoken
 from vramcast.features.compare.results import PREDICTION_FORMAT, PREDICTION_VERSION
 from vramcast.features.compare.side_by_side import Comparison
 from vramcast.memory import Account, Moment, Prediction
@@ -25,7 +26,7 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
     return {
         "format": PREDICTION_FORMAT,
         "version": PREDICTION_VERSION,
-        "verdict": verdict(prediction),
+        "verdict": _verdict(prediction),
         "fits": prediction.fits,
         "at_least": prediction.at_least,
         "peak_allocated_bytes": prediction.peak_allocated_bytes,
@@ -53,6 +54,12 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
         "time": None if prediction.time is None else time_document(prediction.time),
         "notes": [asdict(note) for note in prediction.notes],
     }
+
+
+def _verdict(prediction: Prediction) -> str:
+    """In English, whatever is spoken: programs read it."""
+    with spoken("en"):
+        return verdict(prediction)
 
 
 def _margin(prediction: Prediction) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.table import Table
 
 _GAP = 2
@@ -59,9 +59,14 @@ def _row(cells: Sequence[str], kept: Sequence[int], widths: dict[int, int], text
     return (" " * _GAP).join(parts).rstrip()
 
 
+def padded(text: str, width: int) -> str:
+    """With blanks up to this many columns; Chinese characters take two."""
+    return text + " " * (width - cell_len(text))
+
+
 def shortened(text: str, width: int) -> str:
     """The middle of a long name is left out: its beginning and its end say most."""
     if cell_len(text) <= width:
         return text
     end = (width - 1) // 2
-    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"
+    return f"{set_cell_size(text, width - 1 - end)}…{set_cell_size(text[::-1], end)[::-1]}"

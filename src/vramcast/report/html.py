@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from vramcast.base.language import say
 from vramcast.memory.account import largest
 from vramcast.prediction.job_account import JobAccount
 from vramcast.report.job import headline
@@ -26,15 +27,13 @@ def job_page(account: JobAccount) -> str:
         *(f"<div>{escape(line)}</div>" for line in peak_lines(prediction)),
     ]
     if account.parameters.count:
-        parts.append(_parameters(account))
-    parts.append(_stages(account))
+        parts.append(parameter_table(account))
+    parts.append(stage_table(account))
     total = prediction.account.device_bytes
     kinds = largest(prediction.account.parts)
     lines = [(part.name, _gib(part.size_bytes), percent(part.size_bytes, total)) for part in kinds]
     parts.append(_table(("at the peak", "GiB", "share"), lines))
-    shown = card_rows(account.cards).shown
-    cards = [(card.gpu.short_name, _gib(card.limit_bytes), _gib(card.headroom_bytes)) for card in shown]
-    parts.append(_table(("cards that hold it", "GiB", "to spare"), cards))
+    parts.append(card_table(account))
     if account.time is not None:
         parts.append(page_html(time_page(account.time, account.throughput)))
     if prediction.notes:
@@ -43,16 +42,17 @@ def job_page(account: JobAccount) -> str:
     return f'<div class="vramcast">{"".join(parts)}</div>'
 
 
-def _parameters(account: JobAccount) -> str:
+def parameter_table(account: JobAccount) -> str:
     unit = Unit.for_size(account.parameters.total_bytes)
     lines = [
         (_indented(row.depth, row.label), f"{row.values[0]:,}", *(unit.text(size) for size in row.values[1:]))
         for row in parameter_rows(account.parameters)
     ]
-    return _table(("parameters", "count", f"weights, {unit.name}", "gradients", "optimizer"), lines)
+    weights = say("weights, {unit}", unit=unit.name)
+    return _table((say("parameters"), say("count"), weights, say("gradients"), say("optimizer")), lines)
 
 
-def _stages(account: JobAccount) -> str:
+def stage_table(account: JobAccount) -> str:
     unit = Unit.for_size(max(account.stages.stays_bytes, account.stages.momentary_bytes))
     lines = [
         (
@@ -62,7 +62,14 @@ def _stages(account: JobAccount) -> str:
         )
         for row in stage_rows(account.stages)
     ]
-    return _table(("activations", f"stay, {unit.name}", "in one block", "for a moment", "output"), lines)
+    stay = say("stay, {unit}", unit=unit.name)
+    return _table((say("activations"), stay, say("in one block"), say("for a moment"), say("output")), lines)
+
+
+def card_table(account: JobAccount) -> str:
+    shown = card_rows(account.cards).shown
+    cards = [(card.gpu.short_name, _gib(card.limit_bytes), _gib(card.headroom_bytes)) for card in shown]
+    return _table((say("cards that hold it"), "GiB", say("to spare")), cards)
 
 
 def _table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

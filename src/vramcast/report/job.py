@@ -5,6 +5,8 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from vramcast.base.language import name as named
+from vramcast.base.language import say
 from vramcast.base.units import format_gib
 from vramcast.prediction.job_account import JobAccount
 from vramcast.report.job_tables import Unit, card_rows, parameter_rows, shape_text, stage_rows
@@ -51,13 +53,15 @@ def print_job(account: JobAccount, console: Console) -> None:
 
 def headline(account: JobAccount) -> str:
     """What was recognised, and the sizes it was predicted for."""
-    what = f"{account.name}: {account.recognised_as}, {account.task}" if account.recognised_as else account.name
-    sizes = ", ".join(f"{name} {size:,}" for name, size in _batch_first(account.sizes))
+    what = account.name
+    if account.recognised_as:
+        what = f"{account.name}: {account.recognised_as}, {named(account.task)}"
+    sizes = ", ".join(f"{named(name)} {size:,}" for name, size in _batch_first(account.sizes))
     text = f"{what}; {sizes}" if sizes else what
     if account.samples_per_step > account.sizes.get("batch", 1):
-        text += f"; {account.samples_per_step:,} samples a step"
+        text += say("; {count} samples a step", count=f"{account.samples_per_step:,}")
     if account.steps_per_epoch is not None:
-        text += f"; {account.steps_per_epoch:,} steps an epoch"
+        text += say("; {count} steps an epoch", count=f"{account.steps_per_epoch:,}")
     return text
 
 
@@ -82,6 +86,7 @@ def print_parameters(account: JobAccount, console: Console) -> None:
 
 
 _ROLE_HEADINGS = ("base", "QKV", "attn", "FFN")
+_WIDEST = 1000
 
 
 def print_stages(account: JobAccount, console: Console) -> None:
@@ -98,14 +103,21 @@ def print_stages(account: JobAccount, console: Console) -> None:
         "for a moment",
     ]
     has_roles = len(account.stages.roles) > 1
-    grid = table(*headings, *(_ROLE_HEADINGS if has_roles else ()), text_columns=2)
+    whole = table(*headings, *(_ROLE_HEADINGS if has_roles else ()), text_columns=2)
+    sizes_alone, roles_alone = table(*headings, text_columns=2), table(f"of it, {unit.name}", *_ROLE_HEADINGS)
     for row in rows:
-        stays, inside, momentary, *roles = row.values
-        sizes = [stays, inside, momentary] if has_blocks else [stays, momentary]
-        sizes += [sum(pair) for pair in zip(roles[::2], roles[1::2], strict=True)] if has_roles else []
-        shape = shape_text(row.path, account.output_shapes)
-        grid.add_row("  " * row.depth + row.label, shape, *(unit.text(size) for size in sizes))
-    console.print(grid)
+        stays, inside, momentary, *pairs = row.values
+        label, shape = "  " * row.depth + row.label, shape_text(row.path, account.output_shapes)
+        sizes = [unit.text(size) for size in ([stays, inside, momentary] if has_blocks else [stays, momentary])]
+        roles = [unit.text(sum(pair)) for pair in zip(pairs[::2], pairs[1::2], strict=True)] if has_roles else []
+        whole.add_row(label, shape, *sizes, *roles)
+        sizes_alone.add_row(label, shape, *sizes)
+        roles_alone.add_row(label, *roles)
+    wide = console.options.update(max_width=_WIDEST)
+    if not has_roles or console.measure(whole, options=wide).maximum <= console.width:
+        console.print(whole)
+    else:
+        console.print(sizes_alone, roles_alone)
     if has_roles:
         console.print(Text("base, QKV, attention, FFN: of what stays, and of what one checkpointed block makes again"))
     console.print()

@@ -18,6 +18,8 @@ class Line:
     text: str
     tone: str = ""
     """good, bad, heading, aside, code (in columns, and never wrapped, so that it can be copied), or nothing."""
+    continues: bool = False
+    """It goes on with the sentence of the line before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,20 @@ long, section by section. `--full` prints the tables instead.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rich.cells import cell_len
 from rich.console import Console
 
+from vramcast.base.language import name, say
 from vramcast.base.units import GIB
 from vramcast.memory import Account, ModuleNode, Part
 from vramcast.memory.account import largest
-from vramcast.report.grid import shortened
+from vramcast.report.grid import padded, shortened
 from vramcast.report.page import Line, print_page
 from vramcast.report.wording import percent
+from vramcast.report.wrapping import wrap
 
 MOST_LINES = 25
 USUAL_WIDTH = 80
@@ -52,7 +54,7 @@ def compose(sections: Iterable[Section], most: int = MOST_LINES) -> list[Line]:
         if not can_give:
             blanks = max(0, blanks - too_many())
             break
-        lines[max(can_give, key=lambda i: len(lines[i]) - shown[i].least)].pop()
+        _cut(lines[max(can_give, key=lambda i: len(lines[i]) - shown[i].least)])
     found: list[Line] = []
     for section, kept in zip(shown, lines, strict=True):
         if section.blank_before and found and blanks > 0:
@@ -62,16 +64,23 @@ def compose(sections: Iterable[Section], most: int = MOST_LINES) -> list[Line]:
     return found[:most]
 
 
+def _cut(lines: list[Line]) -> None:
+    """Take the last line away; a sentence that goes on in it ends in an ellipsis."""
+    dropped = lines.pop()
+    if dropped.continues and lines and not lines[-1].text.endswith("…"):
+        kept = lines[-1].text
+        if len(kept) + 2 > USUAL_WIDTH:
+            kept = kept.rpartition(" ")[0]
+        lines[-1] = replace(lines[-1], text=f"{kept} …")
+
+
 def print_screen(lines: Sequence[Line], console: Console) -> None:
     print_page(lines, console)
 
 
 def wrapped(text: str, width: int, tone: str = "", most: int = 2, indent: str = "") -> list[Line]:
     """Words stay whole; what does not fit into `most` lines ends in an ellipsis."""
-    kept = textwrap.wrap(
-        text, width, subsequent_indent=indent, max_lines=most, placeholder=" …", break_on_hyphens=False
-    )
-    return [Line(line, tone) for line in kept]
+    return [Line(line, tone, continues=i > 0) for i, line in enumerate(wrap(text, width, most, indent))]
 
 
 def memory(account: Account, width: int) -> list[Section]:
@@ -88,7 +97,7 @@ def memory(account: Account, width: int) -> list[Section]:
     height = max(len(left), len(right))
     left += [""] * (height - len(left))
     right += [""] * (height - len(right))
-    rows = (f"{a:<{half}}{_GAP}{b}".rstrip() for a, b in zip(left, right, strict=True))
+    rows = (f"{padded(a, half)}{_GAP}{b}".rstrip() for a, b in zip(left, right, strict=True))
     return [Section(tuple(Line(row, "code") for row in rows), least=4, blank_before=True)]
 
 
@@ -97,20 +106,18 @@ def _kind_rows(account: Account) -> list[Part]:
     parts = largest(account.parts)
     shown = [part for part in parts if part.size_bytes >= _SMALLEST_SHARE * account.device_bytes][:_KINDS]
     rest = sum(part.size_bytes for part in parts) - sum(part.size_bytes for part in shown)
-    return [*shown, Part("everything else", rest)] if rest else shown
+    return [*shown, Part(say("everything else"), rest)] if rest else shown
 
 
 def _kinds(parts: Sequence[Part], total_bytes: int, width: int) -> list[Line]:
-    label = max(len(part.name) for part in parts)
+    label = max(cell_len(name(part.name)) for part in parts)
     room = min(_LONGEST_BAR, width - label - 24)
     most = max(part.size_bytes for part in parts)
     lines = []
     for part in parts:
         bar = "█" * max(1, round(room * part.size_bytes / most)) if room > 0 else ""
-        size = f"{part.size_bytes / GIB:.2f}"
-        lines.append(
-            Line(f"{part.name:<{label}}  {size:>8} GiB {percent(part.size_bytes, total_bytes):>7}  {bar}", "code")
-        )
+        size, share = f"{part.size_bytes / GIB:.2f}", percent(part.size_bytes, total_bytes)
+        lines.append(Line(f"{padded(name(part.name), label)}  {size:>8} GiB {share:>7}  {bar}", "code"))
     return lines
 
 
@@ -124,12 +131,12 @@ class BigModule:
 def biggest_modules(root: ModuleNode, most: int = _MODULES) -> list[BigModule]:
     """The largest is opened as long as its parts still go on the screen; equal numbered layers are one line."""
     least = _SMALLEST_SHARE * root.total_bytes
-    rows = _own(root, "(no module)", least)
+    rows = _own(root, say("(no module)"), least)
     closed = _folded(root.children)
     while open_ones := [one for one in closed if len(one) == 1 and one[0].children]:
         node = max(open_ones, key=_total)[0]
         parts = [part for part in _folded(node.children) if _total(part) >= least]
-        own = _own(node, f"{node.name} itself", least)
+        own = _own(node, say("{module} itself", module=node.name), least)
         if not parts or len(rows) + len(closed) - 1 + len(parts) + len(own) > most:
             break
         closed = [one for one in closed if one != (node,)] + parts
@@ -181,15 +188,15 @@ def _largest(kinds: Mapping[str, int]) -> str:
 def _modules(rows: Sequence[BigModule], account: Account, width: int) -> list[Line]:
     if not rows:
         return []
-    kind = max(len(row.largest_kind) for row in rows)
-    room = max(12, width - kind - 8 - 22)
-    label = min(room, max(len(row.label) for row in rows))
+    mostly = {row.largest_kind: say("mostly {kind}", kind=name(row.largest_kind)) for row in rows}
+    room = max(12, width - max(map(cell_len, mostly.values())) - 24)
+    label = min(room, max(cell_len(row.label) for row in rows))
     lines = []
     for row in rows:
         share = percent(row.size_bytes, account.device_bytes)
-        name = shortened(row.label, label)
+        shown = padded(shortened(row.label, label), label)
         size = f"{row.size_bytes / GIB:.2f}"
-        lines.append(Line(f"{name:<{label}}  {size:>8} GiB {share:>7}  mostly {row.largest_kind}".rstrip(), "code"))
+        lines.append(Line(f"{shown}  {size:>8} GiB {share:>7}  {mostly[row.largest_kind]}".rstrip(), "code"))
     return lines
 
 

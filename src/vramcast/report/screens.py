@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from vramcast.base.language import say
 from vramcast.base.units import GIB, format_gib
 from vramcast.features.advise.from_trace import EXPANDABLE, Room, fits_with_expandable_segments, room
 from vramcast.features.advise.result import Advice, Suggestion
@@ -15,7 +17,7 @@ from vramcast.prediction.job_account import JobAccount
 from vramcast.report.advice import largest_lines, nothing_fits
 from vramcast.report.check import head_lines
 from vramcast.report.comparison import main_grids
-from vramcast.report.grid import plain_rows
+from vramcast.report.grid import plain_rows, shortened
 from vramcast.report.job import headline
 from vramcast.report.page import Line
 from vramcast.report.scenarios import scenarios_grid, scenarios_verdict
@@ -29,6 +31,8 @@ from vramcast.trace import Note
 
 Screen = list[Line]
 _NOTES = 4
+_LEAST_MODULE = 12
+"""Letters of a module's name that are shown, however narrow the screen is."""
 _FILES = "files"
 """The topic of notes that say what would have been written and deleted."""
 _SHOWN = 3
@@ -52,7 +56,7 @@ def prediction_screen(prediction: Prediction, width: int = USUAL_WIDTH) -> Scree
             _room_or_changes(prediction, None, width),
             _time(prediction.time, None, width),
             _assumed(prediction.notes, prediction.time, width),
-            _footer(f"--full: all tables; {footer(prediction)}", width),
+            _footer(say("--full: all tables; {footer}", footer=footer(prediction)), width),
         ]
     )
 
@@ -60,7 +64,7 @@ def prediction_screen(prediction: Prediction, width: int = USUAL_WIDTH) -> Scree
 def job_screen(account: JobAccount, changes: Sequence[Suggestion] = (), width: int = USUAL_WIDTH) -> Screen:
     prediction = account.prediction
     head = [*wrapped(headline(account), width, most=2), *_verdict(prediction, width)]
-    head += wrapped(_where(prediction), width, most=1)
+    head += wrapped(_where_in_a_line(prediction, width), width, most=1)
     head += [line for text in host_lines(prediction.host) for line in wrapped(text, width, most=2)]
     return compose(
         [
@@ -69,7 +73,7 @@ def job_screen(account: JobAccount, changes: Sequence[Suggestion] = (), width: i
             _changes(changes, width) if changes else _room_or_changes(prediction, account.sizes.get("batch"), width),
             _time(account.time, account.throughput, width),
             _assumed(prediction.notes, account.time, width),
-            _footer("--full: every table; `vramcast advise` searches all that can be changed", width),
+            _footer(say("--full: every table; `vramcast advise` searches all that can be changed"), width),
         ]
     )
 
@@ -149,8 +153,21 @@ def _verdict(prediction: Prediction, width: int) -> list[Line]:
 def _where(prediction: Prediction) -> str:
     refusal = prediction.out_of_memory
     if refusal is None:
-        return f"peak at {place(prediction.account.moment)}"
-    return f"runs out of memory at {place(refusal.at)}, with {format_gib(refusal.at.reserved_bytes)} reserved"
+        return say("peak at {place}", place=place(prediction.account.moment))
+    reserved = format_gib(refusal.at.reserved_bytes)
+    return say("runs out of memory at {place}, with {reserved} reserved", place=place(refusal.at), reserved=reserved)
+
+
+def _where_in_a_line(prediction: Prediction, width: int) -> str:
+    """The same in one line; the module's name is shortened where that is too long."""
+    text = _where(prediction)
+    if len(text) <= width:
+        return text
+    refusal = prediction.out_of_memory
+    moment = prediction.account.moment if refusal is None else refusal.at
+    begins = "peak at" if refusal is None else "runs out of memory at"
+    room = width - len(f"{begins} {place(replace(moment, module='-'))}") + 1
+    return f"{begins} {place(replace(moment, module=shortened(moment.module, max(room, _LEAST_MODULE))))}"
 
 
 def _room_or_changes(prediction: Prediction, batch: int | None, width: int) -> Section:
@@ -162,14 +179,15 @@ def _room_or_changes(prediction: Prediction, batch: int | None, width: int) -> S
 
 
 def _left(prediction: Prediction, found: Room | None) -> str:
-    left = f"{format_gib(prediction.headroom_bytes)} left"
+    left = say("{left} left", left=format_gib(prediction.headroom_bytes))
     if found is None:
         return left
     if found.batch is not None:
-        return f"{left}: about batch {found.batch:,} would fit, judged by this trace"
+        return say("{left}: about batch {batch} would fit, judged by this trace", left=left, batch=f"{found.batch:,}")
     if found.scale >= _LARGE:
         return left
-    return f"{left}: about {found.scale:.1f} × the batch would fit, judged by this trace"
+    scale = f"{found.scale:.1f}"
+    return say("{left}: about {scale} × the batch would fit, judged by this trace", left=left, scale=scale)
 
 
 def _to_fit(prediction: Prediction, found: Room | None) -> list[str]:
@@ -177,21 +195,27 @@ def _to_fit(prediction: Prediction, found: Room | None) -> list[str]:
     expandable = fits_with_expandable_segments(prediction)
     if expandable is not None:
         texts.append(
-            f"fits with expandable segments, which cost nothing ({format_gib(expandable.device_bytes)}): "
-            f"PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}"
+            say(
+                "fits with expandable segments, which cost nothing ({size}): {setting}",
+                size=format_gib(expandable.device_bytes),
+                setting=f"PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}",
+            )
         )
     if found is None:
         return texts
     state = prediction.account.part("optimizer state")
     if state and prediction.device_bytes - _EIGHT_BIT * state <= prediction.limit_bytes:
         left = format_gib(prediction.device_bytes - round(_EIGHT_BIT * state), 1)
-        texts.append(f"8-bit Adam would need about {left}, judged by this trace: bitsandbytes.optim.AdamW8bit")
+        text = "8-bit Adam would need about {size}, judged by this trace: bitsandbytes.optim.AdamW8bit"
+        texts.append(say(text, size=left))
     if found.scale <= 0 or found.batch == 0:
-        texts.append("no batch fits: what does not grow with it is too large alone (optimizer, precision, LoRA)")
+        texts.append(say("no batch fits: what does not grow with it is too large alone (optimizer, precision, LoRA)"))
     elif found.batch is not None:
-        texts.append(f"about batch {found.batch:,} would fit, judged by this trace; accumulate for the same result")
+        text = "about batch {batch} would fit, judged by this trace; accumulate for the same result"
+        texts.append(say(text, batch=f"{found.batch:,}"))
     else:
-        texts.append(f"about {found.scale:.2f} × the batch would fit, judged by this trace; accumulate for the same")
+        text = "about {scale} × the batch would fit, judged by this trace; accumulate for the same"
+        texts.append(say(text, scale=f"{found.scale:.2f}"))
     return texts
 
 
@@ -200,9 +224,10 @@ def _changes(changes: Sequence[Suggestion], width: int, *, is_search: bool = Fal
     if not changes:
         return Section(())
     if not changes[0].overrides:
-        title = "nothing has to be changed"
+        title = say("nothing has to be changed")
     else:
-        title = "what makes it fit, best first" if is_search or len(changes) > 1 else "what makes it fit"
+        several = is_search or len(changes) > 1
+        title = say("what makes it fit, best first") if several else say("what makes it fit")
     lines = [Line(title, "heading")]
     for number, one in enumerate(changes[:_SHOWN], 1):
         lines += wrapped(f"{number}. {one.text}: {_figures(one)}", width, most=2, indent="   ")
@@ -216,7 +241,7 @@ def _changes(changes: Sequence[Suggestion], width: int, *, is_search: bool = Fal
 def _figures(one: Suggestion) -> str:
     parts = [f"{one.prediction.device_bytes / GIB:.1f} GiB"]
     if one.step_seconds is not None:
-        parts.append(f"{seconds(one.step_seconds)} a step")
+        parts.append(say("{seconds} a step", seconds=seconds(one.step_seconds)))
     return ", ".join(parts)
 
 
@@ -252,11 +277,11 @@ def _assumed(notes: Iterable[Note], time: StepTime | None, width: int) -> Sectio
             continue
         first = group[0]
         where = f"{first.where}: " if first.where else ""
-        more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
+        more = say(" (and {count} more)", count=len(group) - 1) if len(group) > 1 else ""
         lines += wrapped(f"{topic}: {where}{first.text}{more}", width, "aside", most=1 if lines else 2)
     if len(by_topic) > _NOTES:
         left = sum(len(group) for group in list(by_topic.values())[_NOTES:])
-        lines.append(Line(f"and {left} more notes: --full", "aside"))
+        lines.append(Line(say("and {count} more notes: --full", count=left), "aside"))
     if time is not None:
         lines += wrapped(source(time), width, "aside", most=1)
     return Section(tuple(lines), least=least)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from vramcast.base.language import say
 from vramcast.base.units import format_gib, format_size
 from vramcast.memory import Account, Part, Prediction
 from vramcast.memory.account import largest
@@ -145,9 +146,9 @@ def _where(prediction: Prediction) -> str:
 
 def footer(prediction: Prediction) -> str:
     parts = [prediction.source] if prediction.source else []
-    traced = f"{prediction.steps} step{'' if prediction.steps == 1 else 's'} traced"
+    traced = say("{count} step traced" if prediction.steps == 1 else "{count} steps traced", count=prediction.steps)
     if prediction.replayed_steps > prediction.steps:
-        traced += f", the last repeated up to step {prediction.replayed_steps}"
+        traced += say(", the last repeated up to step {step}", step=prediction.replayed_steps)
     parts.append(traced)
     parts.append(f"torch {prediction.versions.get('torch', '?')}")
     if prediction.allocator_conf:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vramcast.base.language import name as named
+from vramcast.base.language import say
 from vramcast.report.folded_tree import Branch, Row, Values, rows
 from vramcast.report.page import Grid, Line, Page
 from vramcast.report.wording import duration, percent
@@ -23,7 +25,7 @@ def time_page(time: StepTime, throughput: Throughput | None = None) -> Page:
     if throughput is not None and throughput.epoch_seconds is not None:
         page.append(Line(_durations(throughput)))
     page.append(Line(source(time), "aside"))
-    page.append(Line(f"host assumed: {time.host}", "aside"))
+    page.append(Line(say("host assumed: {host}", host=time.host), "aside"))
     page.append(_phases(time))
     modules = _modules(time)
     if modules.rows:
@@ -32,26 +34,26 @@ def time_page(time: StepTime, throughput: Throughput | None = None) -> Page:
 
 
 def headline(time: StepTime, throughput: Throughput | None = None) -> str:
-    text = f"a step takes {in_seconds(time.seconds)} ({_range(time)})"
+    text = say("a step takes {seconds} ({range})", seconds=in_seconds(time.seconds), range=_range(time))
     if throughput is not None:
-        text += f", {_rate(throughput.samples_per_second)} samples/s"
+        text += say(", {rate} samples/s", rate=_rate(throughput.samples_per_second))
         if throughput.tokens_per_second is not None:
-            text += f", {_rate(throughput.tokens_per_second)} tokens/s"
+            text += say(", {rate} tokens/s", rate=_rate(throughput.tokens_per_second))
     return text
 
 
 def _range(time: StepTime) -> str:
-    return f"{in_seconds(time.low_seconds)} to {in_seconds(time.high_seconds)}"
+    return say("{low} to {high}", low=in_seconds(time.low_seconds), high=in_seconds(time.high_seconds))
 
 
 def _limits(time: StepTime) -> str:
     ordered = sorted(time.limits.items(), key=lambda item: -item[1])
-    named = [f"{name} {share:.0%}" for name, share in ordered if share >= _LEAST_LIMIT]
-    text = f"limited by {', '.join(named)}"
+    reasons = ", ".join(f"{named(name)} {share:.0%}" for name, share in ordered if share >= _LEAST_LIMIT)
+    text = say("limited by {reasons}", reasons=reasons)
     if time.peak_share:
-        text += f"; {time.peak_share:.0%} of the card's peak arithmetic"
+        text += say("; {share} of the card's peak arithmetic", share=f"{time.peak_share:.0%}")
     if time.host_bound:
-        text += f"; the card alone would take {in_seconds(time.card_seconds)}"
+        text += say("; the card alone would take {seconds}", seconds=in_seconds(time.card_seconds))
     return text
 
 
@@ -76,28 +78,29 @@ def _durations(throughput: Throughput) -> str:
 def source(time: StepTime) -> str:
     """Where the times of kernels come from."""
     if time.calibrated:
-        return f"times of kernels: {time.source}"
-    return f"this card was not measured: {time.source}"
+        return say("times of kernels: {source}", source=time.source)
+    return say("this card was not measured: {source}", source=time.source)
 
 
 def _phases(time: StepTime) -> Grid:
     lines = []
     for name, seconds in time.phases.items():
-        lines.append((name, _milliseconds(seconds), percent(seconds, time.seconds)))
+        lines.append((named(name), _milliseconds(seconds), percent(seconds, time.seconds)))
         if name == "backward" and time.recompute_seconds:
             share = percent(time.recompute_seconds, time.seconds)
-            lines.append(("  recomputation", _milliseconds(time.recompute_seconds), share))
-    return Grid(("phase", "ms", "share"), tuple(lines), total=("step", _milliseconds(time.seconds), ""))
+            lines.append((f"  {say('recomputation')}", _milliseconds(time.recompute_seconds), share))
+    return Grid((say("phase"), "ms", say("share")), tuple(lines), total=(say("step"), _milliseconds(time.seconds), ""))
 
 
 def _modules(time: StepTime) -> Grid:
     recomputes = time.recompute_seconds > 0
-    headings = ("module", "forward, ms", "backward", *(("recomputed",) if recomputes else ()), "share")
+    recomputed = (say("recomputed"),) if recomputes else ()
+    headings = (say("module"), say("forward, ms"), say("backward"), *recomputed, say("share"))
     lines = []
     for row in module_rows(time.modules):
-        forward, backward, recomputed, other = (value / _NANO for value in row.values)
-        parts = [forward, backward, *([recomputed] if recomputes else [])]
-        share = percent(forward + backward + recomputed + other, time.seconds)
+        forward, backward, again, other = (value / _NANO for value in row.values)
+        parts = [forward, backward, *([again] if recomputes else [])]
+        share = percent(forward + backward + again + other, time.seconds)
         lines.append(("  " * row.depth + row.label, *(_milliseconds(part) for part in parts), share))
     return Grid(headings, tuple(lines))
 

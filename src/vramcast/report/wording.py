@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vramcast.base.language import language, name, say
 from vramcast.base.units import GIB, format_gib, format_size
 from vramcast.memory import Moment, Prediction
 from vramcast.trace import HostUse
@@ -14,15 +15,18 @@ _VOWEL_NUMBERS = ("8", "11", "18")
 _WORTH_AN_INTERVAL_BYTES = GIB // 10
 
 
-def with_article(name: str) -> str:
-    first, second = name[:1], name[1:2]
+def with_article(card: str) -> str:
+    """As English needs it."""
+    if language() != "en":
+        return card
+    first, second = card[:1], card[1:2]
     if first.isdigit():
-        vowel = name.startswith(_VOWEL_NUMBERS)
+        vowel = card.startswith(_VOWEL_NUMBERS)
     elif second.islower():
         vowel = first.lower() in "aeiou"
     else:
         vowel = first in _VOWEL_LETTERS
-    return f"{'an' if vowel else 'a'} {name}"
+    return f"{'an' if vowel else 'a'} {card}"
 
 
 def verdict(prediction: Prediction) -> str:
@@ -31,28 +35,35 @@ def verdict(prediction: Prediction) -> str:
     needs = format_gib(prediction.device_bytes, 1)
     usable = format_gib(prediction.limit_bytes, 1)
     if prediction.fits:
-        return f"{fits(prediction, card)}: needs {needs} of {usable}, {spare(prediction)}"
+        how, left = fits(prediction, card), spare(prediction)
+        return say("{fits}: needs {needs} of {usable}, {left}", fits=how, needs=needs, usable=usable, left=left)
     grows = prediction.outlook
     if grows is not None and prediction.out_of_memory is None:
         growth = format_size(grows.growth.bytes_per_step)
-        return f"Does not fit {card} for long: needs {needs} of {usable}, grows by {growth} a step, {grows.ending}"
-    needs = f"at least {needs}" if prediction.at_least else needs
+        return say(
+            "Does not fit {card} for long: needs {needs} of {usable}, grows by {growth} a step, {ending}",
+            card=card, needs=needs, usable=usable, growth=growth, ending=grows.ending,
+        )  # fmt: skip
+    needs = say("at least {needs}", needs=needs) if prediction.at_least else needs
     if prediction.headroom_bytes >= 0:
         # It ran out although the peak is below the limit: no free range was large enough.
-        return f"Does not fit {card}: needs {needs} in larger pieces than {usable} can give"
-    return f"Does not fit {card}: needs {needs}, {usable} usable"
+        text = "Does not fit {card}: needs {needs} in larger pieces than {usable} can give"
+    else:
+        text = "Does not fit {card}: needs {needs}, {usable} usable"
+    return say(text, card=card, needs=needs, usable=usable)
 
 
 def fits(prediction: Prediction, place: str) -> str:
     """A run that leaves less than the margin is not a plain yes."""
-    return f"Fits {place}, but barely" if prediction.barely_fits else f"Fits {place}"
+    return say("Fits {place}, but barely" if prediction.barely_fits else "Fits {place}", place=place)
 
 
 def spare(prediction: Prediction) -> str:
     left_bytes = prediction.headroom_bytes
     if prediction.barely_fits:
-        return f"{format_size(left_bytes)} to spare, less than the margin of {prediction.margin.percent}"
-    return f"{format_gib(left_bytes, 1)} to spare"
+        margin = prediction.margin.percent
+        return say("{left} to spare, less than the margin of {margin}", left=format_size(left_bytes), margin=margin)
+    return say("{left} to spare", left=format_gib(left_bytes, 1))
 
 
 def with_margin(prediction: Prediction) -> str:
@@ -71,11 +82,12 @@ def interval(prediction: Prediction) -> str:
 
 def place(moment: Moment) -> str:
     """Where in the run: "step 2, backward, aten.mm in transformer.h.3"."""
-    where = [f"step {moment.step + 1}"]
+    where = [say("step {step}", step=moment.step + 1)]
     if moment.phase:
-        where.append(moment.phase)
+        where.append(name(moment.phase))
     if moment.op:
-        where.append(f"{moment.op} in {moment.module}" if moment.module else moment.op)
+        inside = say("{op} in {module}", op=moment.op, module=moment.module)
+        where.append(inside if moment.module else moment.op)
     return ", ".join(where)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import Enum
 from types import FrameType
 
 import torch
+from torch import nn
 
 from vramcast.base.errors import CannotPredict
 from vramcast.card.device.context import VirtualGpu
@@ -30,7 +32,8 @@ ACCUMULATED_PASSES = 2_000
 """Where there is an optimizer, this many backward passes may come before its first step: gradients are accumulated."""
 
 FORWARD_PASSES = 5_000
-"""This many calls of modules in a row without a backward pass: a rollout of 2,048 moves is shorter."""
+"""This many calls of one module in a row without a backward pass: a rollout of 2,048 moves is shorter, also where each
+move calls several layers."""
 
 INFERENCE_PASSES = 1_000
 """The same where there is no optimizer."""
@@ -97,8 +100,9 @@ class Stopping:
         self.fewest = 0
         """Steps of the optimizer that made the fewest."""
         self._lagging = False
-        self._forward_passes = self._backward_passes = self._batches = 0
-        """In a row: since the last step, backward pass or forward pass."""
+        self._forward_passes: Counter[int] = Counter()
+        """Calls of each module, by its identity; those and the following since the last step or backward pass."""
+        self._backward_passes = self._batches = 0
         self.stopped = False
         self.reason = ""
         """Why it was stopped, if not because it had made its steps."""
@@ -108,7 +112,8 @@ class Stopping:
     # -- what the script does -------------------------------------------------------------------------------
 
     def _count_step(self, steps: list[int]) -> None:
-        self._forward_passes = self._backward_passes = 0
+        self._forward_passes.clear()
+        self._backward_passes = 0
         stepping = [made for made in steps if made]
         before, self.fewest = self.fewest, min(stepping)
         wanted = 1 if self._wanted is None else self._wanted
@@ -127,19 +132,20 @@ class Stopping:
         if max(stepping) >= wanted * patience:
             self._stop_unless_more_is_to_see(max(stepping))
 
-    def _count_forward(self) -> None:
+    def _count_forward(self, module: nn.Module) -> None:
         if torch.utils.data.get_worker_info() is not None:
             return  # a loader's worker that uses modules to prepare its samples
         self._batches = 0
-        self._forward_passes += 1
-        if self._wanted is None or self._forward_passes < INFERENCE_PASSES:
+        self._forward_passes[id(module)] += 1
+        calls = self._forward_passes[id(module)]
+        if self._wanted is None or calls < INFERENCE_PASSES:
             return
-        if self._forward_passes >= FORWARD_PASSES or not self._card.optimizers:
-            passes = f"{self._forward_passes:,} forward passes in a row"
+        if calls >= FORWARD_PASSES or not self._card.optimizers:
+            passes = f"{calls:,} forward passes in a row"
             self._stop("steps", f"stopped after {passes} without an optimizer step: this is what was seen so far")
 
     def _count_backward(self) -> None:
-        self._forward_passes = 0
+        self._forward_passes.clear()
         self._backward_passes += 1
         if self._until is Until.EPOCH and self._loader.epoch_has_ended:
             self._stop()

@@ -23,6 +23,8 @@ from vramcast.timing.settings import timing_settings
 from vramcast.trace.calls import (
     AUTOCAST,
     BACKWARD,
+    COMPILED,
+    COMPILED_GRAPH,
     ENGINE,
     GRAD,
     HOOK,
@@ -32,6 +34,7 @@ from vramcast.trace.calls import (
     OPTIMIZER,
     OPTIMIZER_END,
     RECOMPUTED,
+    REPLAY,
     OpCalls,
     parameter_count,
 )
@@ -43,7 +46,9 @@ _FASTEST, _SLOWEST = 0.05, 100.0
 LISTS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach_")
 """Ops on lists of tensors: the host works for each of them."""
 
-_MARK_FEATURES = {HOOK: "hook", MODULE: "module", BACKWARD: "backward", ITERATION: "iteration"}
+_MARK_FEATURES = {
+    HOOK: "hook", MODULE: "module", BACKWARD: "backward", ITERATION: "iteration", REPLAY: "replay",
+}  # fmt: skip
 
 _FEW_KERNELS = 20
 """A library that launches more than this in one call does so in a loop of its own, with little between two launches."""
@@ -59,9 +64,17 @@ def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool 
     if op in MARKS:
         if op == OPTIMIZER:
             return ("next optimizer" if is_next else "optimizer", 1.0), ("parameter", parameter_count(arguments))
+        if op == COMPILED_GRAPH:
+            return ("compiled graph", 1.0), ("compiled input", float(arguments or 0))
         name = _MARK_FEATURES.get(op)
         return ((name, 1.0),) if name is not None else ()
     namespace, _, name = op.partition(".")
+    if flags & COMPILED:
+        if namespace == "triton":
+            return (("compiled launch", 1.0),)
+        if "convolution" in name:
+            return (("compiled convolution", 1.0),)
+        return (("compiled call" if kernels else "compiled allocation", 1.0), *_further(kernels))
     if name.startswith(LISTS):
         return ("next list op" if is_next else "list op", 1.0), ("tensor of a list", float(arguments.count("(")))
     if namespace == "profiler":  # a mark for a profiler that does not run
@@ -74,11 +87,7 @@ def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool 
         where = "backward"
     else:
         where = "forward" if flags & GRAD else "unrecorded"
-    work = [(f"{where} {'op' if kernels else 'view'}", 1.0)]
-    if kernels > 1:
-        work.append(("further kernel", float(min(kernels, _FEW_KERNELS) - 1)))
-    if kernels > _FEW_KERNELS:
-        work.append(("kernel of many", float(kernels - _FEW_KERNELS)))
+    work = [(f"{where} {'op' if kernels else 'view'}", 1.0), *_further(kernels)]
     if "convolution" in name or "cudnn" in name:
         work.append(("library call", 1.0))
     if name.startswith("_cudnn_rnn"):
@@ -87,6 +96,16 @@ def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool 
         work.append(("recurrent weight", float(weights * (2 if "backward" in name else 1))))
     if flags & AUTOCAST and kernels and where != "backward":
         work.append(("autocast", 1.0))
+    return tuple(work)
+
+
+def _further(kernels: float) -> Features:
+    """The kernels of a call after its first."""
+    work = []
+    if kernels > 1:
+        work.append(("further kernel", float(min(kernels, _FEW_KERNELS) - 1)))
+    if kernels > _FEW_KERNELS:
+        work.append(("kernel of many", float(kernels - _FEW_KERNELS)))
     return tuple(work)
 
 

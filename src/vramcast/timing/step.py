@@ -37,7 +37,7 @@ from vramcast.timing.streams import Communicate, has_collectives, steady_streams
 from vramcast.timing.waits import waits
 from vramcast.trace import StepTrace
 from vramcast.trace.calls import BACKWARD_END as BACKWARD_END_MARK
-from vramcast.trace.calls import MARKS, RECOMPUTED, STREAM_MARKS, OpCalls
+from vramcast.trace.calls import MARKS, RECOMPUTED, REPLAYED, STREAM_MARKS, OpCalls
 from vramcast.trace.schema import ALLOC, FREE, KINDS
 
 _LIMITS = {"compute": ARITHMETIC, "memory": BANDWIDTH, "launch": LAUNCHES, "communication": COMMUNICATION}
@@ -132,7 +132,7 @@ def works_of(
         work = known.get(key)
         if work is None:
             op, arguments, cost = calls.ops[number], calls.arguments[number], costs[number]
-            host_seconds = host.issue_seconds(op, arguments, flags, cost.launches, is_next)
+            host_seconds = 0.0 if flags & REPLAYED else host.issue_seconds(op, arguments, flags, cost.launches, is_next)
             work = Work(host_seconds, cost.device_seconds, cost.kernels, waits(op, arguments))
             if streams and gpu is not None:
                 work = stream_work(op, arguments, work, gpu)

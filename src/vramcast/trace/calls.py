@@ -22,6 +22,10 @@ SYNCHRONIZE = "synchronize"
 """The host waits for the card."""
 HOOK = "hook"
 """Python code sees a tensor that autograd saves, or wants back: checkpoints without reentry, offloading."""
+REPLAY = "replay"
+"""A CUDA graph is launched; the ops that it recorded follow."""
+COMPILED_GRAPH = "compiled graph"
+"""Code that Inductor wrote is called, with so many inputs (its argument)."""
 COMMUNICATION = "communication"
 """A collective of several ranks: kind, bytes, ranks, machines, and "own" where the program goes on beside it."""
 STREAM, RECORD, WAIT = "stream", "record", "wait"
@@ -30,6 +34,7 @@ stream waits for events (stream, then stream:number for each)."""
 STREAM_MARKS = (COMMUNICATION, STREAM, RECORD, WAIT)
 MARKS = (
     *(HOOK, MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE),
+    *(REPLAY, COMPILED_GRAPH),
     *STREAM_MARKS,
 )
 
@@ -41,6 +46,10 @@ RECOMPUTED = 4
 """Forward code inside a backward pass: a checkpointed block runs again."""
 AUTOCAST = 8
 """Inside an autocast region."""
+REPLAYED = 16
+"""Part of a CUDA graph: the host does nothing for it."""
+COMPILED = 32
+"""Called by code that Inductor wrote, past autograd."""
 
 
 def parameter_count(optimizer_arguments: str) -> float:
@@ -87,13 +96,14 @@ class CallLog:
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
         self._texts: list[tuple[str, str]] = []
-        self._by_text: dict[tuple[str, str], int] = {}
+        self.by_text: dict[tuple[str, str], int] = {}
+        """The number of each distinct call."""
         self._rows: list[int] = []
         self.settings: dict[str, bool] = {}
 
     def add_distinct(self, key: Any, op: str, arguments: str) -> int:
         """A call that was not met before, by any key that is equal for equal calls."""
-        number = self._by_text.setdefault((op, arguments), len(self._texts))
+        number = self.by_text.setdefault((op, arguments), len(self._texts))
         if number == len(self._texts):
             self._texts.append((op, arguments))
         self._numbers[key] = number
@@ -108,6 +118,14 @@ class CallLog:
         if number is None:
             number = self.add_distinct(key, name, arguments)
         self._rows += (number, module, phase, flags, event)
+
+    @property
+    def n_rows(self) -> int:
+        return len(self._rows) // 5
+
+    def since(self, row: int) -> list[int]:
+        """The numbers of the calls from that row on."""
+        return self._rows[5 * row :: 5]
 
     def end_at(self, n_events: int) -> None:
         """Forget the calls made after event number `n_events`."""

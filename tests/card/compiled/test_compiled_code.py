@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import vramcast
+from tests.card.reading import sizes_of
 from vramcast.card.compiled.compiler import why_not
 from vramcast.errors import CannotPredict
 
@@ -172,3 +173,16 @@ def test_a_model_of_the_script_itself_is_not_cut_by_our_marks(tmp_path: Path) ->
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "eager" not in done.stdout
+
+
+@pytest.mark.parametrize(("dtype", "padded"), [(torch.bfloat16, True), (torch.float32, False)])
+def test_trials_of_padded_products_take_their_memory(dtype: torch.dtype, padded: bool) -> None:
+    """Inductor times a product of odd sizes with random matrices, and pads it where tensor cores gain by that."""
+    with vramcast.virtual_gpu("h200") as card:
+        head = nn.Linear(768, 50257, bias=False, dtype=dtype, device="cuda")
+        compiled = torch.compile(head)
+        compiled(torch.randn(4096, 768, dtype=dtype, device="cuda")).sum().backward()
+        trace = card.trace()
+    assert sizes_of(trace, "aten.randn").count(50257 * 768 * dtype.itemsize) >= 1, "one of the matrices that are timed"
+    notes = [note.text for note in trace.notes if "x [768, 50257]" in note.text]
+    assert [" no faster" not in text for text in notes] == [padded]

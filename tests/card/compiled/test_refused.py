@@ -12,8 +12,11 @@ import torch
 from torch import nn
 
 import vramcast
+from tests.jobs.tiny import JOB
 from vramcast.card.compiled import compiler
+from vramcast.card.compiled.compiler import why_not
 from vramcast.errors import CannotPredict
+from vramcast.prediction import tracing
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -38,6 +41,20 @@ def _by_method(x: torch.Tensor) -> torch.Tensor:
     model = nn.Linear(8, 8).cuda()
     model.compile()
     return model(x)
+
+
+def test_a_build_without_cuda_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    if why_not() is None:
+        monkeypatch.setattr(torch.version, "cuda", None)
+        assert str(why_not()).startswith("compiled code needs a build of torch with CUDA")
+
+
+def test_a_job_is_predicted_as_eager_code_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "why_not", compiler.why_not)
+    found = vramcast.predict({**JOB, "torch_compile": True}, gpu="rtx-4090")
+    (note,) = [note.text for note in found.notes if note.topic == "torch.compile"]
+    assert note.startswith("model is predicted as eager code: compiled code needs")
+    assert found.peak_reserved_bytes == vramcast.predict(JOB, gpu="rtx-4090").peak_reserved_bytes
 
 
 @pytest.mark.parametrize(

@@ -66,10 +66,10 @@ def test_recurrent_workspace_is_close() -> None:
 
 
 def test_recurrent_workspaces_of_a_sweep() -> None:
-    """Every twentieth training call of the sweep in corpus/records; projections and deep one-way networks vary."""
+    """Every twentieth training call of the sweep in lab/data/records; projections and deep one-way networks vary."""
     kinds = {"lstm": LSTM, "gru": GRU, "tanh": RNN_TANH, "relu": RNN_RELU}
     errors = []
-    with gzip.open(HERE.parents[2] / "corpus/records/workspaces/recurrent.csv.gz", "rt") as file:
+    with gzip.open(HERE.parents[2] / "lab/data/records/workspaces/recurrent.csv.gz", "rt") as file:
         cases = [row for row in csv.DictReader(file) if row["train"] == "True" and not row["error"]]
     for row in cases[::20]:
         number = {name: int(row[name]) for name in ("steps", "batch", "hidden", "projection", "layers", "directions")}

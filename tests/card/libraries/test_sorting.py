@@ -1,4 +1,4 @@
-"""Scratch memory of sorting beside what an H200 took (corpus/records/workspaces, and a training run)."""
+"""Scratch memory of sorting beside what an H200 took (lab/data/records/workspaces, and a training run)."""
 
 from __future__ import annotations
 

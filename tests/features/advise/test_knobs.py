@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.jobs.tiny import JOB as TINY
+from vramcast.card.compiled.compiler import why_not
 from vramcast.features.advise.combination import combinations
 from vramcast.features.advise.knobs import KNOBS, knobs, options_for
 from vramcast.features.advise.option import LAST_RESORT, RISKS, SAFE, USUAL
@@ -77,6 +78,22 @@ def test_every_combination_is_a_job_that_keeps_the_batch_of_a_step() -> None:
 )  # fmt: skip
 def test_options(change: dict[str, Any], knob: str, gpu: str, expected: list[str]) -> None:
     assert texts({**LLAMA, **change}, knob, gpu) == expected
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, ["torch.compile"]),
+        ({"torch_compile": True}, ["no torch.compile"]),
+        ({"gpus": 2}, []),
+        ({"task": "inference"}, []),
+    ],
+)
+def test_compiling_is_tried_on_request(change: dict[str, Any], expected: list[str]) -> None:
+    job, card = make_job({**LLAMA, **change}, "job"), find_gpu("rtx-4090")
+    assert "compile" not in options_for(job, card, ())
+    assert [option.text for option in options_for(job, card, (), ("compile",)).get("compile", [])] == expected
 
 
 def test_components_that_are_not_trained_can_wait_on_the_cpu() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import vramcast
 from tests.jobs import tiny
+from vramcast.card.compiled.compiler import why_not
 from vramcast.cli.main import main
 from vramcast.features.what_if.result import WhatIfs
 from vramcast.report.outcomes import what_if_document, what_if_page
@@ -62,3 +63,26 @@ def test_a_knob_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.Capt
     path.write_text(json.dumps(JOB))
     assert main(["whatif", str(path), "--allow-code", "--keep", "colour"]) == 2
     assert "colour" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_both_ways_with_and_without_compiling() -> None:
+    found = vramcast.what_if(
+        {**tiny.JOB, "sizes": {"batch": 32768}}, gpu="h200", also=["compile"], steps=2,
+        keep=["optimizer", "batch", "checkpointing", "precision"],
+    )  # fmt: skip
+    (compiled,) = found.outcomes
+    assert compiled.text == "torch.compile"
+    assert compiled.prediction.peak_allocated_bytes < 0.95 * found.asked.prediction.peak_allocated_bytes
+    assert compiled.time is not None and found.asked.time is not None
+
+
+def test_a_job_that_does_not_fit_gets_the_fastest_that_does() -> None:
+    job = {**tiny.JOB, "name": "large", "sizes": {"batch": 65_536}}
+    asked = vramcast.predict(job, gpu="h200", steps=2).prediction
+    memory = asked.peak_reserved_bytes - (asked.peak_reserved_bytes // 8)
+    found = vramcast.what_if(job, gpu="h200", memory=f"{memory}B", keep=["optimizer"], steps=2)
+    assert not found.asked.prediction.fits
+    fitting = [one for one in found.outcomes if one.prediction.fits]
+    assert (found.best is not None) == bool(fitting)
+    assert fitting, [(one.text, one.prediction.peak_reserved_bytes, memory) for one in found.outcomes]

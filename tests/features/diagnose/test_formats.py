@@ -71,7 +71,7 @@ def test_torchtitan_with_its_colours() -> None:
 
 
 def test_profiler_trace_of_a_real_gpu_splits_the_step_as_cuda_events_do() -> None:
-    """tools/record_profile.py on an H200: the same steps without the profiler, by events.
+    """lab/measuring/record_profile.py on an H200: the same steps without the profiler, by events.
 
     The profiler slows the host, so that the card idles more; the kernels take as long as ever. Events count the idle
     time inside a phase too: in forward that is a third of a millisecond, the copy of the batch and the first launches.

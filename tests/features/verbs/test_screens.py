@@ -14,7 +14,8 @@ import torch
 
 import vramcast
 from vramcast.cli.main import main
-from vramcast.report.screen import MOST_LINES
+from vramcast.report.page import Line
+from vramcast.report.screen import MOST_LINES, Section, compose, wrapped
 
 JOB = "tests.jobs.tiny:JOB"
 SCRIPT = """\
@@ -131,3 +132,12 @@ def test_a_script_may_have_an_option_called_json(tmp_path: Path, capsys: pytest.
     assert not capsys.readouterr().out
     assert main(["run", "--gpu", "rtx-4090", "--json", str(script)]) == 3
     assert json.loads(capsys.readouterr().out)["exit_code"] == 3
+
+
+def test_a_sentence_that_is_cut_ends_in_an_ellipsis() -> None:
+    long = wrapped("assumed: " + "all of it is trained, " * 8, 80, most=3)
+    assert [line.continues for line in long] == [False, True, True]
+    lines = compose([Section((Line("a verdict"),)), Section(tuple(long))], most=2)
+    assert len(lines) == 2 and lines[1].text.endswith(" …") and len(lines[1].text) <= 80
+    whole = compose([Section((Line("one"), Line("another")), least=1)], most=1)
+    assert [line.text for line in whole] == ["one"], "a line of its own is just left out"

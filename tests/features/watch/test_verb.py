@@ -28,7 +28,7 @@ VERB = [
     "-c",
     "import sys\n"
     "from tests.gpus.constructed import Card, machine\n"
-    "from tools.nvml_calls import Replayer, use_library\n"
+    "from lab.measuring.nvml_calls import Replayer, use_library\n"
     "from vramcast.cli.main import main\n"
     "with use_library(Replayer(machine(Card(used=3 * 2**30)))):\n"
     "    sys.exit(main(sys.argv[1:]))",

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from lab.zoo.manifest import ManifestError, choose, load
 from lab.zoo.recipes import recipes
 

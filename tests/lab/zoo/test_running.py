@@ -10,12 +10,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from lab.zoo import bundle, page
 from lab.zoo.execution import carry_out, predict
 from lab.zoo.manifest import STAND_INS, Repository, Script
 from lab.zoo.records import Records
 from lab.zoo.workplace import SOURCE, checkout, missing_packages, prepare, workplace
-
-from lab.zoo import bundle, page
 
 TRAINING = """
 import sys

@@ -21,7 +21,10 @@ def checksums(module: ModuleType) -> None:
 
 def old_numpy(module: ModuleType) -> None:
     """Names that NumPy had before 2.0, for scripts that were written then."""
-    old = {"Inf": "inf", "NaN": "nan", "float_": "float64", "bool8": "bool_", "product": "prod", "row_stack": "vstack"}
+    old = {
+        "Inf": "inf", "NaN": "nan", "bool8": "bool_", "float_": "float64", "in1d": "isin", "product": "prod",
+        "row_stack": "vstack",
+    }  # fmt: skip
     for name, new in old.items():
         vars(module).setdefault(name, getattr(module, new))
     for name, kind in {"float": float, "int": int, "bool": bool, "object": object, "str": str}.items():
@@ -53,6 +56,12 @@ def old_torchvision(module: ModuleType) -> None:
     vars(module).setdefault("Scale", module.Resize)
 
 
+def old_yaml(module: ModuleType) -> None:
+    """Until PyYAML 6, load_all chose a loader itself."""
+    original = module.load_all
+    vars(module)["load_all"] = lambda stream, Loader=module.FullLoader: original(stream, Loader)
+
+
 def opacus_seed(module: ModuleType) -> None:
     """Opacus draws the size of each batch at random, and its examples set no seed: with one, two runs are alike."""
     import torch
@@ -64,6 +73,7 @@ _PATCHES: dict[str, tuple[str, Patch]] = {
     "checksums": ("torchvision.datasets.utils", checksums),
     "home_datasets": ("torchvision.datasets.vision", home_datasets),
     "old_numpy": ("numpy", old_numpy),
+    "old_yaml": ("yaml", old_yaml),
     "opacus_seed": ("opacus.data_loader", opacus_seed),
     "old_torchvision": ("torchvision.transforms.transforms", old_torchvision),
 }

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.card.choices import tf32
+
 if TYPE_CHECKING:
     from vramcast.card.compiled.visibility import Visibility
     from vramcast.card.device.machine import Machine
@@ -34,6 +36,7 @@ def install(put: Patches, machine: Machine, visibility: Visibility) -> None:
 def _padded_products(put: Patches, machine: Machine, visibility: Visibility) -> None:
     """Matrix products whose sizes are not multiples of 8 (half precision) or 4 (float32) may be padded."""
     from torch._inductor.fx_passes import pad_mm
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     should_pad: Any = pad_mm._should_pad
     asked: list[tuple[Any, Any]] = []
@@ -41,16 +44,18 @@ def _padded_products(put: Patches, machine: Machine, visibility: Visibility) -> 
     def _should_pad(match: Any, mat1: Any, mat2: Any, op: Any, input: Any = None) -> bool:
         asked.append((mat1, mat2))
         try:
-            with visibility.show():
+            with unset_fake_temporarily(), visibility.show():  # else what is timed takes no memory
                 return bool(should_pad(match, mat1, mat2, op, input))
         finally:
             asked.pop()
 
     def is_padded_faster(key: str, ori_time: float, pad_time: float) -> bool:
-        """Measured on an H200: padding pays where the inner or the last size is odd, not for the first one alone."""
+        """Measured on an H200: padding pays where the inner or the last size is odd, not for the first one alone, and
+        not where no tensor core is used (float32 without TF32)."""
         mat1, mat2 = asked[-1]
         unit = pad_mm.get_alignment_size(mat1)
-        faster = bool(mat1.shape[-1] % unit or mat2.shape[-1] % unit)
+        on_tensor_cores = mat1.dtype != torch.float32 or tf32.in_matmul()
+        faster = on_tensor_cores and bool(mat1.shape[-1] % unit or mat2.shape[-1] % unit)
         sizes = f"{list(mat1.shape)} x {list(mat2.shape)}"
         machine.note(
             "torch.compile",
@@ -62,3 +67,5 @@ def _padded_products(put: Patches, machine: Machine, visibility: Visibility) -> 
     put.set(pad_mm, "_should_pad", _should_pad)
     put.set(pad_mm, "is_padded_faster", is_padded_faster)
     put.set(pad_mm, "no_dispatch", nullcontext)
+    # A time that was kept would leave the bias of a product a fake tensor in the next trial.
+    put.set(pad_mm, "get_cached_base_mm_benchmark_time", lambda key: None)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.base.sealing import unsealed
 from vramcast.base.torch_versions import COMPILED_HERE, in_words
 from vramcast.card.compiled import fake_cuda
 from vramcast.card.compiled.visibility import Visibility
@@ -33,6 +34,8 @@ def why_not() -> str | None:
     """What keeps compiled code from being compiled here; None where nothing does."""
     if not COMPILED_HERE[0] <= INSTALLED < COMPILED_HERE[1]:
         return f"compiled code needs torch {in_words(COMPILED_HERE[0])}, and torch {in_words(INSTALLED)} is installed"
+    if torch.version.cuda is None:
+        return "compiled code needs a build of torch with CUDA (no GPU), and this one has none"
     if importlib.util.find_spec("triton") is None:
         return "compiled code needs Triton, which is not installed"
     return None
@@ -88,7 +91,8 @@ class Compiler:
         patches.refuse_compiled_code(self._own, refuse)
 
     def remove(self) -> None:
-        self._exits.close()
+        with unsealed():
+            self._exits.close()
         self._own.undo()
         if self._ready:
             torch._dynamo.reset()
@@ -101,7 +105,7 @@ class Compiler:
             return
         self._ready = True
         _forget_functions()
-        with self.visibility.hide():
+        with unsealed(), self.visibility.hide():
             from vramcast.card.compiled import inductor, optimizers
 
             self._exits.enter_context(inductor.caches_of_our_own())
@@ -111,11 +115,12 @@ class Compiler:
 
     @contextmanager
     def compiling(self, what: str) -> Iterator[None]:
-        """Inside, the card is hidden, and what goes wrong with the compiler is not the program's fault."""
+        """Inside, the card is hidden, and what goes wrong with the compiler is not the program's fault. The compiler
+        keeps what it writes in files of its own."""
         if self.visibility.hidden:  # part of something that is being compiled
             yield
             return
-        with self.visibility.hide():
+        with unsealed(), self.visibility.hide():
             try:
                 yield
             except _compiler_errors() as error:
@@ -174,7 +179,8 @@ def _compiled_when_called(original: Callable[..., Any]) -> Callable[..., Any]:
         if model is None:
             return lambda inner: compile(inner, **options)
         if not isinstance(model, (FunctionType, MethodType)):
-            return original(model, **options)
+            with unsealed():
+                return original(model, **options)
         if patches.compiles_nothing(options.get("backend")):
             return model
         compiled: list[Callable[..., Any]] = []
@@ -182,7 +188,8 @@ def _compiled_when_called(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(model)
         def call(*args: Any, **kwargs: Any) -> Any:
             if not compiled:
-                compiled.append(original(model, **options))
+                with unsealed():  # makes a folder for its cache
+                    compiled.append(original(model, **options))
             return compiled[0](*args, **kwargs)
 
         # What compiled code that calls it looks into.

@@ -15,7 +15,7 @@ import torch
 from vramcast.card.choices import tf32
 from vramcast.card.compiled import benchmarks, constants, cuda_graphs
 from vramcast.card.compiled.kernels import Kernel
-from vramcast.card.compiled.triton_driver import Driver, shared_memory_per_block
+from vramcast.card.compiled.triton_driver import shared_memory_per_block
 
 if TYPE_CHECKING:
     from vramcast.card.compiled.compiler import Compiler
@@ -31,6 +31,7 @@ def install(put: Patches, machine: Machine, compiler: Compiler) -> None:
     _properties(put, machine)
     _generated_code(put, machine, visibility)
     _hidden_entry_points(put, compiler)
+    _log_graphs(put, machine)
     constants.install(put)
     benchmarks.install(put, machine, visibility)
     cuda_graphs.install(put, machine)
@@ -89,14 +90,14 @@ def _device_interface(put: Patches) -> None:
 def _properties(put: Patches, machine: Machine) -> None:
     """Caches that would remember another card, and figures that Triton would ask the driver for."""
     import torch.utils._triton as has_triton
-    import triton
     from torch._inductor import utils
     from torch._inductor.runtime import triton_helpers
     from torch._inductor.runtime.hints import DeviceProperties
 
     gpu = machine.gpu
-    put.set(triton.runtime.driver, "_active", Driver(gpu))
     put.set(triton_helpers, "set_driver_to_gpu", lambda: None)
+    # Part of a key of caches: it would start ptxas to ask for its version.
+    put.set(has_triton, "triton_hash_with_backend", lambda: "virtual card")
     for module in (utils, has_triton):
         for name, function in list(vars(module).items()):
             if hasattr(function, "cache_clear") and any(word in name for word in _ASK_THE_CARD):
@@ -157,3 +158,17 @@ def _hidden_entry_points(put: Patches, compiler: Compiler) -> None:
             return original(*args, **kwargs)
 
     put.set(compile_fx, "_compile_fx_inner", _compile_fx_inner)
+
+
+def _log_graphs(put: Patches, machine: Machine) -> None:
+    """Ops that generated code calls cost the host less than those of a program."""
+    from torch._inductor.output_code import CompiledFxGraph
+
+    original = CompiledFxGraph.__call__
+
+    @functools.wraps(original)
+    def __call__(graph: Any, inputs: Any) -> Any:
+        with machine.op_log.in_compiled_graph(len(inputs)):
+            return original(graph, inputs)
+
+    put.set(CompiledFxGraph, "__call__", __call__)

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.base.sealing import unsealed
+from vramcast.card.compiled.traffic import Traffic
 from vramcast.card.dispatch.storages import block_of
 
 if TYPE_CHECKING:
     from vramcast.card.compiled.visibility import Visibility
     from vramcast.card.device.machine import Machine
-
-
-FUSED = "triton.fused.default"
-"""What a launch is called in the log of ops."""
 
 
 class Kernel:
@@ -32,8 +30,9 @@ class Kernel:
         self._machine = machine
         self._visibility = visibility
         self._launched = False
+        self._traffic = Traffic(source)
         self._numbers: dict[Any, int] = {}
-        """The numbers in the log of ops of launches with such tensors."""
+        """The numbers in the log of ops of launches with such arguments."""
 
     def run(self, *args: Any, stream: Any = None, **kwargs: Any) -> None:
         if not self._launched:
@@ -41,20 +40,20 @@ class Kernel:
             self._first_launch(args)
         if self._machine.op_log.on:
             with torch._C.DisableTorchFunction():
-                self._log([arg for arg in args if isinstance(arg, torch.Tensor)])
+                self._log(args)
 
-    def _log(self, tensors: list[torch.Tensor]) -> None:
+    def _log(self, args: tuple[Any, ...]) -> None:
         log = self._machine.op_log
-        key = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
+        key = tuple((arg.shape, arg.dtype) if isinstance(arg, torch.Tensor) else arg for arg in args)
         number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[key] = log.number(FUSED, tuple(tensors), {}, None)
+            number = self._numbers[key] = log.number(self._traffic.op, self._traffic.arguments(args), {}, None)
         log.note(number, ())
 
     def _first_launch(self, args: tuple[Any, ...]) -> None:
         from torch._inductor.codecache import PyCodeCache
 
-        with self._visibility.hide():
+        with unsealed(), self._visibility.hide():
             tuner: Any = getattr(PyCodeCache.load(self._source), self.name)
         runs = len(tuner.configs)
         if runs < 2 and _tries_smaller_block(tuner, self._source.count("tl.load(")):

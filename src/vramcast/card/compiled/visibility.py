@@ -77,6 +77,8 @@ def _is_api(owner: Any, name: str) -> bool:
     """torch.cuda and its kin answer for the named card while something is compiled for it."""
     if owner is torch._C:
         return name != "_group_tensors_by_device_and_dtype"
+    if type(owner).__module__.startswith("triton."):  # its driver
+        return True
     where = str(getattr(owner, "__name__", ""))
     return where.startswith(("torch.cuda", "torch.accelerator", "torch.backends")) or owner is torch.UntypedStorage
 

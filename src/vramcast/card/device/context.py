@@ -340,8 +340,8 @@ class VirtualGpu:
         """Call `callback` after each optimizer step with the number of steps of every optimizer there is."""
         self._position.on_step = callback
 
-    def on_pass(self, forward: Callable[[], None], backward: Callable[[], None]) -> None:
-        """Call these when a module is called from outside any other, and after a backward pass."""
+    def on_pass(self, forward: Callable[[torch.nn.Module], None], backward: Callable[[], None]) -> None:
+        """Call these when a module is called from outside any other, with that module, and after a backward pass."""
         self._position.on_forward, self._position.on_backward = forward, backward
 
     @property

@@ -149,7 +149,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
     def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
         return summary(abbreviated=True)  # peaks of each pool are not kept
 
-    state = torch.zeros(16, dtype=torch.uint8)
+    state = torch.zeros(16, dtype=torch.uint8, device="cpu")
     api: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -355,6 +355,7 @@ def install(put: Patches, api: dict[str, Any], machine: Machine) -> None:
         put.set(torch._C, "_accelerator_setAllocatorSettings", api["_set_allocator_settings"])
     put.set(torch.Tensor, "record_stream", lambda tensor, stream: machine.record_stream(tensor, stream.stream_id))
     legacy_types.install(put)
+    put.set(torch._C, "_cuda_clearCublasWorkspaces", machine.clear_cublas_workspaces)
     cuda_graphs.install(put, machine.graphs)
 
 

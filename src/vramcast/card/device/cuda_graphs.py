@@ -17,6 +17,7 @@ from vramcast.card.dispatch.unknown import caller
 if TYPE_CHECKING:
     from vramcast.card.device.patches import Patches
     from vramcast.card.dispatch.ledger import Ledger
+    from vramcast.card.dispatch.op_log import OpLog
     from vramcast.card.dispatch.position import Position
 
 Handle = tuple[int, int]
@@ -26,8 +27,11 @@ Handle = tuple[int, int]
 class CudaGraphs:
     """The graphs of a card, the pools they share, and the capture that is under way."""
 
-    def __init__(self, ledger: Ledger, position: Position, note: Callable[[str, str, Any], None]) -> None:
+    def __init__(
+        self, ledger: Ledger, position: Position, op_log: OpLog, note: Callable[[str, str, Any], None]
+    ) -> None:
         self.ledger = ledger
+        self.op_log = op_log
         self._position = position
         self._note = note
         self._numbers: dict[Handle, int] = {}
@@ -118,8 +122,6 @@ class CudaGraphs:
         else:
             del self.ledger.pools[stream]
         self._captured += 1
-        if self._captured == 1:
-            self._note("CUDA graphs", "a replay's kernels are not timed again: the time of a step is too low", caller())
 
     def unregister(self) -> None:
         self._registered -= 1
@@ -136,6 +138,8 @@ def install(put: Patches, graphs: CudaGraphs) -> None:
             self._number = 0
             self._begun = self._ready = False
             self._times_begun = 0
+            self._log_begun = (0, True)
+            self._recorded: list[int] = []
             graphs.graph_made()
 
         def capture_begin(self, pool: Handle | None = None, capture_error_mode: str = "global", **_: Any) -> None:
@@ -144,9 +148,11 @@ def install(put: Patches, graphs: CudaGraphs) -> None:
             self._handle, self._number = graphs.begin(pool)
             self._begun = True
             self._times_begun += 1
+            self._log_begun = graphs.op_log.begin_recording()
 
         def capture_end(self) -> None:
             graphs.end()
+            self._recorded = graphs.op_log.end_recording(self._log_begun)
             self._begun, self._ready = False, True
 
         def instantiate(self) -> None: ...
@@ -154,6 +160,7 @@ def install(put: Patches, graphs: CudaGraphs) -> None:
         def replay(self) -> None:
             if not self._ready:
                 raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+            graphs.op_log.replay(self._recorded)
 
         def pool(self) -> Handle:
             if not self._ready or self._handle is None:
@@ -222,4 +229,5 @@ def install(put: Patches, graphs: CudaGraphs) -> None:
     ):
         if hasattr(module, name):
             put.set(module, name, function)
+            put.set(torch._C, name, function)
     put.set(torch._C, "_host_emptyCache", lambda: None)  # a build without CUDA has none

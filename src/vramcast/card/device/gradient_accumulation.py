@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from vramcast.card.dispatch.storages import block_of
+
 Counts = tuple[int, int]
 
 
@@ -47,7 +49,11 @@ def sole_counts(through_indices: bool = False) -> Counts:
 
 
 def reusable(tensor: torch.Tensor, through_indices: bool = False) -> bool:
-    """Whether nobody else holds the tensor, so that a result may be written over it."""
+    """Whether nobody else holds the tensor, so that a result may be written over it. A storage object that Python has
+    of a tensor is a further reference; here every tensor has one."""
+    block = block_of(tensor)
+    if block is not None and block.asked_for:
+        return False
     return counts(tensor) == sole_counts(through_indices) and _dense(tensor)
 
 

@@ -79,7 +79,9 @@ class Machine:
         position.mark = self.op_log.mark
         position.on_log = self.op_log.start
         self.workspaces = WorkspaceRules(gpu)
-        self._cublas_handles: set[tuple[bool, int, bool]] = set()
+        self._cublas_handles: set[tuple[bool, int]] = set()
+        self._cublas_workspaces: dict[tuple[bool, int, bool], tuple[int, int]] = {}
+        """By thread and stream, cuBLAS's and cuBLASLt's: block and address."""
         self._cudnn_handles: set[bool] = set()
         """The handles of Python's thread and of autograd's."""
         self.in_math_attention = False
@@ -92,7 +94,7 @@ class Machine:
         self.libraries = Libraries()
         self.communicators = Communicators()
         self.guesses = Guesses(position, self.engine_is_running)
-        self.graphs = CudaGraphs(ledger, position, self.note)
+        self.graphs = CudaGraphs(ledger, position, self.op_log, self.note)
         self._assumed: dict[tuple[str, str], str] = {}
         """What the user assumed for each line that reads an unknown value."""
         self.assumed_values: dict[str, str] = {}
@@ -117,26 +119,37 @@ class Machine:
         """Forget the libraries loaded so far: they were another process's."""
         self.libraries.clear()
         self._cublas_handles.clear()
+        self._cublas_workspaces.clear()
         self._cudnn_handles.clear()
         self._plans.clear()
         self._dropout_state = None
 
     def use_cublas(self, lt: bool = False) -> None:
         """cuBLAS takes its workspace for each handle and stream; autograd's thread has a handle of its own."""
-        key = (self.position.backward_depth > 0, self.ledger.stream, False)
+        key = (self.position.backward_depth > 0, self.ledger.stream)
         if key not in self._cublas_handles:
             self._cublas_handles.add(key)
             self.ledger.driver_event(CUBLAS_HANDLE)
-            self.ledger.keep_workspace(self.workspaces.cublas_handle())
             self.libraries.add("cublas-backward" if key[0] else "cublas")
+        self._keep_workspace((*key, False), self.workspaces.cublas_handle())
         workspace_bytes = self.workspaces.cublas_lt() if lt else None
         if workspace_bytes is None:
             return
         if INSTALLED < KEPT_LT_WORKSPACE:
             self.ledger.transient([workspace_bytes])
-        elif (*key[:2], True) not in self._cublas_handles:
-            self._cublas_handles.add((*key[:2], True))
-            self.ledger.keep_workspace(workspace_bytes)
+        else:
+            self._keep_workspace((*key, True), workspace_bytes)
+
+    def _keep_workspace(self, key: tuple[bool, int, bool], nbytes: int) -> None:
+        if key not in self._cublas_workspaces:
+            self._cublas_workspaces[key] = self.ledger.keep_workspace(nbytes)
+
+    def clear_cublas_workspaces(self) -> None:
+        """torch._C._cuda_clearCublasWorkspaces: each is taken again when it is next needed."""
+        for block_id, address in self._cublas_workspaces.values():
+            if block_id >= 0:
+                self.ledger.release(block_id, address)
+        self._cublas_workspaces.clear()
 
     def cudnn_dropout_state(self) -> torch.Tensor:
         """cuDNN's random states for RNN dropout: made once, kept for the process."""

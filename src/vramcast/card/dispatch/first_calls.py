@@ -65,7 +65,7 @@ def runs_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: A
     target = _tensor(out)
     if target is None and args:
         target = _tensor(args[0])  # foreach ops that work in place return nothing
-    if target is None or name in _MAKES_ROOM or _is_view(func):
+    if target is None or name in _MAKES_ROOM or is_view(func):
         return False
     if name in _COPIES:
         source = args[0] if target is not args[0] else args[1]
@@ -73,7 +73,7 @@ def runs_kernel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: A
     return is_virtual_gpu(target)
 
 
-def _is_view(func: Any) -> bool:
+def is_view(func: Any) -> bool:
     returns = func._schema.returns
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 

@@ -64,6 +64,11 @@ def _follow_triton(put: Patches, machine: Machine) -> None:
         )
         return None
 
+    triton = sys.modules.get("triton")
+    if triton is not None:  # packages choose kernels by the card that Triton's driver names
+        from vramcast.card.compiled.triton_driver import Driver
+
+        put.set(triton.runtime.driver, "_active", Driver(machine.gpu))
     for module_name, class_name in _TRITON_LAUNCHERS:
         launcher = getattr(sys.modules.get(module_name), class_name, None)
         if launcher is not None:
@@ -71,9 +76,12 @@ def _follow_triton(put: Patches, machine: Machine) -> None:
 
 
 def _tuning_key(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What Triton's autotuner measures anew for; None for a kernel without several configurations."""
-    if len(getattr(kernel, "configs", ())) < 2:
-        return None
+    """What Triton's autotuner measures anew for; None for a kernel without several configurations. Heuristics may lie
+    around it; what they work out belongs to the kernel's other arguments."""
+    while len(getattr(kernel, "configs", ())) < 2:
+        kernel = getattr(kernel, "fn", None)
+        if kernel is None:
+            return None
     named = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
     dtypes = tuple(str(value.dtype) for name, value in named.items() if hasattr(value, "dtype"))
     return id(kernel), tuple(str(named.get(name)) for name in kernel.keys), dtypes

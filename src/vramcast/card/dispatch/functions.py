@@ -19,7 +19,15 @@ from vramcast.card.device.patches import CardGenerator
 from vramcast.card.dispatch import host_ops
 from vramcast.card.dispatch.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS
 from vramcast.card.dispatch.modes import REAL, DispatchMode
-from vramcast.card.dispatch.storages import GPU, HOST, UNKNOWN_CONTENT, block_of, dense_parts, known_values
+from vramcast.card.dispatch.storages import (
+    GPU,
+    HOST,
+    UNKNOWN_CONTENT,
+    block_of,
+    dense_parts,
+    is_virtual_gpu,
+    known_values,
+)
 from vramcast.card.ops import sparse
 from vramcast.card.values import reads
 from vramcast.trace.host import PINNED
@@ -69,13 +77,18 @@ class FunctionMode(TorchFunctionMode):
             return self.pinned(func, args, kwargs)
         if "device" in kwargs:
             return self.place(func, args, kwargs)
-        if "generator" in kwargs and (isinstance(kwargs["generator"], CardGenerator) or _is_virtual(args)):
-            kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
+        if "generator" in kwargs:
+            if args and isinstance(args[0], torch.Tensor):
+                _check_generator(kwargs, "cuda" if is_virtual_gpu(args[0]) else args[0].device.type)
+            if isinstance(kwargs["generator"], CardGenerator) or _is_virtual(args):
+                kwargs = {k: v for k, v in kwargs.items() if k != "generator"}
         return func(*args, **kwargs)
 
     def place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that was told where to put its result."""
         device = to_device(kwargs["device"])
+        if device is not None:
+            _check_generator(kwargs, device.type)
         if device is None or device.type == "cpu":
             return func(*args, **kwargs)
         if device.type == "meta":
@@ -178,6 +191,13 @@ class FunctionMode(TorchFunctionMode):
             self.dispatch.target = before
 
 
+def _check_generator(kwargs: dict[str, Any], expected: str) -> None:
+    """Refuse a generator of another device in the words of check_generator (ATen/core/Generator.h)."""
+    generator = kwargs.get("generator")
+    if isinstance(generator, torch.Generator) and expected in ("cpu", "cuda") and generator.device.type != expected:
+        raise RuntimeError(f"Expected a '{expected}' device type for generator but found '{generator.device.type}'")
+
+
 def _is_virtual(args: tuple[Any, ...]) -> bool:
     return bool(args) and isinstance(args[0], torch.Tensor) and args[0].is_meta
 
@@ -259,12 +279,12 @@ def _type(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     tensor = args[0]
     wanted = args[1] if len(args) > 1 else kwargs.get("dtype")
     if wanted is None:
-        name = func(torch.empty(0, dtype=tensor.dtype))
+        name = func(torch.empty(0, dtype=tensor.dtype, device="cpu"))
         return name.replace("torch.", "torch.cuda.") if placement(tensor) == GPU else name
     if isinstance(wanted, torch.dtype):
         return tensor.to(wanted)
     name = wanted if isinstance(wanted, str) else f"{wanted.__module__}.{wanted.__name__}"
-    dtype = torch.empty(0).type(name.replace(".cuda", "")).dtype
+    dtype = torch.empty(0, device="cpu").type(name.replace(".cuda", "")).dtype
     return mode.move(tensor, CARD.device if ".cuda." in name else CPU, dtype)
 
 
@@ -291,7 +311,9 @@ def _set_grad(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
     target, value = args
     differ = isinstance(value, torch.Tensor) and target.is_meta != value.is_meta and value.layout is torch.strided
     if differ and placement(value) != GPU:
-        value = host_ops.empty_twin(value) if target.is_meta else torch.zeros(value.shape, dtype=value.dtype)
+        value = (
+            host_ops.empty_twin(value) if target.is_meta else torch.zeros(value.shape, dtype=value.dtype, device="cpu")
+        )
     return func(target, value)
 
 

@@ -63,7 +63,7 @@ def run_for_real(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 def _made_up(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.numel() > _LARGEST_MADE_UP:
         raise NotImplementedError("too large to run on the host")
-    content = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+    content = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
     return content.normal_() if tensor.dtype.is_floating_point or tensor.dtype.is_complex else content.zero_()
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from vramcast.allocator import CachingAllocator, OutOfMemory
-from vramcast.allocator.private_pools import emptied, given_up, stream_in_pool
+from vramcast.allocator.private_pools import emptied, given_up, stream_in_pool, without_pool
 from vramcast.allocator.stream_uses import USED_ELSEWHERE
 from vramcast.allocator.trials import Trial, try_out
 from vramcast.card.device import streams
@@ -41,6 +41,8 @@ class Ledger:
         self.open = True
         self.sparse_seen = False
         """The program has made or moved a sparse tensor."""
+        self.overwritten_seen = False
+        """A CUDA graph may have written over a tensor that the program still has."""
         self.on_first_use: Callable[[], None] | None = None
         """Called before anything is booked on the card; it takes itself away."""
         self.before_next_allocation: Callable[[], None] | None = None
@@ -69,7 +71,7 @@ class Ledger:
         """`tensor.record_stream`: its memory is only free again when that stream is done with it, too. Whether that is
         another than the one it was made on."""
         block = block_of(tensor)
-        if block is None or block.block_id < 0 or self.builder.stream_of(block.block_id) == stream:
+        if block is None or block.block_id < 0 or without_pool(self.builder.stream_of(block.block_id)) == stream:
             return False
         self._used_elsewhere.setdefault(block.block_id, set()).add(stream)
         return True
@@ -246,12 +248,13 @@ class Ledger:
                 self._busy = False
             self._release_waiting()
 
-    def keep_workspace(self, nbytes: int) -> None:
+    def keep_workspace(self, nbytes: int) -> tuple[int, int]:
         """Memory a CUDA library takes once and keeps until the process ends (cuBLAS)."""
-        block_id, _ = self.allocate(nbytes)
+        block_id, address = self.allocate(nbytes)
         if block_id >= 0:
             self.builder.set_kind(block_id, WORKSPACES)
             self.builder.set_module(block_id, self._no_module)  # whoever came first does not own it
+        return block_id, address
 
     def close(self) -> None:
         """Tensors that outlive the context are no longer accounted."""

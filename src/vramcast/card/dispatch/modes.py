@@ -12,11 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from vramcast.card.device.patches import Patches
 from vramcast.card.dispatch import host_ops
-from vramcast.card.dispatch.first_calls import FirstCalls
+from vramcast.card.dispatch.first_calls import FirstCalls, is_view
 from vramcast.card.dispatch.known_calls import KnownCall, KnownCalls
 from vramcast.card.dispatch.ledger import Ledger
 from vramcast.card.dispatch.op_log import OpLog
-from vramcast.card.dispatch.storages import ATTRIBUTE, GPU, HOST, Block, known_values, sparse_parts
+from vramcast.card.dispatch.storages import ATTRIBUTE, GPU, HOST, Block, block_of, known_values, sparse_parts
 from vramcast.card.dispatch.unknown import in_words_of_cuda, no_rule
 from vramcast.card.ops import Call, OutCall, kernel_for
 from vramcast.card.ops.sparse import sparse_rule
@@ -98,6 +98,8 @@ class DispatchMode(TorchDispatchMode):
             handler = self._sparse
         log = self._log
         with torch._C.DisableTorchFunction():
+            if self.ledger.overwritten_seen and not is_view(func):
+                _refuse_overwritten(args)
             try:
                 if self.machine.position.node_streams.several:
                     self.machine.note_gradients_of_other_streams(args)
@@ -187,7 +189,7 @@ class DispatchMode(TorchDispatchMode):
         given = {key: value for key, value in kwargs.items() if key != "rng_state"}
         with self:
             out = op(*rest, **given)
-        return (torch.zeros(16, dtype=torch.uint8), out) if name == "run_and_save_rng_state" else out
+        return (torch.zeros(16, dtype=torch.uint8, device="cpu"), out) if name == "run_and_save_rng_state" else out
 
     def _functional(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
         device = self._device(args, kwargs, known)
@@ -409,6 +411,13 @@ def _is_composite(func: Any) -> bool:
     """A function of other ops on every device; some have one for those devices alone that have no kernel."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return bool(has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CPU"))
+
+
+def _refuse_overwritten(args: tuple[Any, ...]) -> None:
+    for value in _tensors_of(list(args)):
+        block = block_of(value) if isinstance(value, _Tensor) and value.is_meta else None
+        if block is not None and block.overwritten:
+            raise RuntimeError(block.overwritten)
 
 
 def _has_sparse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -15,7 +15,24 @@ import torch
 from vramcast.card.choices import tf32
 from vramcast.card.dispatch.storages import HOST, block_of
 from vramcast.trace.arguments import describe_arguments
-from vramcast.trace.calls import AUTOCAST, COMMUNICATION, ENGINE, GRAD, ITERATION, OPTIMIZER, RECOMPUTED, STREAM
+from vramcast.trace.calls import (
+    AUTOCAST,
+    BACKWARD,
+    BACKWARD_END,
+    COMMUNICATION,
+    COMPILED,
+    COMPILED_GRAPH,
+    ENGINE,
+    GRAD,
+    ITERATION,
+    MARKS,
+    OPTIMIZER,
+    OPTIMIZER_END,
+    RECOMPUTED,
+    REPLAY,
+    REPLAYED,
+    STREAM,
+)
 
 if TYPE_CHECKING:
     from vramcast.card.dispatch.known_calls import KnownCall
@@ -26,6 +43,7 @@ _Tensor = torch.Tensor
 _strided = torch.strided
 _grad_enabled = torch.is_grad_enabled
 _CARD = "cuda:0"
+_PHASES = (BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END)
 
 
 class OpLog:
@@ -37,6 +55,7 @@ class OpLog:
         self._log = ledger.builder.calls
         self._append = self._log.append
         self._autocast = False
+        self._compiled = 0
         self.on = True
         """Steps repeat each other, so a run of known length need only be logged in its last one."""
         self._follows_streams = False
@@ -62,7 +81,7 @@ class OpLog:
     def note(self, number: int, args: Sequence[Any]) -> None:
         """The op is done: where the program is now, it was while it ran."""
         ledger, position = self._ledger, self._position
-        flags = GRAD if _grad_enabled() and _wants_grad(args) else 0
+        flags = COMPILED if self._compiled else GRAD if _grad_enabled() and _wants_grad(args) else 0
         if self._autocast:
             flags |= AUTOCAST
         if position.backward_depth:
@@ -85,6 +104,40 @@ class OpLog:
         with torch._C.DisableTorchFunction():
             text = describe_arguments(args, {}, _place)
         self.note(self._log.add_distinct((op, text), op, text), args)
+
+    @contextmanager
+    def in_compiled_graph(self, inputs: int) -> Iterator[None]:
+        """Inside, code that Inductor wrote calls the ops."""
+        self.mark(COMPILED_GRAPH, str(inputs))
+        self._compiled += 1
+        try:
+            yield
+        finally:
+            self._compiled -= 1
+
+    def begin_recording(self) -> tuple[int, bool]:
+        """Ops are noted until `end_recording`, to be repeated in every replay."""
+        before, self.on = self.on, True
+        return self._log.n_rows, before
+
+    def end_recording(self, begun: tuple[int, bool]) -> list[int]:
+        """The ops since then. Where a whole step was recorded, what cuts it into phases is a part of them."""
+        row, self.on = begun
+        recorded = self._log.since(row)
+        by_mark = {number: op for (op, _), number in self._log.by_text.items() if op in MARKS}
+        marks = {by_mark[number] for number in recorded if number in by_mark}
+        kept = _PHASES if OPTIMIZER_END in marks else ()
+        return [number for number in recorded if number not in by_mark or by_mark[number] in kept]
+
+    def replay(self, recorded: Sequence[int]) -> None:
+        """A CUDA graph runs these again."""
+        if not self.on:
+            return
+        self.mark(REPLAY)
+        ledger = self._ledger
+        flags = REPLAYED | (ENGINE if self._position.backward_depth else 0)
+        for number in recorded:
+            self._append(number, ledger.module, ledger.phase, flags, ledger.builder.n_events)
 
     def communicate(self, arguments: str) -> None:
         """A collective runs on the current stream. From the first on, streams and events are noted too."""

@@ -60,7 +60,7 @@ class Position:
         self.steps_done = 0
         """Steps of all optimizers together."""
         self.on_step: Callable[[list[int]], None] = lambda steps: None
-        self.on_forward: Callable[[], None] = lambda: None
+        self.on_forward: Callable[[torch.nn.Module], None] = lambda module: None
         self.on_backward: Callable[[], None] = lambda: None
         self._handles: list[Any] = []
         self._adopted: list[tuple[Any, Any]] = []
@@ -157,7 +157,7 @@ class Position:
             else:
                 self.ledger.phase = self._forward
                 self.ledger.host.begin()
-                self.on_forward()
+                self.on_forward(module)
         self._stack.append(name)
         self._changed(name)
         self.mark(calls.MODULE)

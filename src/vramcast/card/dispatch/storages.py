@@ -48,9 +48,14 @@ class Block:
     `recipe`: how the content came about (see guesses.py), where it is not known but can be made up.
     `host`: what it takes of the computer's memory, where it lies there and is counted.
     `data`, `origin`: which data went into it, and what made it (see origins.py).
+    `asked_for`: Python code of torch's asked for the storage object, which a real card's tensor then has from there on.
+    `overwritten`: what is said to whoever uses it, once a CUDA graph may have written over it.
     """
 
-    __slots__ = ("address", "block_id", "data", "device", "host", "ledger", "nbytes", "origin", "recipe", "values")
+    __slots__ = (
+        "address", "asked_for", "block_id", "data", "device", "host", "ledger", "nbytes", "origin", "overwritten",
+        "recipe", "values",
+    )  # fmt: skip
 
     def __init__(self, ledger: Ledger | None, device: int, nbytes: int, block_id: int, address: int) -> None:
         self.ledger = ledger
@@ -63,6 +68,8 @@ class Block:
         self.host: HostBlock | None = None
         self.data = 0
         self.origin: Any = None
+        self.asked_for = False
+        self.overwritten = ""
 
     def __del__(self) -> None:
         if self.ledger is not None and self.block_id >= 0:
@@ -148,6 +155,6 @@ def known_values(tensor: torch.Tensor) -> torch.Tensor | None:
     block = block_of(tensor)
     if block is None or block.values is None:
         return None
-    view: Any = torch.empty(0, dtype=tensor.dtype)
+    view: Any = torch.empty(0, dtype=tensor.dtype, device="cpu")
     view.set_(block.values, tensor.storage_offset(), tensor.size(), tensor.stride())
     return view  # type: ignore[no-any-return]

@@ -181,7 +181,7 @@ def flash_backward(call: Call) -> Any:
     out = call.run()
     batch, heads, length, width = q.shape
     rows = batch * heads * (-(-length // 128) * 128)
-    sizes = [4 * rows, 4 * rows * flash_padded_width(width)]
+    sizes = [4 * rows, 4 * rows * flash_padded_width(width) * _sums_of_dq(call, batch * heads)]
     if heads != k.size(1):
         grouped = batch * heads * k.size(2)
         sizes += [grouped * width * k.element_size(), grouped * v.size(3) * v.element_size()]
@@ -207,13 +207,19 @@ def flash_varied_lengths_backward(call: Call) -> Any:
         if INSTALLED < FLASH_SUMS_WITHOUT_PADDING:
             sums = batch * (-(-call.argument("max_q") // 128) * 128)
         _note_varied_lengths(call)
-    sizes = [4 * sums * heads, 4 * rows * heads * flash_padded_width(width)]
+    sizes = [4 * sums * heads, 4 * rows * heads * flash_padded_width(width) * _sums_of_dq(call, batch * heads)]
     if heads != k.size(-2):
         grouped = heads * k.numel() // (k.size(-1) * k.size(-2))
         sizes += [grouped * width * k.element_size(), grouped * v.size(-1) * v.element_size()]
     call.scratch(*sizes)
     del held
     return out
+
+
+def _sums_of_dq(call: Call, heads: int) -> int:
+    """How many sums of dq the blocks of one head add to: where the order of additions is fixed, one for each block
+    (nsplits in mha_bwd of flash_api.cpp). `heads`: of all samples."""
+    return -(-(call.gpu.sm_count or 1) // heads) if torch.are_deterministic_algorithms_enabled() else 1
 
 
 def _note_varied_lengths(call: Call) -> None:
@@ -240,7 +246,7 @@ def safe_softmax(call: Call) -> Any:
 
 
 def _host_scalar() -> torch.Tensor:
-    return torch.zeros((), dtype=torch.int64)
+    return torch.zeros((), dtype=torch.int64, device="cpu")
 
 
 def _like(q: torch.Tensor, last: int) -> list[int]:

@@ -62,7 +62,7 @@ def pack_padded_sequence(call: Call) -> Any:
         x[begin:end, : sum(length > begin for length in counts)] for begin, end in zip([0, *ends], ends, strict=False)
     ]
     copies = [call.empty(piece.size(), piece.dtype) for piece in pieces if not piece.is_contiguous()]
-    batch_sizes = torch.tensor([sum(length > t for length in counts) for t in range(max(counts))])
+    batch_sizes = torch.tensor([sum(length > t for length in counts) for t in range(max(counts))], device="cpu")
     out = call.empty((int(batch_sizes.sum()), *x.shape[2:]), x.dtype)
     del copies
     return out, batch_sizes

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from vramcast.card.dispatch.storages import known_values
+from vramcast.card.dispatch.storages import GPU, known_values
+from vramcast.card.libraries.selection import counting_bytes, selecting_bytes
 from vramcast.card.libraries.sorting import sort_steps
 from vramcast.card.ops.registry import Call, kernel
 from vramcast.card.values import known_values as values
@@ -88,13 +91,24 @@ def comparison(call: Call) -> bool:
 
 @kernel("aten::nonzero", "aten::argwhere")
 def nonzero(call: Call) -> Any:
-    out = real_result(call)
-    if out is None:
-        tensor = call.args[0]
-        call.unknown_read("nonzero", f"all {tensor.numel()} elements")
-        out = call.empty((tensor.numel(), tensor.dim()), torch.int64, (1, max(tensor.numel(), 1)))
+    tensor = call.args[0]
+    with _selecting(call, tensor.numel()):
+        out = real_result(call)
+        if out is None:
+            call.unknown_read("nonzero", f"all {tensor.numel()} elements")
+            out = call.empty((tensor.numel(), tensor.dim()), torch.int64, (1, max(tensor.numel(), 1)))
     call.mode.machine.synchronize()
     return out
+
+
+@contextmanager
+def _selecting(call: Call, elements: int) -> Iterator[None]:
+    """What is held while the places of chosen elements are made: they are counted before, and written after."""
+    count = call.empty((1,), torch.int32) if call.device == GPU else None
+    call.scratch(counting_bytes(elements, call.gpu.sm_count or 1))
+    yield
+    call.scratch(selecting_bytes(elements))
+    del count
 
 
 @kernel("aten::masked_select")
@@ -114,8 +128,10 @@ def masked_select(call: Call) -> Any:
 def index(call: Call) -> Any:
     tensor, indices = call.args
     expanded = expand_masks(call, indices)
+    copies = alike_in_stride(call, expanded)
     out = call.mode.calls.run(call.func, (tensor, expanded), call.kwargs)
     call.mode.adopt(out, call.device)
+    del copies
     values.propagate(call.mode, call.func, (tensor, expanded), call.kwargs, out)
     return out
 
@@ -130,10 +146,11 @@ def expand_masks(call: Call, indices: Any) -> list[Any]:
             content = mask_contents(call, entry, "indexing with a mask")
             if content is None:
                 call.unknown_read("indexing with a mask", f"all {entry.numel()} elements chosen")
-                content = torch.ones(entry.shape, dtype=torch.bool)
+                content = torch.ones(entry.shape, dtype=torch.bool, device="cpu")
             call.mode.machine.synchronize()
             positions = content.nonzero()
-            block = call.empty(positions.size(), torch.int64, positions.stride())
+            with _selecting(call, entry.numel()):
+                block = call.empty(positions.size(), torch.int64, positions.stride())
             values.learn(block, positions)
             expanded.extend(block.unbind(1))
         elif not entry.is_meta:  # CPU indices are moved to the card
@@ -143,6 +160,40 @@ def expand_masks(call: Call, indices: Any) -> list[Any]:
         else:
             expanded.append(entry)
     return expanded
+
+
+def alike_in_stride(call: Call, indices: list[Any]) -> list[torch.Tensor]:
+    """Copies of index tensors, which CUDA wants with the same strides once they are broadcast
+    (AdvancedIndex in TensorAdvancedIndexing.cpp)."""
+    given = [entry for entry in indices if isinstance(entry, torch.Tensor)]
+    if call.device != GPU or len(given) < 2:
+        return []
+    size = torch.broadcast_shapes(*(entry.shape for entry in given))
+    strides = [_broadcast_stride(entry, size) for entry in given]
+    if len(set(strides)) == 1:
+        return []
+    dense = _dense_stride(size)
+    differ = [
+        any(step != own for length, step, own in zip(size, stride, dense, strict=True) if length != 1)
+        for stride in strides
+    ]
+    return [call.empty(size, entry.dtype) for entry, copied in zip(given, differ, strict=True) if copied]
+
+
+def _broadcast_stride(tensor: torch.Tensor, size: torch.Size) -> tuple[int, ...]:
+    if tensor.shape == size:
+        return tensor.stride()
+    missing = len(size) - tensor.dim()
+    own = (1,) * missing + tuple(tensor.shape), (0,) * missing + tensor.stride()
+    return tuple(0 if length != wanted else step for length, step, wanted in zip(*own, size, strict=True))
+
+
+def _dense_stride(size: torch.Size) -> tuple[int, ...]:
+    """Strides of a contiguous tensor."""
+    strides = [1]
+    for length in reversed(size[1:]):
+        strides.append(strides[-1] * length)
+    return tuple(reversed(strides)) if size else ()
 
 
 @kernel(
@@ -203,6 +254,23 @@ def ranking(call: Call) -> Any:
     return out
 
 
+@kernel("aten::median.default", "aten::nanmedian.default")
+def median(call: Call) -> Any:
+    """All elements are sorted first (median_impl in aten/src/ATen/native/cuda/Sorting.cpp)."""
+    x = call.args[0]
+    flat = None if x.is_contiguous() else call.empty((x.numel(),), x.dtype)
+    in_order = call.empty((x.numel(),), x.dtype)
+    places = call.empty((x.numel(),), torch.int64)
+    for held in sort_steps(x.numel(), 1, x.element_size()):
+        call.scratch(*held)
+    del places, flat
+    if call.func._schema.name == "aten::nanmedian":
+        call.scratch(x.numel(), 8)  # which are no numbers, and how many
+    out = call.run()
+    del in_order
+    return out
+
+
 @kernel("aten::argmax", "aten::argmin", "aten::max.dim", "aten::min.dim", "aten::multinomial")
 def choice(call: Call) -> Any:
     out = call.run()
@@ -234,7 +302,9 @@ def _chosen_plausibly(call: Call, index: torch.Tensor) -> bool:
     except RuntimeError:  # what was made up is not what the op takes: probabilities that are none
         return False
     content = out[1] if isinstance(out, (list, tuple)) else out
-    values.learn(index, torch.empty_strided(index.size(), index.stride(), dtype=index.dtype).copy_(content))
+    values.learn(
+        index, torch.empty_strided(index.size(), index.stride(), dtype=index.dtype, device="cpu").copy_(content)
+    )
     if call.mode.machine.guesses.made_up:
         call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices of random activations")
     return True
@@ -245,16 +315,16 @@ def _draw(call: Call, index: torch.Tensor, length: int, dim: int | None) -> None
         return
     with call.mode.machine.card_draws.drawing():
         content = _drawn(index, length, dim)
-    strided = torch.empty_strided(index.size(), index.stride(), dtype=index.dtype)
+    strided = torch.empty_strided(index.size(), index.stride(), dtype=index.dtype, device="cpu")
     values.learn(index, strided.copy_(content))
     call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices drawn at random")
 
 
 def _drawn(index: torch.Tensor, length: int, dim: int | None) -> torch.Tensor:
     if dim is None or index.dim() == 0:
-        return torch.randint(0, max(length, 1), index.shape)
+        return torch.randint(0, max(length, 1), index.shape, device="cpu")
     moved = index.movedim(dim, -1)
     rows, k = moved.numel() // max(moved.size(-1), 1), moved.size(-1)
     if rows * length > 4 * values.LIMIT_EXACT:
-        return torch.randint(0, max(length, 1), index.shape)
-    return torch.rand(rows, length).argsort(-1)[:, :k].reshape(moved.shape).movedim(-1, dim)
+        return torch.randint(0, max(length, 1), index.shape, device="cpu")
+    return torch.rand(rows, length, device="cpu").argsort(-1)[:, :k].reshape(moved.shape).movedim(-1, dim)

@@ -9,7 +9,7 @@ import torch
 from vramcast.base.torch_versions import TOPK_KEEPS_SUMS, TOPK_TWO_BUFFERS
 from vramcast.card.device.installed_torch import INSTALLED
 from vramcast.card.ops.accumulate import written_over
-from vramcast.card.ops.data_reads import expand_masks
+from vramcast.card.ops.data_reads import alike_in_stride, expand_masks
 from vramcast.card.ops.embedding import radix_sort_bytes
 from vramcast.card.ops.registry import KERNELS, Call, kernel
 from vramcast.card.values import known_values as values
@@ -29,6 +29,8 @@ def index_put(call: Call) -> Any:
         out = call.empty(tensor.size(), tensor.dtype)
     if call.argument("accumulate"):
         _sorted_accumulation(call, expanded, source)
+    else:
+        alike_in_stride(call, expanded)
     if in_place:
         values.update_in_place(call.mode, call.func, call.args, call.kwargs)
     del number

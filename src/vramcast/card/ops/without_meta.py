@@ -71,6 +71,20 @@ def geqrf(call: Call) -> Any:
     return factors, call.empty((*a.shape[:-2], min(a.shape[-2:])), a.dtype)
 
 
+@kernel("aten::cholesky_solve", "aten::_cholesky_solve_helper")
+def cholesky_solve(call: Call) -> Any:
+    """Both sides are copied, column by column (_cholesky_solve_helper_cuda_cusolver in BatchLinearAlgebraLib.cpp)."""
+    right, factor = call.args[:2]
+    batch = torch.broadcast_shapes(right.shape[:-2], factor.shape[:-2])
+    info = call.empty((1,), torch.int32)
+    solution = call.empty((*batch, right.size(-1), right.size(-2)), right.dtype).mT
+    copied = call.empty((*batch, *factor.shape[-2:]), factor.dtype)
+    if batch.numel() > 1 and right.size(-1) == 1:
+        call.scratch(8 * batch.numel(), 8 * batch.numel())  # potrsBatched takes arrays of pointers
+    del info, copied
+    return solution
+
+
 @kernel("aten::linalg_lstsq")
 def linalg_lstsq(call: Call) -> Any:
     """The driver gels, the only one on CUDA: a QR factorization of a copy of the matrix. The solution keeps the rows in

@@ -124,14 +124,14 @@ class _Layer(_Recipe):
 
     def sampled(self) -> torch.Tensor:
         if self.count == 1 or not self.dtype.is_floating_point:
-            return torch.full((1,), 0 if self.dtype == torch.bool else 1, dtype=self.dtype)
+            return torch.full((1,), 0 if self.dtype == torch.bool else 1, dtype=self.dtype, device="cpu")
         return self._numbers(samples.SIZE)
 
     def _numbers(self, count: int) -> torch.Tensor:
         if not self.dtype.is_floating_point:
             raise LookupError
         generator = torch.Generator().manual_seed(self.seed)
-        return torch.randn(count, generator=generator).mul_(SPREAD).to(self.dtype)
+        return torch.randn(count, generator=generator, device="cpu").mul_(SPREAD).to(self.dtype)
 
 
 class _View:
@@ -145,7 +145,7 @@ class _View:
         self.size, self.stride = tensor.size(), tensor.stride()
 
     def on(self, content: torch.UntypedStorage) -> torch.Tensor:
-        view: Any = torch.empty(0, dtype=self.dtype)
+        view: Any = torch.empty(0, dtype=self.dtype, device="cpu")
         return view.set_(content, self.offset, self.size, self.stride)  # type: ignore[no-any-return]
 
     def read(self) -> torch.Tensor:
@@ -222,7 +222,7 @@ class _Result(_Recipe):
         if made.shape != self.size or made.dtype != self.dtype:
             raise LookupError
         if made.stride() != self.stride or made.storage_offset() or _shared(made):
-            made = torch.empty_strided(self.size, self.stride, dtype=made.dtype).copy_(made)
+            made = torch.empty_strided(self.size, self.stride, dtype=made.dtype, device="cpu").copy_(made)
         content: torch.UntypedStorage = made.untyped_storage()
         return content
 
@@ -260,7 +260,7 @@ class _Written(_Recipe):
 
     def work_out(self, done: dict[_Recipe, torch.UntypedStorage]) -> torch.UntypedStorage:
         if isinstance(self.before, int):
-            content = torch.zeros(self.before, dtype=torch.uint8).untyped_storage()
+            content = torch.zeros(self.before, dtype=torch.uint8, device="cpu").untyped_storage()
         else:
             content = _worked_out(self.before, done).clone()
         with _seeded(self.func, self.seed):
@@ -269,7 +269,7 @@ class _Written(_Recipe):
 
     def sampled(self) -> torch.Tensor:
         if isinstance(self.before, int):
-            elements = torch.zeros(samples.SIZE, dtype=self.dtype)
+            elements = torch.zeros(samples.SIZE, dtype=self.dtype, device="cpu")
         else:
             before = next(self.views()).sampled().elements
             elements = before.to(self.dtype, copy=True) if before.numel() > 1 else before.repeat(samples.SIZE)
@@ -397,7 +397,7 @@ def _prepare_all(recipe: _Recipe, *, in_full: bool) -> None:
 
 
 def _all_elements(recipe: _Recipe) -> torch.Tensor:
-    elements: Any = torch.empty(0, dtype=recipe.dtype)
+    elements: Any = torch.empty(0, dtype=recipe.dtype, device="cpu")
     return elements.set_(recipe.work_out({}), 0, (recipe.count,), (1,))  # type: ignore[no-any-return]
 
 
@@ -508,7 +508,7 @@ class Guesses:
         for returned, tensor in zip(func._schema.returns, outs, strict=True):
             block = _block_without_recipe(tensor) if returned.name == "info" else None
             if block is not None:
-                block.recipe = _Known(torch.zeros(block.nbytes, dtype=torch.uint8).untyped_storage())
+                block.recipe = _Known(torch.zeros(block.nbytes, dtype=torch.uint8, device="cpu").untyped_storage())
                 block.recipe.made_up = True
 
     def _note_norms(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:

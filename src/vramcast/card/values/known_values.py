@@ -118,7 +118,7 @@ def propagate(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict
     for virtual, actual in zip(outs, (c for c in contents if isinstance(c, torch.Tensor)), strict=False):
         if virtual.shape == actual.shape and virtual.dtype == actual.dtype:
             if virtual.stride() != actual.stride():
-                match = torch.empty_strided(virtual.size(), virtual.stride(), dtype=virtual.dtype)
+                match = torch.empty_strided(virtual.size(), virtual.stride(), dtype=virtual.dtype, device="cpu")
                 actual = match.copy_(actual)
             learn(virtual, actual)
 
@@ -137,7 +137,7 @@ def update_in_place(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
             return
         if not all(not a.is_meta or known_values(a) is not None for a in args[1:] if isinstance(a, torch.Tensor)):
             return
-        block.values = torch.zeros(block.nbytes, dtype=torch.uint8).untyped_storage()
+        block.values = torch.zeros(block.nbytes, dtype=torch.uint8, device="cpu").untyped_storage()
     real = real_arguments(args, kwargs)
     if real is None:
         mode.machine.guesses.keep(block)
@@ -190,7 +190,7 @@ def update_outs(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names:
     real = real_arguments(args, {name: value for name, value in kwargs.items() if name not in names})
     if real is None:
         return
-    written = {name: torch.empty(0, dtype=kwargs[name].dtype) for name in names}
+    written = {name: torch.empty(0, dtype=kwargs[name].dtype, device="cpu") for name in names}
     try:
         func(*real[0], **real[1], **written)
     except (RuntimeError, NotImplementedError, TypeError):
@@ -198,4 +198,7 @@ def update_outs(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names:
     for name in names:
         virtual, actual = kwargs[name], written[name]
         if virtual.shape == actual.shape:
-            learn(virtual, torch.empty_strided(virtual.size(), virtual.stride(), dtype=virtual.dtype).copy_(actual))
+            learn(
+                virtual,
+                torch.empty_strided(virtual.size(), virtual.stride(), dtype=virtual.dtype, device="cpu").copy_(actual),
+            )

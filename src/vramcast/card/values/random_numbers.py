@@ -46,7 +46,7 @@ class HostDraws:
         ):
             return
         self._drawn += count
-        scratch = torch.empty(2 * min(count, 2 * _CHUNK), dtype=target.dtype)
+        scratch = torch.empty(2 * min(count, 2 * _CHUNK), dtype=target.dtype, device="cpu")
         # Numbers for a tensor that is not contiguous are drawn one by one.
         scratch = scratch[: scratch.numel() // 2] if target.is_contiguous() else scratch[::2]
         while count:

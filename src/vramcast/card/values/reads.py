@@ -36,7 +36,7 @@ def look(machine: Machine, tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
     if content is not None:
         return content, machine.guesses.made_up
     default = 0 if tensor.dtype == torch.bool else 1
-    return torch.full(tensor.shape, default, dtype=tensor.dtype), True
+    return torch.full(tensor.shape, default, dtype=tensor.dtype, device="cpu"), True
 
 
 def read(machine: Machine, tensor: torch.Tensor, what: str) -> torch.Tensor:
@@ -48,7 +48,7 @@ def read(machine: Machine, tensor: torch.Tensor, what: str) -> torch.Tensor:
     assumed = _in_words(content)
     if given is None and content.dtype == torch.bool and content.numel() == 1:
         answer, assumed = truth(machine, bool(content.item()))
-        content = torch.full(content.shape, answer)
+        content = torch.full(content.shape, answer, device="cpu")
     elif content.numel() == 1 and checks.is_rounded():
         assumed += "; it is made a whole number, and sizes may depend on it"
     machine.note_unknown_read(what, assumed)

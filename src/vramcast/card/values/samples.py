@@ -65,16 +65,16 @@ def take(content: torch.Tensor) -> torch.Tensor:
     flat = content.reshape(-1)
     if flat.numel() <= 1:
         return flat.clone()
-    return flat[torch.arange(SIZE) * max(1, flat.numel() // SIZE) % flat.numel()]
+    return flat[torch.arange(SIZE, device="cpu") * max(1, flat.numel() // SIZE) % flat.numel()]
 
 
 def laid_out(elements: torch.Tensor, offset: int, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
     """The elements where a view finds them, in a storage that holds the sample again and again."""
-    where = torch.full((), offset, dtype=torch.int64)
+    where = torch.full((), offset, dtype=torch.int64, device="cpu")
     for dim, (length, step) in enumerate(zip(size, stride, strict=True)):
         shape = [1] * len(size)
         shape[dim] = length
-        where = where + (torch.arange(length) * step).reshape(shape)
+        where = where + (torch.arange(length, device="cpu") * step).reshape(shape)
     return elements[where.expand(tuple(size)) % elements.numel()]
 
 
@@ -216,7 +216,7 @@ _MEAN, _SUM = 1, 2
 def _negative_log_likelihood(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
     x, target = args[0], args[1]
     loss, reduction = -_as_float(x.elements), _argument(func, args, kwargs, "reduction")
-    weight = torch.tensor(float(target.count))
+    weight = torch.tensor(float(target.count), device="cpu")
     if reduction == _MEAN:
         return loss.mean(), weight
     return (loss.mean() * target.count if reduction == _SUM else loss), weight
@@ -300,7 +300,7 @@ def _made(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) 
         dtype = args[0].elements.dtype
     if name == "randint":
         low, high = (_argument(func, args, kwargs, end) for end in ("low", "high"))
-        return torch.randint(int(low or 0), int(high), (SIZE,), dtype=dtype)
+        return torch.randint(int(low or 0), int(high), (SIZE,), dtype=dtype, device="cpu")
     if name == "full":
-        return torch.full((SIZE,), _argument(func, args, kwargs, "fill_value"), dtype=dtype)
-    return getattr(torch, name)((SIZE,), dtype=dtype)
+        return torch.full((SIZE,), _argument(func, args, kwargs, "fill_value"), dtype=dtype, device="cpu")
+    return getattr(torch, name)((SIZE,), dtype=dtype, device="cpu")

@@ -16,14 +16,20 @@ from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
+    REPORT,
+    add_compile_option,
+    add_force_option,
     add_full_option,
     add_host_option,
+    add_html_option,
     add_json_option,
     add_room_options,
+    check_output,
     forks_possible,
     names,
     print_json,
     print_result,
+    write_html,
 )
 
 if TYPE_CHECKING:
@@ -59,8 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the fewest such cards that hold the job under FSDP; --write makes an accelerate config of the best",
     )  # fmt: skip
     add_host_option(parser)
+    add_compile_option(parser)
     add_json_option(parser)
     add_full_option(parser)
+    add_html_option(parser)
+    add_force_option(parser)
     add_job_options(parser)
 
 
@@ -89,15 +98,20 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.cli.progress import reporting
     from vramcast.features.advise.advise import advise
 
+    check_output(args.html, REPORT, force=args.force)
     loaded = load(args)
-    workers = forks_possible()
+    workers = forks_possible(args)
     if args.fewest_gpus:
         return _fewest(args, loaded, workers)
     with reporting() as progress:
         result = advise(
-            loaded, args.gpu, args.memory, args.device, keep=args.keep, objective=args.objective,
+            loaded, args.gpu, args.memory, args.device, keep=args.keep, also=args.also, objective=args.objective,
             largest=args.largest, write=args.write, workers=workers, progress=progress,
         )  # fmt: skip
+    if args.html is not None:
+        from vramcast.report.html_report import advice_report
+
+        write_html(args.html, lambda: advice_report(result.advice))
     if args.json:
         print_json(result.to_document())
     elif args.full:

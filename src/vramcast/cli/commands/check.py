@@ -12,6 +12,8 @@ thumb and no prediction; it answers at once and does not load PyTorch.
 from __future__ import annotations
 
 import argparse
+import shutil
+import textwrap
 from typing import TYPE_CHECKING
 
 from vramcast.cli.job_options import JOB_HELP, add_job_argument, add_job_options, job_named
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 READS_SCRIPT_FLAGS = True
 RUNS_CODE = True
+_LABEL = 12
+"""Columns in front of what the quick formula says."""
 _OF_A_NETWORK = ("hidden_dim", "num_layers")
 _QUICK_ONLY = ("hidden_dim", "num_layers", "gpu_memory", "bytes", "threshold")
 
@@ -76,7 +80,13 @@ def _job(args: argparse.Namespace) -> int:
     loaded = load(args)
     with reporting() as progress:
         result = check(
-            loaded, args.gpu, args.memory, args.device, margin=args.margin, workers=forks_possible(), progress=progress
+            loaded,
+            args.gpu,
+            args.memory,
+            args.device,
+            margin=args.margin,
+            workers=forks_possible(args),
+            progress=progress,
         )
     if args.json:
         print_json(result.to_document())
@@ -98,7 +108,10 @@ def _quick(args: argparse.Namespace) -> int:
     if args.json:
         print_json(document(result, card))
     else:
-        print("\n".join(lines(result, card)))
+        width = shutil.get_terminal_size().columns
+        for row in lines(result, card):
+            indent = " " * _LABEL if row[:_LABEL].endswith("  ") else ""
+            print(textwrap.fill(row, width, subsequent_indent=indent, break_on_hyphens=False))
     return EXIT_FITS if result.safe else EXIT_DOES_NOT_FIT
 
 

@@ -17,18 +17,26 @@ from typing import TYPE_CHECKING, Any
 from vramcast.cli.job_options import add_job_options, load, parse_change
 from vramcast.cli.options import (
     EXIT_FITS,
+    REPORT,
+    add_force_option,
     add_full_option,
     add_host_option,
+    add_html_option,
     add_json_option,
+    add_language_option,
     add_room_options,
+    check_output,
     print_json,
     print_result,
+    write_html,
 )
 
 if TYPE_CHECKING:
+    from vramcast.features.compare.results import Result
     from vramcast.features.compare.scenarios import JobComparison
     from vramcast.features.compare.side_by_side import Comparison
     from vramcast.jobs.load import LoadedJob
+    from vramcast.memory import Prediction
 
 
 RUNS_CODE = True
@@ -36,7 +44,10 @@ RUNS_CODE = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
+    add_language_option(parser)
     add_full_option(parser)
+    add_html_option(parser)
+    add_force_option(parser)
     parser.add_argument("files", nargs="+", metavar="JOB|FILE", help="jobs, scenarios (JOB#NAME) or saved results")
     jobs = parser.add_argument_group("for jobs")
     jobs.add_argument(
@@ -52,11 +63,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from vramcast.features.compare.results import is_result
 
+    check_output(args.html, REPORT, force=args.force)
     saved = [is_result(Path(name)) for name in args.files]
     if any(saved):
         return _lines(args, saved)
     jobs = _jobs(args)
     result = _predict(args, jobs)
+    if args.html is not None:
+        from vramcast.report.html_comparison import comparison_report
+
+        predictions = {name: one.prediction for name, one in result.predictions.items()}
+        write_html(args.html, lambda: comparison_report(predictions, result.lines() if len(predictions) > 1 else None))
     if args.json:
         print_json(result.to_document())
         return EXIT_FITS
@@ -75,7 +92,7 @@ def execute(args: argparse.Namespace) -> int:
 def _lines(args: argparse.Namespace, saved: list[bool]) -> int:
     """Saved results, and jobs among them, line by line."""
     from vramcast.base.errors import UsageError
-    from vramcast.features.compare.results import load_result
+    from vramcast.features.compare.results import load_result, saved_prediction
     from vramcast.features.compare.side_by_side import compare
 
     if args.scenarios:
@@ -83,12 +100,21 @@ def _lines(args: argparse.Namespace, saved: list[bool]) -> int:
     stems = [Path(name).stem for name in args.files]
     names = stems if len(set(stems)) == len(stems) else args.files
     results = []
+    predictions: dict[str, Prediction] = {}
     for argument, name, is_saved in zip(args.files, names, saved, strict=True):
         if is_saved:
             results.append(load_result(Path(argument), name))
+            found = saved_prediction(Path(argument)) if args.html is not None else None
         else:
-            results.append(_job_result(args, argument, name))
+            result, found = _job_result(args, argument, name)
+            results.append(result)
+        if found is not None:
+            predictions[name] = found
     comparison = compare(results)
+    if args.html is not None:
+        from vramcast.report.html_comparison import comparison_report
+
+        write_html(args.html, lambda: comparison_report(predictions, comparison))
     if args.json:
         from vramcast.report.documents import comparison_document
 
@@ -145,11 +171,12 @@ def _predict(args: argparse.Namespace, jobs: dict[str, LoadedJob]) -> JobCompari
         return compare(jobs, args.gpu, args.memory, args.device, progress=progress)
 
 
-def _job_result(args: argparse.Namespace, argument: str, name: str) -> Any:
+def _job_result(args: argparse.Namespace, argument: str, name: str) -> tuple[Result, Prediction]:
     from vramcast.cli.progress import reporting
     from vramcast.features.compare.scenarios import job_result
     from vramcast.prediction.predict import predict
 
     loaded = load(args, argument)
     with reporting() as progress:
-        return job_result(name, predict(loaded, args.gpu, progress=progress))
+        found = predict(loaded, args.gpu, progress=progress)
+    return job_result(name, found), found.prediction

@@ -12,11 +12,16 @@ import sys
 from vramcast.cli.job_options import add_code_option, load_alone
 from vramcast.cli.options import (
     EXIT_FITS,
+    REPORT,
     add_calibration_option,
+    add_force_option,
+    add_html_option,
     add_json_option,
     add_write_through_option,
+    check_output,
     positive,
     print_json,
+    write_html,
 )
 
 RUNS_CODE = True
@@ -44,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="whose samples/s the log gives: of all GPUs (the default) or of one",
     )
     add_json_option(parser)
+    add_html_option(parser)
+    add_force_option(parser)
     add_write_through_option(parser)
 
 
@@ -51,12 +58,18 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.cli.progress import reporting
     from vramcast.features.diagnose.diagnose import diagnose
 
+    check_output(args.html, REPORT, force=args.force)
     loaded = load_alone(args)
     with reporting() as progress:
         result = diagnose(
             args.log, loaded, args.gpu, batch=args.batch, gpus=args.gpus, accumulation=args.accumulation,
             sequence=args.seq, throughput=args.throughput, changes=not args.no_changes, progress=progress,
         )  # fmt: skip
+    if args.html is not None:
+        from vramcast.report.diagnosis import diagnosis_page
+        from vramcast.report.html_report import page_report
+
+        write_html(args.html, lambda: page_report("Diagnosis of a log", diagnosis_page(result.diagnosis)))
     if args.json:
         print_json(result.to_document())
     else:

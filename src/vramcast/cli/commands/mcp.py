@@ -7,10 +7,9 @@ unless --allow-code is given. Needs the `mcp` extra: pip install "vramcast[mcp]"
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from vramcast.cli.options import EXIT_FITS
+from vramcast.cli.options import EXIT_FITS, import_nothing_from
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +30,7 @@ def execute(args: argparse.Namespace) -> int:
     if not root.is_dir():
         raise UsageError(f"--root {args.root}: there is no such folder")
     if not args.allow_code:
-        _import_nothing_from(root, Path.cwd())
+        import_nothing_from(root, Path.cwd())
     try:
         from vramcast.mcp.server import serve
     except ModuleNotFoundError as error:
@@ -40,9 +39,3 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError('the MCP SDK is missing: pip install "vramcast[mcp]"') from None
     serve(root, allow_code=args.allow_code)
     return EXIT_FITS
-
-
-def _import_nothing_from(*folders: Path) -> None:
-    """A file there could be imported in place of a library that is loaded later."""
-    places = {folder.resolve() for folder in folders}
-    sys.path[:] = [entry for entry in sys.path if entry and Path(entry).resolve() not in places]

@@ -19,11 +19,14 @@ from vramcast.base.processes import ending_with_this
 from vramcast.cli.options import (
     EXIT_FITS,
     MEASUREMENT,
+    REPORT,
     add_force_option,
+    add_html_option,
     add_json_option,
     check_output,
     positive,
     print_json,
+    write_html,
 )
 
 
@@ -35,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--arg", action="append", default=[], metavar="NAME=VALUE", help="an argument of the factory; may be repeated"
     )
     add_json_option(parser)
+    add_html_option(parser)
     parser.add_argument("--save", type=Path, metavar="FILE", help="keep the result, for `vramcast compare`")
     add_force_option(parser)
     parser.add_argument("target", metavar="script.py|module:factory", help="what to run")
@@ -45,6 +49,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.base.outputs import write_file
 
     check_output(args.save, MEASUREMENT, force=args.force)
+    check_output(args.html, REPORT, force=args.force)
     job = {
         "target": args.target,
         "script_args": args.target_args,
@@ -59,6 +64,10 @@ def execute(args: argparse.Namespace) -> int:
     document: dict[str, Any] = json.loads(done.stdout)
     if args.save is not None:
         write_file(args.save, (json.dumps(document, indent=1) + "\n").encode())
+    if args.html is not None:
+        from vramcast.report.html_report import measurement_report
+
+        write_html(args.html, lambda: measurement_report(document))
     if args.json:
         print_json(document)
         return EXIT_FITS

@@ -14,10 +14,15 @@ from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
+    REPORT,
+    add_force_option,
     add_host_option,
+    add_html_option,
     add_json_option,
     add_room_options,
+    check_output,
     print_json,
+    write_html,
 )
 
 READS_SCRIPT_FLAGS = True
@@ -29,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_room_options(parser)
     add_host_option(parser)
     add_json_option(parser)
+    add_html_option(parser)
+    add_force_option(parser)
     add_job_options(parser)
 
 
@@ -36,9 +43,14 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.cli.progress import reporting
     from vramcast.features.plan.plan import plan
 
+    check_output(args.html, REPORT, force=args.force)
     loaded = load(args)
     with reporting() as progress:
         result = plan(loaded, args.gpu, args.memory, args.device, progress=progress)
+    if args.html is not None:
+        from vramcast.report.html_report import plan_report
+
+        write_html(args.html, lambda: plan_report(result.ramp))
     if args.json:
         print_json(result.to_document())
     else:

@@ -19,13 +19,18 @@ from vramcast.cli.options import (
     CHROME_TRACE,
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
+    REPORT,
     TRACE,
     add_calibration_option,
     add_card_options,
     add_chrome_option,
+    add_export_option,
     add_force_option,
     add_full_option,
+    add_html_option,
     add_json_option,
+    add_language_option,
+    check_export,
     check_output,
     forks_possible,
     print_json,
@@ -33,6 +38,8 @@ from vramcast.cli.options import (
     print_result,
     step_count,
     write_chrome,
+    write_export,
+    write_html,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", type=step_count, default=3, metavar="N", help="trace N optimizer steps (%(default)s)"
     )
     add_json_option(parser)
+    add_language_option(parser)
     add_full_option(parser)
+    add_html_option(parser)
+    add_export_option(parser)
     add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
     add_force_option(parser)
@@ -62,6 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     check_output(args.save, TRACE, force=args.force)
     check_output(args.chrome, CHROME_TRACE, force=args.force)
+    check_output(args.html, REPORT, force=args.force)
+    check_export(args.export, force=args.force)
     loaded = load(args)
 
     from vramcast.cli.progress import reporting
@@ -70,18 +82,18 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.prediction.ranks import predict_distinct_ranks
 
     divided = loaded.job.gpus.divides_model
-    one_screen = not args.json and not args.full and not divided
+    shows_changes = args.html is not None or (not args.json and not args.full)
     changes: Sequence[Suggestion] = ()
     ranks: tuple[RankFigures, ...] = ()
     with reporting() as progress:
         if divided:
             result, ranks = predict_distinct_ranks(
                 loaded, args.gpu, args.limit, args.steps, allocator_conf=args.allocator_conf,
-                workers=forks_possible(), progress=progress,
+                workers=forks_possible(args), progress=progress,
             )  # fmt: skip
-        elif one_screen:
+        elif shows_changes:
             result, changes = predict_and_change(
-                loaded, args.gpu, args.limit, args.steps, args.allocator_conf, forks_possible(), progress
+                loaded, args.gpu, args.limit, args.steps, args.allocator_conf, forks_possible(args), progress
             )
         else:
             result = predict(
@@ -91,8 +103,11 @@ def execute(args: argparse.Namespace) -> int:
         result.trace.save(args.save)
     if args.chrome is not None:
         write_chrome(args.chrome, result.trace, result.gpu)
+    from vramcast.report.html_report import job_report
     from vramcast.report.screens import job_screen
 
+    write_export(args.export, result.prediction)
+    write_html(args.html, lambda: job_report(result.job_account(), changes))
     if args.json:
         of_ranks = {"ranks": [rank.to_document() for rank in ranks]} if ranks else {}
         print_json({**result.to_document(), **of_ranks})

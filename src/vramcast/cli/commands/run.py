@@ -20,20 +20,27 @@ from typing import TYPE_CHECKING, Any
 
 from vramcast.cli.options import (
     CHROME_TRACE,
+    REPORT,
     TRACE,
     add_calibration_option,
     add_card_options,
     add_chrome_option,
+    add_export_option,
     add_force_option,
     add_full_option,
+    add_html_option,
     add_json_option,
+    add_language_option,
     add_write_through_option,
+    check_export,
     check_output,
     forks_possible,
     limit_bytes,
     report,
     step_count,
     write_chrome,
+    write_export,
+    write_html,
 )
 from vramcast.cli.progress import announced
 from vramcast.cli.ranks import add_rank_options, chosen_ranks, on_cards, predict_ranks, without_limit
@@ -64,7 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_rank_options(parser)
     add_json_option(parser)
+    add_language_option(parser)
     add_full_option(parser)
+    add_html_option(parser)
+    add_export_option(parser)
     add_chrome_option(parser)
     parser.add_argument("--save", type=Path, metavar="TRACE", help="keep the trace, for `vramcast show` and `compare`")
     add_force_option(parser)
@@ -113,10 +123,12 @@ def execute(args: argparse.Namespace) -> int:
     assume = [parse_assumption(text) for text in args.assume]
     check_output(args.save, TRACE, force=args.force)
     check_output(args.chrome, CHROME_TRACE, force=args.force)
+    check_output(args.html, REPORT, force=args.force)
+    check_export(args.export, force=args.force)
     limit = limit_bytes(args)
     spec, remark = chosen_gpu(args.gpu)
 
-    may_fork = forks_possible() > 1
+    may_fork = forks_possible(args) > 1
 
     if args.whole or args.epoch:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # gives the verdict of what was seen
@@ -162,6 +174,11 @@ def execute(args: argparse.Namespace) -> int:
     if remark is not None:
         more.append(Note("card", remark))
     prediction = dataclasses.replace(prediction, notes=(*prediction.notes, *more))
+    write_export(args.export, prediction)
+    if args.html is not None:
+        from vramcast.report.html_report import prediction_report
+
+        write_html(args.html, lambda: prediction_report(prediction))
     document = {"files": overlay.latest().to_document(), **({"ranks": of_ranks} if launch.world_size > 1 else {})}
     return report(prediction, as_json=args.json, full=args.full, more=document)
 

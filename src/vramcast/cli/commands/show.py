@@ -13,15 +13,22 @@ from vramcast.cli.options import (
     CHROME_TRACE,
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
+    REPORT,
     add_card_options,
     add_chrome_option,
+    add_export_option,
     add_force_option,
     add_host_option,
+    add_html_option,
     add_json_option,
+    add_language_option,
+    check_export,
     check_output,
     limit_bytes,
     report,
     write_chrome,
+    write_export,
+    write_html,
 )
 
 
@@ -33,6 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at-peak", action="store_true", help="only the account at the peak, by kind and by module")
     add_host_option(parser)
     add_json_option(parser)
+    add_language_option(parser)
+    add_html_option(parser)
+    add_export_option(parser)
     add_chrome_option(parser)
     add_force_option(parser)
     parser.add_argument("trace", type=Path, metavar="TRACE", help="a file that `vramcast run --save` wrote")
@@ -40,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     check_output(args.chrome, CHROME_TRACE, force=args.force)
+    check_output(args.html, REPORT, force=args.force)
+    check_export(args.export, force=args.force)
     from vramcast.gpus import find_gpu
     from vramcast.memory import predict, with_time
     from vramcast.trace import StepTrace
@@ -50,12 +62,18 @@ def execute(args: argparse.Namespace) -> int:
         capacity_bytes=limit_bytes(args),
         allocator_conf=args.allocator_conf,
     )
-    has_time = args.json or not (args.by or args.at_peak)
+    is_whole = not (args.by or args.at_peak)
+    has_time = args.json or args.html is not None or is_whole
     if has_time:
         prediction = with_time(prediction)
     if args.chrome is not None:
         write_chrome(args.chrome, prediction.trace, prediction.gpu)
-    if has_time:
+    write_export(args.export, prediction)
+    if args.html is not None:
+        from vramcast.report.html_report import prediction_report
+
+        write_html(args.html, lambda: prediction_report(prediction))
+    if args.json or is_whole:
         return report(prediction, as_json=args.json)
 
     from vramcast.report.console import emit

@@ -13,11 +13,17 @@ from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
     EXIT_FITS,
+    REPORT,
     add_calibration_option,
+    add_compile_option,
+    add_force_option,
+    add_html_option,
     add_json_option,
+    check_output,
     forks_possible,
     names,
     print_json,
+    write_html,
 )
 
 RUNS_CODE = True
@@ -31,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep", metavar="A,B", type=names, default=(), help="leave these alone: batch, checkpointing, precision, ..."
     )
     add_calibration_option(parser)
+    add_compile_option(parser)
     add_json_option(parser)
+    add_html_option(parser)
+    add_force_option(parser)
     add_job_options(parser)
 
 
@@ -39,9 +48,17 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.cli.progress import reporting
     from vramcast.features.what_if.what_if import what_if
 
+    check_output(args.html, REPORT, force=args.force)
     loaded = load(args)
     with reporting() as progress:
-        result = what_if(loaded, args.gpu, args.memory, keep=args.keep, workers=forks_possible(), progress=progress)
+        result = what_if(
+            loaded, args.gpu, args.memory, keep=args.keep, also=args.also, workers=forks_possible(args),
+            progress=progress,
+        )  # fmt: skip
+    if args.html is not None:
+        from vramcast.report.html_report import what_if_report
+
+        write_html(args.html, lambda: what_if_report(result))
     if args.json:
         from vramcast.report.outcomes import what_if_document
 

@@ -66,6 +66,7 @@ def advise(
     device: int | None = None,
     *,
     keep: Iterable[str] = (),
+    also: Iterable[str] = (),
     objective: str = OBJECTIVES[0],
     largest: bool = False,
     write: str | Path | None = None,
@@ -79,9 +80,9 @@ def advise(
     The largest batch that fits is always looked for; with `largest` also the longest sequence, the largest resolution
     and the longest clip, of the best configuration.
 
-    `keep` names knobs that are left alone. Batch × GPUs × accumulation always stays what it is. `workers` above 1: so
-    many runs are traced at a time, in forks of this process (Linux), which must not have used a GPU. `allow_code`: a
-    file that `job` names may name code to run.
+    `keep` names knobs that are left alone, `also` those that are only turned on request. Batch × GPUs × accumulation
+    always stays what it is. `workers` above 1: so many runs are traced at a time, in forks of this process (Linux),
+    which must not have used a GPU. `allow_code`: a file that `job` names may name code to run.
     """
     pins = tuple(dict.fromkeys(keep))
     check_pins(pins)
@@ -93,7 +94,7 @@ def advise(
     spec, local = card_to_check(loaded.job, gpu, memory, device)
     card = spec if spec is not None else choose_card(loaded.job, None)[0]
     with Runs(card, steps=steps, workers=workers, progress=progress, like=loaded.job) as runs:
-        options = said_by_config(loaded, options_for(loaded.job, card, pins))
+        options = said_by_config(loaded, options_for(loaded.job, card, pins, tuple(also)))
         first = [Combination(()), *(_smallest_batch(loaded.job, options) if runs.workers > 1 else ())]
         wishes = [
             Wish(with_overrides(loaded.job, combination.changes), combination.text or "the job as it is")

@@ -107,6 +107,7 @@ def predict_and_change(
     """The prediction, and what makes it fit where it does not."""
     card, _ = choose_card(loaded.job, gpu)
     with Runs(card, steps=steps, workers=workers, progress=progress, like=loaded.job) as runs:
+        runs.expect_adapters()
         result = predict(loaded, gpu, memory, steps, allocator_conf=allocator_conf, progress=progress)
         if result.fits:
             return result, ()

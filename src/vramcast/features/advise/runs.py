@@ -12,7 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from vramcast.base.errors import VramcastError
+from vramcast.base.errors import UsageError, VramcastError
 from vramcast.base.factories import hush_torch, without_collections
 from vramcast.base.processes import is_worker
 from vramcast.features.advise.estimate import Corners, corners_of
@@ -104,6 +104,15 @@ class Runs:
             _kill_workers(self._pool)
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
+    def expect_adapters(self) -> None:
+        """Let idle workers import what LoRA and QLoRA need, while the job itself is predicted here."""
+        job = self._like
+        if self._pool is None or job is None or job.task != "training":
+            return
+        if any(component.transformers and component.mode == "trained" for component in job.components.values()):
+            for _ in range(self.workers):
+                self._pool.submit(_import_libraries, "peft", "bitsandbytes")
+
     def trace(self, wishes: Sequence[Wish]) -> list[Traced | VramcastError]:
         """Traces in the order of the wishes; an error takes the place of the trace it prevented."""
         self.n_traced += len(wishes)
@@ -161,6 +170,14 @@ class Runs:
 
 
 def _nothing() -> None: ...
+
+
+def _import_libraries(*names: str) -> None:
+    from vramcast.jobs.building.libraries import library
+
+    for name in names:
+        with contextlib.suppress(UsageError):  # whoever needs it says that it is not there
+            library(name, "advice")
 
 
 def _kill_workers(pool: ProcessPoolExecutor) -> None:

@@ -58,7 +58,7 @@ def write_config(path: Path, loaded: LoadedJob, changes: Mapping[str, Any]) -> N
     files, suffix = _files(loaded), path.suffix.lower()
     as_vramcast = suffix in _YAML and (_is_ours(path) or suffix not in _own_suffixes(loaded))
     if as_vramcast or (_ours_only(loaded) and not _stays_beside(path, loaded, changes)):
-        _write({path: _whole(job)}, path)
+        _write({path: whole_yaml(job)}, path)
         _verify(path, job, LoadedJob(job=job, where=str(path)), {})
         return
     rewritten = rewrite(loaded, changes)
@@ -145,7 +145,8 @@ def _verify(path: Path, job: Job, written: LoadedJob, beside: Mapping[str, Any])
     raise UsageError(f"--write {path}: {why}, or use what is printed")
 
 
-def _whole(job: Job) -> str:
+def whole_yaml(job: Job) -> str:
+    """The job as a vramcast.yaml that can lie anywhere."""
     data = _absolute(job).model_dump(mode="json", exclude_unset=True)
     text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
     return text

@@ -65,6 +65,7 @@ def check(
         spec = _less(spec or choose_card(loaded.job, None)[0], margin)
     card = spec if spec is not None else choose_card(loaded.job, None)[0]
     with Runs(card, steps=steps, workers=workers if changes else 1, progress=progress, like=loaded.job) as runs:
+        runs.expect_adapters()
         result = predict(loaded, spec, steps=steps, allocator_conf=allocator_conf, progress=progress)
         found: tuple[Suggestion, ...] = ()
         if changes and not result.fits:

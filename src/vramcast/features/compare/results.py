@@ -86,6 +86,11 @@ def load_result(path: Path, name: str | None = None) -> Result:
     raise UsageError(f"{path} is neither a trace, a prediction nor a measurement of vramcast")
 
 
+def saved_prediction(path: Path) -> Prediction | None:
+    """The prediction of a saved trace, with all that can be drawn of it; None for other results."""
+    return with_time(predict(StepTrace.load(path))) if _read(path).get("format") == TRACE_FORMAT else None
+
+
 def result_of_prediction(name: str, prediction: Prediction, module_peaks: Mapping[str, int]) -> Result:
     account = prediction.account
     phases: dict[str, Peaks] = {}

@@ -23,8 +23,10 @@ from vramcast.prediction.step_time import job_throughput
 
 Progress = Callable[[str], None]
 
-_KNOBS = ("batch", "checkpointing", "precision", "optimizer")
+_KNOBS = ("batch", "checkpointing", "precision", "optimizer", "compile")
 """Those that change how fast a step is; the others only save memory."""
+_BOTH_WAYS = ("checkpointing", "compile")
+"""Knobs of which the slower way is shown too."""
 _OPTIONS_OF_A_KNOB = 2
 _COMBINED = 3
 """Combinations of two or more that are traced."""
@@ -39,6 +41,7 @@ def what_if(
     memory: str | int | None = None,
     *,
     keep: Iterable[str] = (),
+    also: Iterable[str] = (),
     steps: int = 2,
     workers: int = 1,
     allow_code: bool = False,
@@ -46,10 +49,11 @@ def what_if(
 ) -> WhatIfs:
     """Memory, step time and throughput of `job` with each change that suits it, and with the best of them together.
 
-    `keep` names knobs that are left alone. `workers` above 1: so many runs are traced at a time, as in `advise`.
+    `keep` names knobs that are left alone, `also` those that are only turned on request. `workers` above 1: so many
+    runs are traced at a time, as in `advise`.
     `allow_code`: a file that `job` names may name code to run.
     """
-    keep = tuple(keep)
+    keep, also = tuple(keep), tuple(also)
     check_pins(keep)
     loaded = as_loaded(job, allow_code=allow_code)
     card, _ = choose_card(loaded.job, gpu)
@@ -58,7 +62,9 @@ def what_if(
         base = with_overrides(base, {"target.memory": memory, "target.fraction": None})
     with Runs(card, steps=steps, workers=workers, progress=progress, like=base) as runs:
         trials = _Trials(base, runs)
-        trials.attempt([Combination(()), *(Combination((option,)) for option in _options(loaded.job, card, keep))])
+        trials.attempt(
+            [Combination(()), *(Combination((option,)) for option in _options(loaded.job, card, keep, also))]
+        )
         asked = trials.outcomes[Combination(())]
         trials.attempt(_still_larger(trials, loaded.job, keep))
         trials.attempt(_together(trials))
@@ -66,11 +72,8 @@ def what_if(
         (outcome for combination, outcome in trials.outcomes.items() if combination.options),
         key=lambda outcome: (not outcome.prediction.fits, -outcome.samples_per_second, len(outcome.changes)),
     )
-    faster = [
-        outcome
-        for outcome in ordered
-        if outcome.prediction.fits and outcome.samples_per_second > asked.samples_per_second
-    ]
+    to_beat = asked.samples_per_second if asked.prediction.fits else 0.0
+    faster = [outcome for outcome in ordered if outcome.prediction.fits and outcome.samples_per_second > to_beat]
     return WhatIfs(
         job=loaded.job.name,
         recognised_as=loaded.recognised_as,
@@ -81,13 +84,13 @@ def what_if(
     )
 
 
-def _options(job: Job, gpu: GpuSpec, keep: tuple[str, ...]) -> list[Option]:
+def _options(job: Job, gpu: GpuSpec, keep: tuple[str, ...], also: tuple[str, ...]) -> list[Option]:
     unwanted = {*keep, *(name for name in KNOBS if name not in _KNOBS)}
     chosen = []
-    for name, options in options_for(job, gpu, unwanted).items():
+    for name, options in options_for(job, gpu, unwanted, also).items():
         # Accumulation only ever costs time: of the batches that keep the effective one, the larger ones.
         usable = [option for option in options if name != "batch" or option.time < 1]
-        usable = [option for option in usable if (option.risk <= USUAL and option.time <= 1) or name == "checkpointing"]
+        usable = [option for option in usable if (option.risk <= USUAL and option.time <= 1) or name in _BOTH_WAYS]
         usable.sort(key=lambda option: (option.time, option.state_ratio))
         chosen += usable[: 1 if name == "optimizer" else _OPTIONS_OF_A_KNOB]
     if "batch" not in keep:

@@ -54,6 +54,10 @@ def add_adapters(key: str, module: Any, lora: Lora | None, family: str) -> nn.Mo
         raise UsageError(
             f"{key}.lora.targets: {str(error).splitlines()[0]} Linear layers here are called {some}{guess}"
         ) from None
+    if not lora.cast_inputs:
+        for layer in adapted.modules():
+            if isinstance(layer, peft.tuners.lora.LoraLayer):
+                layer.cast_input_dtype_enabled = False
     if lora.dtype is not None:
         for parameter in adapted.parameters():
             if parameter.requires_grad:

@@ -15,11 +15,14 @@ from vramcast.jobs.readers import (
     Request,
     accelerate,
     combine,
+    diffusers_scripts,
     hf_arguments,
     hf_names,
+    kohya,
     llama_factory,
     ms_swift,
     trl,
+    ultralytics,
     unsloth,
 )
 from vramcast.jobs.readers.command_line import Command, parse_command, split_environment
@@ -32,10 +35,14 @@ from vramcast.trace import Note
 NAME = "command of a Hugging Face training script"
 
 _SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".txt", ".cmd")
-MARKS = ("--per_device_train_batch_size", "--model_name_or_path", "--gradient_accumulation_steps")
+MARKS = (
+    "--per_device_train_batch_size", "--model_name_or_path", "--gradient_accumulation_steps",
+    "--pretrained_model_name_or_path", "--train_batch_size", "--network_module",
+)  # fmt: skip
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _UNSLOTH, _SWIFT = "unsloth-cli", "swift"
 _PROCESSES_OF_SWIFT = "NPROC_PER_NODE"
+_PRECISIONS = ("bf16", "fp16", "mixed_precision")
 _OF_LAUNCHER = ("gpus", "checkpointing", "torch_compile")
 PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
 _MACHINES = ("nnodes", "num_machines", "num_nodes")
@@ -87,6 +94,7 @@ def part_from_words(
     """Paths in a command are those of the folder in which it is started: here, or where the shell script lies."""
     variables, words = split_environment(words)
     variables = {**(environment or {}), **variables}
+    ultralytics.refuse_command(words, where)
     conf = next((variables[name] for name in ALLOCATOR_VARIABLES if variables.get(name)), None)
     command = parse_command(words, where, unknown, hf_names.WITHOUT_EFFECT)
     started = variables.get(_PROCESSES_OF_SWIFT, "")
@@ -102,12 +110,14 @@ def _part(command: Command, folder: Path, where: str, request: Request) -> Part:
             f"{where}: {command.script} trains with a second model or with text that it generates: not modelled; "
             "describe it in a vramcast.yaml, or run the script with `vramcast run`"
         )
-    part = _arguments(command, Keys(command.flags, where), folder, request)
     launched = _launcher(command, folder, where, request)
+    precision = launched.data.get("precision", {}).get("preset") if launched else None
+    part = _arguments(command, Keys(command.flags, where), folder, request, precision)
     if launched is None:
         return _named(part)
     data = combine.merge(dict(part.data), {name: launched.data[name] for name in _OF_LAUNCHER if name in launched.data})
-    if not (command.flags.get("bf16") or command.flags.get("fp16")):  # the script's own wins, as in the Trainer
+    # The script's own wins, as in the Trainer.
+    if not any(command.flags.get(name) for name in _PRECISIONS) and not _is_of_images(command):
         data = combine.merge(data, {"precision": launched.data.get("precision", {})})
     return dataclasses.replace(
         _named(part), data=data, notes=(*part.notes, *launched.notes),
@@ -121,8 +131,12 @@ def _named(part: Part) -> Part:
     return dataclasses.replace(part, recognised_as=NAME if plain else f"command: {part.recognised_as}")
 
 
-def _arguments(command: Command, keys: Keys, folder: Path, request: Request) -> Part:
-    """The flags, as the script that they are for reads them."""
+def _arguments(command: Command, keys: Keys, folder: Path, request: Request, precision: str | None) -> Part:
+    """The flags, as the script that they are for reads them. `precision`: as the launcher says it."""
+    if kohya.is_one(command.script, command.flags):
+        return kohya.part_from(keys, folder, request, command.script, precision)
+    if diffusers_scripts.is_one(command.script, command.flags):
+        return diffusers_scripts.part_from(keys, folder, request, command.script, precision)
     if command.launcher == _SWIFT or any(name in command.flags for name in ms_swift.MARKS):
         processes = command.launcher_flags.get(PROCESSES[0])
         count = processes if isinstance(processes, int) and processes > 0 else 1
@@ -134,6 +148,11 @@ def _arguments(command: Command, keys: Keys, folder: Path, request: Request) -> 
     if command.script in trl.TRAINERS:
         return trl.part_from(_with_config(keys, command, folder), folder, request, command.script)
     return hf_arguments.part_from(keys, folder, request, hf_names.SCRIPT_TASKS.get(command.script))
+
+
+def _is_of_images(command: Command) -> bool:
+    """Whether its reader was told the launcher's precision, and has decided on one."""
+    return any(reader.is_one(command.script, command.flags) for reader in (kohya, diffusers_scripts))
 
 
 def _with_config(keys: Keys, command: Command, folder: Path) -> Keys:

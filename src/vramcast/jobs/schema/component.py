@@ -13,7 +13,7 @@ SOURCES = ("transformers", "diffusers", "timm", "torchvision", "factory", "copy_
 """The fields of a component of which exactly one says where it comes from."""
 
 
-_FIELDS_OF_A_CALL = {"same_as", "mode", "role", "method", "inputs", "options", "no_grad"}
+_FIELDS_OF_A_CALL = {"same_as", "mode", "role", "method", "inputs", "options", "no_grad", "autocast"}
 """What a component that is the same as another says of its own."""
 
 
@@ -33,6 +33,9 @@ class Lora(Section):
     """Names of modules that are trained whole beside the adapters (peft's modules_to_save), e.g. lm_head."""
     dtype: FloatDtype | None = None
     """Of the adapters. Left out: peft's rule, fp32 on a half-precision base."""
+    cast_inputs: bool = True
+    """peft turns what goes into an adapter into the adapter's dtype, a copy that is kept. false: no copy is made, as by
+    kohya's adapters."""
 
 
 class Checkpointing(Section):
@@ -158,6 +161,8 @@ class Component(Section):
     """Further arguments of the call that are no tensors, e.g. {return_dict: false}."""
     no_grad: bool | None = None
     """Call it without recording gradients. Left out: true for what is not trained, but for a loss network."""
+    autocast: bool = True
+    """false: it is called outside autocast, as diffusers' training scripts call what is frozen."""
     checkpointing: Annotated[Checkpointing, short("scope", str, Checkpointing)] | None = None
     """Activation checkpointing of this component. Left out: the job's."""
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from vramcast.jobs.fields import Name, Section, Size, SizeName
+from vramcast.jobs.fields import Name, ScenarioName, Section, Size, SizeName
 from vramcast.jobs.schema.batch import Diffusion, Input
 from vramcast.jobs.schema.component import Checkpointing, Component
 from vramcast.jobs.schema.machine import Dataset, Gpus, Target
@@ -69,7 +69,8 @@ class Job(Section):
     allocator_conf: str | None = None
     """What PYTORCH_CUDA_ALLOC_CONF would say, e.g. expandable_segments:True."""
     torch_compile: bool = False
-    """The model is compiled. It is predicted as eager code, and the report says so."""
+    """The model is compiled (torch.compile, the default mode). Where that cannot be done here, it is predicted as eager
+    code, and the report says so."""
     cudnn_benchmark: bool = False
     """torch.backends.cudnn.benchmark."""
     zero_grad: Literal["before-forward", "before-backward", "after-step"] = "before-forward"
@@ -90,7 +91,7 @@ class Job(Section):
     script: Annotated[Script, short("path", str, Script)] | None = None
     """A training script instead of all else: what it does is what is predicted, and it is stopped after a few optimizer
     steps. Beside it only name, target and allocator_conf can be said."""
-    scenarios: dict[Name, dict[str, Any]] = {}
+    scenarios: dict[ScenarioName, dict[str, Any]] = {}
     """Variants of this job for `vramcast compare`: name → the fields that differ, by dotted names or nested, e.g.
     {frozen: {components.encoder.mode: frozen}, small: {sizes: {batch: 1}}}. The job itself is not changed by them."""
 

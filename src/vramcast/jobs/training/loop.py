@@ -179,7 +179,11 @@ class TrainingLoop:
                 raise UsageError(f"{key}.method: there is no method {call.method!r}")
         positional, named = _arguments(call, {**live, **batch}, f"{key}.inputs")
         try:
-            with self._offloaded.calling(call.component), torch.no_grad() if call.no_grad else nullcontext():
+            with (
+                self._offloaded.calling(call.component),
+                torch.no_grad() if call.no_grad else nullcontext(),
+                nullcontext() if call.autocast else torch.autocast("cuda", enabled=False),
+            ):
                 return module(*positional, **named)
         except (VramcastError, torch.OutOfMemoryError):
             raise

@@ -31,6 +31,7 @@ class Call:
     options: Mapping[str, Any] = field(default_factory=dict)
     method: str | None = None
     no_grad: bool = False
+    autocast: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,7 @@ def make_plan(job: Job, built: Mapping[str, Built]) -> Plan:
                 options=component.options,
                 method=component.method,
                 no_grad=component.runs_without_grad,
+                autocast=component.autocast,
             )
         )
     if not calls:

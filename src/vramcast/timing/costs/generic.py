@@ -23,6 +23,7 @@ _SHARES = (
     ("copy-to", 0.25), ("copy", 0.85), ("fill", 0.85), ("cat", 0.7), ("reduce", 0.6), ("softmax", 0.7),
     ("log-softmax", 0.7), ("layer-norm", 0.7), ("rms-norm", 0.7), ("group-norm", 0.6), ("batch-norm", 0.7),
     ("cudnn-batch-norm", 0.7),
+    ("triton-compute", 0.9), ("triton-pointwise", 0.88), ("triton-persistent", 0.82), ("triton-reduction", 0.75),
     ("foreach", 0.75), ("fused-optimizer", 0.8), ("gather", 0.5), ("scatter", 0.2), ("image", 0.3),
 )  # fmt: skip
 _DEFAULT_SHARE = 0.6

@@ -30,7 +30,10 @@ KNOBS: tuple[str, ...] = (
     "gpus",
     "freezing",
     "trained",
+    "compile",
 )
+ON_REQUEST = ("compile",)
+"""Those that are only turned where that is asked for: their traces take long."""
 
 
 def knobs() -> Iterator[Knob]:
@@ -44,7 +47,8 @@ def check_pins(keep: Collection[str]) -> None:
             raise UsageError(f"--keep {name}: there is no such knob{nearest(name, list(KNOBS))}")
 
 
-def options_for(job: Job, gpu: GpuSpec, keep: Collection[str]) -> dict[str, list[Option]]:
-    """Knob → its options, without those that are pinned."""
+def options_for(job: Job, gpu: GpuSpec, keep: Collection[str], wanted: Collection[str] = ()) -> dict[str, list[Option]]:
+    """Knob → its options, without those that are pinned; of those on request only what is wanted."""
     check_pins(keep)
-    return {knob.NAME: options for knob in knobs() if knob.NAME not in keep and (options := knob.options(job, gpu))}
+    left_out = {*keep, *(name for name in ON_REQUEST if name not in wanted)}
+    return {knob.NAME: options for knob in knobs() if knob.NAME not in left_out and (options := knob.options(job, gpu))}

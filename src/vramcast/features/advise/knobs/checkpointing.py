@@ -22,7 +22,7 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     now = checkpointed_now(job)
     choices = []
     if now != "all":
-        cost = "a step takes up to a third longer; the result is the same"
+        cost = "blocks are computed twice; the result is the same"
         time, guess = (_RECOMPUTE, 0.5) if now == "none" else (_RECOMPUTE_MORE, 0.8)
         choices.append(_option("checkpoint every block", "all", cost, time, guess))
     if now != "none":

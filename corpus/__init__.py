@@ -1,1 +1,0 @@
-"""Training workloads that are measured on real GPUs and predicted without one."""

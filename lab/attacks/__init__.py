@@ -1,0 +1,1 @@
+"""Hostile inputs, and signals at random moments."""

@@ -1,0 +1,1 @@
+"""Operators' booked bytes beside what torch's own samples allocate."""

@@ -1,0 +1,1 @@
+"""Predictions beside measurements: errors of memory and time."""

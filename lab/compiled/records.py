@@ -1,0 +1,34 @@
+"""What was measured and what was predicted, one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+MEASURED = Path(__file__).parent / "measured" / "h200-torch2.11.0.jsonl"
+PREDICTED = Path(__file__).parent / "predicted" / "h200-torch2.11.0.jsonl"
+VARYING = ("dynamic", "evaluated")
+"""Workloads whose steps differ have this in their names: the last step is compared, not the mean."""
+
+
+def read_lines(path: Path = MEASURED) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def measured() -> dict[str, dict[str, Any]]:
+    """The workloads by name."""
+    return {record["name"]: record for record in read_lines() if "name" in record}
+
+
+def predicted() -> dict[str, dict[str, Any]]:
+    return {record["name"]: record for record in read_lines(PREDICTED)}
+
+
+def measured_seconds(record: dict[str, Any], kind: str) -> float | None:
+    """Seconds of a step, compiled or eager: of several in a row, without waiting for the card in between."""
+    times = record.get("times", {}).get(kind)
+    if times is None:
+        return None
+    varies = any(word in record["name"] for word in VARYING)
+    return float(times["last" if varies else "in_a_row"])

@@ -1,0 +1,1 @@
+"""Cost models and kernel choices fitted to measurements."""

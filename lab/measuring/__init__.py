@@ -1,0 +1,1 @@
+"""What runs on a machine with a GPU, and how its records are kept."""

@@ -1,0 +1,1 @@
+"""Pages and summaries that are written from the comparisons."""

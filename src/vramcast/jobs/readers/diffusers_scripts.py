@@ -1,0 +1,201 @@
+"""Commands of diffusers' training scripts for Stable Diffusion (examples/text_to_image, examples/dreambooth), with the
+scripts' defaults. The scripts themselves are not run: `vramcast run` does that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vramcast.base.errors import CannotPredict
+from vramcast.jobs.readers import Part, Request
+from vramcast.jobs.readers.keys import Keys, unused_note
+from vramcast.jobs.readers.stable_diffusion import HALVES, Training, encoders_of, folder_named
+from vramcast.trace import Note
+
+NAME = "diffusers training script"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Script:
+    batch: int
+    resolution: int
+    targets: tuple[str, ...] = ()
+    """Modules that get adapters; none: the whole U-Net learns."""
+    prepared: bool = False
+    """Latents and texts are encoded before the training begins, and their networks leave the card."""
+    fp32_vae: bool = False
+    keeps_gradients: bool = False
+    """zero_grad fills gradients with zeros, unless --set_grads_to_none says otherwise."""
+
+
+_ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
+_TEXT_TARGETS = ["q_proj", "k_proj", "v_proj", "out_proj"]
+SCRIPTS = {
+    "train_text_to_image": _Script(batch=16, resolution=512),
+    "train_text_to_image_lora": _Script(batch=16, resolution=512, targets=_ATTENTION),
+    "train_text_to_image_sdxl": _Script(batch=16, resolution=1024, prepared=True),
+    "train_text_to_image_lora_sdxl": _Script(batch=16, resolution=1024, targets=_ATTENTION, fp32_vae=True),
+    "train_dreambooth": _Script(batch=4, resolution=512, keeps_gradients=True),
+    "train_dreambooth_lora": _Script(batch=4, resolution=512, targets=(*_ATTENTION, "add_k_proj", "add_v_proj")),
+    "train_dreambooth_lora_sdxl": _Script(batch=4, resolution=1024, targets=_ATTENTION, fp32_vae=True),
+}
+_OTHERS = (
+    "train_controlnet", "train_dreambooth", "train_text_to_image", "textual_inversion", "train_instruct_pix2pix",
+    "train_unconditional", "train_lcm_distill", "train_custom_diffusion", "train_t2i_adapter", "train_cogvideox",
+    "train_kandinsky", "train_wuerstchen", "train_flux", "train_cm_ct",
+)  # fmt: skip
+_NOT_MODELLED = {
+    "dream_training": ("step", "DREAM runs the U-Net twice in a step, which is not modelled; leave it out"),
+    "use_dora": ("components", "DoRA is not modelled; leave it out"),
+    "class_labels_conditioning": ("components", "labels beside the text are not modelled; leave it out"),
+    "tokenizer_max_length": ("inputs", "texts of another length than CLIP's 77 tokens are not modelled; leave it out"),
+}
+_KNOWN = frozenset((
+    "revision", "variant", "non_ema_revision", "dataset_name", "dataset_config_name", "train_data_dir", "image_column",
+    "caption_column", "max_train_samples", "output_dir", "cache_dir", "seed", "center_crop", "random_flip",
+    "num_train_epochs", "max_train_steps", "learning_rate", "scale_lr", "lr_scheduler", "lr_warmup_steps", "snr_gamma",
+    "dataloader_num_workers", "adam_beta1", "adam_beta2", "adam_weight_decay", "adam_epsilon", "push_to_hub",
+    "hub_token", "hub_model_id", "prediction_type", "logging_dir", "report_to", "local_rank", "checkpointing_steps",
+    "checkpoints_total_limit", "resume_from_checkpoint", "noise_offset", "image_interpolation_mode",
+    "input_perturbation", "tracker_project_name", "proportion_empty_prompts", "timestep_bias_strategy",
+    "timestep_bias_multiplier", "timestep_bias_begin", "timestep_bias_end", "timestep_bias_portion", "debug_loss",
+    "instance_data_dir", "class_data_dir", "instance_prompt", "class_prompt", "num_class_images", "sample_batch_size",
+    "prior_loss_weight", "prior_generation_precision", "lr_num_cycles", "lr_power", "repeats", "text_encoder_lr",
+    "validation_epochs", "validation_steps", "num_validation_images", "validation_images", "validation_scheduler",
+    "tokenizer_name", "text_encoder_use_attention_mask", "skip_save_text_encoder", "offset_noise", "adam_epsilon",
+    "adam_weight_decay_text_encoder", "do_edm_style_training", "output_kohya_format", "dream_detail_preservation",
+    "enable_npu_flash_attention", "foreach_ema",
+))  # fmt: skip
+
+
+def is_one(script: str, flags: Mapping[str, Any]) -> bool:
+    """Whether the command is of such a script. kohya's have some of these flags too, and others of their own."""
+    known = script in SCRIPTS or script.startswith(_OTHERS)
+    return known and any(name in flags for name in ("pretrained_model_name_or_path", "train_batch_size", "resolution"))
+
+
+def part_from(keys: Keys, folder: Path, request: Request, script: str, launched: str | None) -> Part:
+    """`launched`: the precision that accelerate was started with."""
+    said = SCRIPTS.get(script)
+    if script.endswith("_flax"):
+        raise CannotPredict(f"{keys.where}: {script}.py trains with JAX, which is not PyTorch")
+    if said is None:
+        raise CannotPredict(
+            f"{keys.where}: {script}.py of diffusers is not read from its flags; those that are: {', '.join(SCRIPTS)}. "
+            f"`vramcast run {script}.py ...` runs the script itself on a virtual card"
+        )
+    return _Reader(keys, folder, request, script, said, launched).part()
+
+
+class _Reader:
+    def __init__(
+        self, keys: Keys, folder: Path, request: Request, script: str, said: _Script, launched: str | None
+    ) -> None:
+        self._keys, self._folder, self._request, self._script, self._said = keys, folder, request, script, said
+        self._launched = launched
+        self._notes: list[Note] = []
+        self._assumed: dict[str, str] = {}
+        self._unsupported: dict[str, str] = {}
+
+    def part(self) -> Part:
+        keys, said = self._keys, self._said
+        for name, (key, text) in _NOT_MODELLED.items():
+            if keys.take(name):
+                self._unsupported[key] = f"--{name}: {text}"
+        preset = self._precision()
+        size = keys.whole("resolution") or said.resolution
+        data = {
+            "name": self._script,
+            "sizes": {"batch": keys.whole("train_batch_size") or said.batch, "height": size, "width": size},
+            "accumulation": keys.whole("gradient_accumulation_steps", most=100_000) or 1,
+            "precision": {"preset": preset, **({"tf32": True} if keys.flag("allow_tf32") else {})},
+            "optimizer": self._optimizer(),
+            "gradient_clipping": keys.number("max_grad_norm") or 1.0,
+            "zero_grad": "after-step",
+            "set_to_none": not said.keeps_gradients or bool(keys.flag("set_grads_to_none")),
+            **self._networks(preset if preset in HALVES else None),
+            **self._average(),
+        }
+        if keys.flag("enable_xformers_memory_efficient_attention"):
+            self._note("attention", "xformers' attention is predicted as sdpa, which keeps the same")
+        if any(keys.take(name) for name in ("validation_prompt", "validation_prompts")):
+            self._note("validation", "images made between two epochs are not counted; they need no gradients")
+        self._notes += unused_note(keys.unused(_KNOWN), keys.where)
+        return Part(
+            data=data, recognised_as=f"{NAME} ({self._script})", where=keys.where, notes=tuple(self._notes),
+            assumed=self._assumed, unsupported=self._unsupported,
+        )  # fmt: skip
+
+    def _note(self, kind: str, text: str) -> None:
+        self._notes.append(Note(kind, text, self._keys.where))
+
+    def _precision(self) -> str:
+        said = self._keys.text("mixed_precision", ("no", "fp16", "bf16"))
+        if said is None and self._launched is None:
+            self._assumed["precision"] = "mixed_precision no, which neither the command nor an accelerate config says"
+        if said is None:
+            return self._launched or "fp32"
+        return "fp32" if said == "no" else said
+
+    def _networks(self, half: str | None) -> dict[str, Any]:
+        keys, said = self._keys, self._said
+        name = self._request.model or keys.text("pretrained_model_name_or_path")
+        keys.ignore("pretrained_model_name_or_path")
+        if name is None:
+            keys.need("pretrained_model_name_or_path", "stable-diffusion-v1-5/stable-diffusion-v1-5")
+        checkpointing = {"checkpointing": "all"} if keys.flag("gradient_checkpointing") else {}
+        pipeline = folder_named(name, keys.where, self._notes, self._folder)
+        learning = encoders_of(pipeline) if keys.flag("train_text_encoder") else []
+        text = {encoder: {**self._learning(half, _TEXT_TARGETS), **checkpointing} for encoder in learning}
+        prior = bool(keys.flag("with_prior_preservation"))
+        if prior:
+            self._note("prior preservation", "each batch has as many images of the class beside those of the instance")
+        own_vae = keys.text("pretrained_vae_model_name_or_path") is not None
+        keeps_vae = said.fp32_vae and not (own_vae and self._script == "train_text_to_image_lora_sdxl")
+        if own_vae:
+            self._note("model", "pretrained_vae_model_name_or_path is taken to be of the same sizes as the model's own")
+        ready = bool(keys.flag("pre_compute_text_embeddings"))
+        if said.prepared:
+            self._note("encoders", "autoencoder and text encoders have left the card when the training begins")
+        return Training(
+            folder=pipeline,
+            gate=self._request.gate,
+            batch="2 * batch" if prior else "batch",
+            half=half,
+            vae_dtype="fp32" if keeps_vae else None,
+            unet={**self._learning(half, list(said.targets)), **checkpointing},
+            text=text,
+            latents_ready=said.prepared,
+            text_ready=said.prepared or ready,
+        ).data()
+
+    def _learning(self, half: str | None, targets: list[str]) -> dict[str, Any]:
+        """What learns is in fp32; of LoRA, the base is in half precision, and so are adapters for bf16."""
+        keys = self._keys
+        rank, dropout = keys.whole("rank", most=65_536) or 4, keys.number("lora_dropout") or 0.0
+        if not self._said.targets:
+            return {"mode": "trained", "dtype": "fp32"}
+        lora = {
+            "rank": rank, "alpha": rank, "dropout": dropout, "targets": targets,
+            "dtype": "bf16" if half == "bf16" else "fp32",
+        }  # fmt: skip
+        return {"mode": "lora", "lora": lora, "dtype": half or "fp32"}
+
+    def _optimizer(self) -> dict[str, Any]:
+        keys = self._keys
+        name = (keys.text("optimizer") or "adamw").lower()
+        if name != "adamw":
+            self._unsupported["optimizer"] = f"--optimizer {name} is not modelled; name another with --optimizer"
+            keys.ignore("prodigy_beta3", "prodigy_decouple", "prodigy_use_bias_correction", "prodigy_safeguard_warmup")
+        return {"name": "adamw8bit" if keys.flag("use_8bit_adam") else "adamw"}
+
+    def _average(self) -> dict[str, Any]:
+        keys = self._keys
+        if not keys.flag("use_ema"):
+            keys.ignore("offload_ema")
+            return {}
+        if keys.flag("offload_ema"):
+            self._note("EMA", "its copy is on the card while it is updated, after the step; predicted as if it stayed")
+        return {"ema": {"update": "loop", "device": "gpu"}}

@@ -1,0 +1,133 @@
+"""The page of `vramcast serve` in a real browser."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+pytest.importorskip("httpx")
+
+import uvicorn
+
+from tests.browser.conftest import Tab
+from tests.serve.test_server import TracerHere
+from vramcast.prediction.predict import predict
+from vramcast.serve.answers import Answers
+from vramcast.serve.app import make_app
+from vramcast.serve.sources import Sources
+from vramcast.serve.state import PageState
+
+pytestmark = pytest.mark.browser
+FNO = "#job=example%3Afno&gpu=rtx-4090&batch=4&height=32&width=32"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Answers]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    sources = Sources(tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("uploads"))
+    answers = Answers(sources, TracerHere(sources))  # type: ignore[arg-type]
+    app = make_app(answers, frozenset({f"127.0.0.1:{port}"}))
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{port}/", answers
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture
+def opened(tab: Tab, served: tuple[str, Answers]) -> Tab:
+    tab.page.goto(served[0] + FNO)
+    wait_for(tab, "traced")
+    tab.page.wait_for_selector("#pictures .kinds table", timeout=60_000)
+    return tab
+
+
+def wait_for(tab: Tab, kind: str) -> None:
+    tab.page.wait_for_selector(f"#verdict.verdict[data-kind='{kind}']", timeout=60_000)
+
+
+def test_it_shows_what_predict_says(opened: Tab, served: tuple[str, Answers]) -> None:
+    state = PageState(job="example:fno", batch=4, height=32, width=32)
+    expected = predict(served[1].sources.load(state), "rtx-4090")
+    assert opened.values("#figures [data-key=device_bytes]") == [expected.device_bytes]
+    parts = {part.name: part.size_bytes for part in expected.account.parts if part.size_bytes}
+    assert opened.parts("#parts") == parts
+    drawn = opened.parts("#pictures .kinds")
+    assert drawn.pop("total") == expected.device_bytes and drawn == parts
+    assert not opened.errors
+    assert all(url.startswith((served[0], "data:")) for url in opened.requests)
+
+
+def test_a_slider_moves_the_answer_and_the_address(opened: Tab) -> None:
+    page = opened.page
+    before = opened.values("#figures [data-key=device_bytes]")
+    page.wait_for_timeout(1500)  # a second batch is traced
+    page.focus("[name=slider-batch]")
+    page.keyboard.press("End")
+    opened.wait(f"document.querySelector('#figures data').value > {before[0]}")
+    assert "batch=512" in page.url
+    assert page.input_value("[name=batch]") == "512"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("gpu", "t4"),
+        ("precision", "bf16"),
+        ("optimizer", "sgd"),
+        ("checkpointing", "none"),
+        ("task", "inference"),
+        ("allocator", "expandable_segments:True"),
+    ],
+)
+def test_every_choice_is_answered(opened: Tab, name: str, value: str) -> None:
+    page = opened.page
+    page.select_option(f"[name={name}]", value)
+    opened.wait(f"location.hash.includes('{name}=')")
+    opened.wait("!document.querySelector('#verdict').classList.contains('waiting')")
+    wait_for(opened, "traced") if name not in ("gpu", "allocator") else None
+    assert "fit" in page.inner_text("#verdict").lower()
+    assert not opened.errors
+
+
+def test_a_link_shows_the_same(opened: Tab, tab: Tab) -> None:
+    page = opened.page
+    page.fill("[name=limit]", "200MiB")
+    opened.wait("document.querySelector('#verdict').innerText.startsWith('Does not fit')")
+    link, verdict = page.url, page.inner_text("#verdict")
+    page.goto("about:blank")
+    page.goto(link)
+    opened.wait("document.querySelector('#verdict').innerText.startsWith('Does not fit')")
+    assert page.inner_text("#verdict") == verdict
+    assert page.input_value("[name=limit]") == "200MiB"
+
+
+def test_an_error_is_a_sentence(opened: Tab) -> None:
+    opened.page.fill("[name=limit]", "lots")
+    opened.wait("document.querySelector('#verdict').innerText.includes('cannot read')")
+
+
+def test_a_config_can_be_sent(opened: Tab, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: x\ncomponents: {model: {factory: 'os:system'}}\n", encoding="utf-8")
+    opened.page.set_input_files("#upload", str(file))
+    opened.wait("document.querySelector('#verdict').innerText.includes('runs Python code')")
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_nothing_is_cut_off(opened: Tab, width: int) -> None:
+    opened.page.set_viewport_size({"width": width, "height": 900})
+    opened.page.wait_for_timeout(200)
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width

@@ -1,0 +1,228 @@
+"""Commands of diffusers' training scripts and of kohya's sd-scripts, compared with what the scripts do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vramcast
+from vramcast.errors import CannotPredict, UsageError
+from vramcast.jobs.building import diffusers_folder
+from vramcast.jobs.building.lora import add_adapters
+from vramcast.jobs.load import LoadedJob, load_job
+from vramcast.jobs.readers import Request, stable_diffusion
+from vramcast.jobs.schema import Component
+
+pytest.importorskip("diffusers")
+MEASURED = Path(__file__).parents[2] / "lab" / "zoo" / "measured.json"
+SD15 = "--pretrained_model_name_or_path stable-diffusion-v1-5/stable-diffusion-v1-5"
+
+
+def command(text: str) -> LoadedJob:
+    return load_job(None, request=Request(arguments=tuple(text.split())))
+
+
+def note(loaded: LoadedJob, topic: str) -> str:
+    return next(str(one.text) for one in loaded.notes if one.topic == topic)
+
+
+@pytest.mark.parametrize(
+    "family, part, count",
+    [
+        (stable_diffusion.SD1, "unet", 859_520_964),
+        (stable_diffusion.SD1, "vae", 83_653_863),
+        (stable_diffusion.SD1, "text_encoder", 123_060_480),
+        (stable_diffusion.SD2, "unet", 865_910_724),
+        (stable_diffusion.SD2, "text_encoder", 340_387_840),
+        (stable_diffusion.SDXL, "unet", 2_567_463_684),
+        (stable_diffusion.SDXL, "text_encoder_2", 694_659_840),
+    ],
+)
+def test_known_models_have_the_published_sizes(family: Path, part: str, count: int) -> None:
+    with torch.device("meta"):
+        built = diffusers_folder.build(part, Component(diffusers=str(family), subfolder=part), torch.float32)
+    assert sum(parameter.numel() for parameter in built.module.parameters()) == count
+
+
+# -- diffusers ----------------------------------------------------------------------------------------------
+
+
+def test_a_command_of_diffusers() -> None:
+    loaded = command(
+        f"accelerate launch --mixed_precision fp16 train_text_to_image_lora.py {SD15} --dataset_name a/b --rank 8 "
+        "--train_batch_size 4 --gradient_accumulation_steps 2 --gradient_checkpointing --use_8bit_adam"
+    )
+    job, unet = loaded.job, loaded.job.components["unet"]
+    assert loaded.recognised_as == "command: diffusers training script (train_text_to_image_lora)"
+    assert job.sizes == {"batch": 4, "height": 512, "width": 512}
+    assert (job.accumulation, job.gradient_clipping, job.optimizer[0].name) == (2, 1.0, "adamw8bit")
+    assert (unet.mode, unet.dtype, job.precision.preset) == ("lora", "fp16", "fp16"), "accelerate's precision"
+    assert unet.lora is not None
+    assert (unet.lora.rank, unet.lora.dtype, unet.lora.targets) == (8, "fp32", ["to_k", "to_q", "to_v", "to_out.0"])
+    assert unet.checkpointing is not None
+    vae, text = job.components["vae"], job.components["text_encoder"]
+    assert (vae.mode, vae.dtype, vae.autocast) == ("frozen", "fp16", False)
+    assert (text.mode, text.dtype, text.runs_without_grad) == ("frozen", "fp16", True)
+    assert "not on this machine" in note(loaded, "model")
+
+
+def test_what_each_script_keeps_on_the_card() -> None:
+    xl = "--pretrained_model_name_or_path stabilityai/stable-diffusion-xl-base-1.0 --mixed_precision fp16"
+    whole = command(f"python train_text_to_image_sdxl.py {xl} --train_batch_size 1").job
+    assert list(whole.components) == ["unet"], "latents and texts were encoded before"
+    assert (whole.sizes["height"], whole.components["unet"].dtype) == (1024, "fp32")
+    adapters = command(f"python train_text_to_image_lora_sdxl.py {xl} --train_batch_size 1").job
+    assert list(adapters.components) == ["vae", "text_encoder", "text_encoder_2", "text", "unet"]
+    assert (adapters.components["vae"].dtype, adapters.components["text_encoder"].dtype) == ("fp32", "fp16")
+    booth = command(f"python train_dreambooth.py {SD15} --with_prior_preservation --train_text_encoder").job
+    assert booth.inputs["images"].shape[0] == "2 * batch"
+    assert (booth.set_to_none, booth.components["text_encoder"].mode) == (False, "trained")
+    average = command(f"python train_text_to_image.py {SD15} --use_ema").job.ema
+    assert average is not None and average.update == "loop"
+
+
+def test_scripts_and_options_that_are_not_modelled() -> None:
+    with pytest.raises(CannotPredict, match=r"train_controlnet.py of diffusers is not read.*vramcast run"):
+        command(f"accelerate launch train_controlnet.py {SD15} --resolution 512")
+    with pytest.raises(CannotPredict, match="dream_training"):
+        command(f"python train_text_to_image.py {SD15} --dream_training")
+    with pytest.raises(UsageError, match="hf download someone/else --include"):
+        command("python train_text_to_image.py --pretrained_model_name_or_path someone/else --resolution 512")
+    with pytest.raises(UsageError, match="did you mean 'resolution'"):
+        command(f"python train_text_to_image.py {SD15} --resolutoin 512")
+
+
+def small_pipeline(folder: Path) -> Path:
+    """The configs of lab/zoo's stable_diffusion recipe."""
+    parts: dict[str, dict[str, Any]] = {
+        "unet": {
+            "_class_name": "UNet2DConditionModel", "block_out_channels": [192, 384, 384], "layers_per_block": 1,
+            "sample_size": 32, "cross_attention_dim": 256, "attention_head_dim": 8,
+            "down_block_types": ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"],
+            "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"],
+        },
+        "vae": {
+            "_class_name": "AutoencoderKL", "block_out_channels": [96, 96, 96], "latent_channels": 4,
+            "down_block_types": ["DownEncoderBlock2D"] * 3, "up_block_types": ["UpDecoderBlock2D"] * 3,
+            "norm_num_groups": 16,
+        },
+        "text_encoder": {
+            "architectures": ["CLIPTextModel"], "model_type": "clip_text_model", "hidden_size": 256,
+            "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 190,
+            "max_position_embeddings": 77,
+        },
+    }  # fmt: skip
+    index: dict[str, Any] = {name: ["diffusers", str(part.get("_class_name"))] for name, part in parts.items()}
+    (folder / "model_index.json").write_text(json.dumps({"_class_name": "StableDiffusionPipeline", **index}))
+    for name, part in parts.items():
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(part))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("text-to-image", "train_text_to_image.py --train_batch_size 4 --mixed_precision fp16 --use_ema"),
+        ("text-to-image-lora", "train_text_to_image_lora.py --train_batch_size 4 --mixed_precision bf16 --rank 8"),
+        ("dreambooth", "train_dreambooth.py --train_batch_size 2 --train_text_encoder --gradient_checkpointing"),
+    ],
+)
+def test_scripts_that_were_measured(name: str, text: str, tmp_path: Path) -> None:
+    """The scripts themselves ran on an H200 (lab/zoo)."""
+    model = f"--pretrained_model_name_or_path {small_pipeline(tmp_path)} --resolution 256"
+    prediction = vramcast.predict(command(f"python {text} {model}"), gpu="h200")
+    measured = json.loads(MEASURED.read_text())[f"diffusers-{name}"]
+    assert prediction.peak_allocated_bytes == pytest.approx(measured["peak_allocated_bytes"], rel=0.002)
+    assert prediction.peak_reserved_bytes == pytest.approx(measured["peak_reserved_bytes"], rel=0.004)
+
+
+# -- kohya --------------------------------------------------------------------------------------------------
+
+LORA = "--pretrained_model_name_or_path model.safetensors --network_module networks.lora"
+
+
+def test_a_command_of_kohya(tmp_path: Path) -> None:
+    sets = tmp_path / "sets.toml"
+    sets.write_text(
+        "[general]\nbatch_size = 2\nenable_bucket = true\n[[datasets]]\nresolution = 512\n"
+        "[[datasets.subsets]]\nimage_dir = 'a'\n[[datasets]]\nresolution = [768, 640]\n[[datasets.subsets]]\n"
+    )
+    loaded = command(
+        f"accelerate launch --mixed_precision bf16 train_network.py {LORA} --dataset_config {sets} --network_dim 16 "
+        "--optimizer_type AdamW8bit --mixed_precision fp16 --sdpa --gradient_checkpointing --clip_skip 2"
+    )
+    job, unet, text = loaded.job, loaded.job.components["unet"], loaded.job.components["text_encoder"]
+    assert loaded.recognised_as == "command: kohya sd-scripts config (train_network)"
+    assert job.sizes == {"batch": 2, "height": 640, "width": 768}, "the set with most pixels"
+    assert (job.precision.preset, job.optimizer[0].name, unet.dtype) == ("fp16", "adamw8bit", "fp16")
+    assert "whatever accelerate" in note(loaded, "precision")
+    assert unet.lora is not None and text.lora is not None
+    assert (unet.lora.rank, unet.lora.dtype, unet.lora.cast_inputs) == (16, "fp32", False)
+    assert (text.mode, text.no_grad) == ("lora", False), "text encoders learn unless network_train_unet_only"
+    assert isinstance(unet.inputs, dict)
+    assert unet.inputs["encoder_hidden_states"] == "text_encoder.hidden_states.11", "clip_skip 2"
+    assert job.components["vae"].prepare == ["enable_slicing"], "vae_batch_size is 1"
+
+
+def test_adapters_are_where_kohya_puts_them() -> None:
+    """Its log counts 192 modules of Stable Diffusion 1's U-Net, 72 of its text encoder, and 722 of XL's U-Net."""
+    for script, wanted in (("train_network", {"unet": 192, "text_encoder": 72}), ("sdxl_train_network", {"unet": 722})):
+        job = command(f"python {script}.py {LORA} --resolution 512 --sdpa").job
+        for name, count in wanted.items():
+            with torch.device("meta"):
+                built = diffusers_folder.build(name, job.components[name], torch.float32)
+                module = add_adapters(name, built.module, job.components[name].lora, built.family)
+            assert sum(place.endswith("lora_A") for place, _ in module.named_modules()) == count
+
+
+def test_whole_models_and_long_texts() -> None:
+    whole = "--pretrained_model_name_or_path sd_xl_base_1.0.safetensors --resolution 1024 --sdpa"
+    xl = command(
+        f"python sdxl_train.py {whole} --train_text_encoder --learning_rate_te2 0 --full_bf16 --mixed_precision bf16"
+    ).job
+    assert (xl.components["unet"].mode, xl.components["unet"].dtype) == ("trained", "bf16")
+    assert (xl.components["text_encoder"].mode, xl.components["text_encoder_2"].mode) == ("trained", "frozen")
+    long = command(f"python train_network.py {LORA} --resolution 512 --max_token_length 225 --sdpa").job
+    assert long.components["text"].arguments == {"chunks": 3}
+    eager = command(f"python train_network.py {LORA} --resolution 512").job
+    assert eager.components["unet"].prepare == ["set_default_attn_processor"]
+    second = command(
+        "python train_db.py --pretrained_model_name_or_path m.ckpt --v2 --resolution 512,768 --xformers"
+    ).job
+    assert second.components["text_encoder"].mode == "trained"
+    assert str(second.components["unet"].diffusers).endswith("stable-diffusion-2")
+    assert (second.sizes["width"], second.sizes["height"]) == (512, 768)
+
+
+def test_a_config_file_of_kohya(tmp_path: Path) -> None:
+    file = tmp_path / "lora.toml"
+    file.write_text(
+        '[model]\npretrained_model_name_or_path = "sd_xl_base_1.0.safetensors"\n[network]\nnetwork_module = '
+        '"networks.lora"\nnetwork_dim = 8\nnetwork_train_unet_only = true\n[training]\nresolution = "1024,1024"\n'
+        'cache_text_encoder_outputs = true\ncache_latents = true\nmixed_precision = "bf16"\nsdpa = true\n'
+    )
+    loaded = load_job(str(file))
+    assert loaded.recognised_as == "kohya sd-scripts config (sdxl_train_network)"
+    assert list(loaded.job.components) == ["unet"]
+    named = command(f"accelerate launch sdxl_train_network.py --config_file {file} --network_dim 4").job
+    assert named.components["unet"].lora is not None and named.components["unet"].lora.rank == 4, "flags win"
+
+
+def test_what_of_kohya_is_not_modelled(tmp_path: Path) -> None:
+    with pytest.raises(CannotPredict, match=r"flux_train_network.py of kohya's sd-scripts is not modelled"):
+        command(f"accelerate launch flux_train_network.py {LORA} --resolution 512")
+    for flags in ("--fp8_base", "--optimizer_type Prodigy", "--fused_backward_pass"):
+        with pytest.raises(CannotPredict, match=flags.rpartition(" ")[2].removeprefix("--")):
+            command(f"python train_network.py {LORA} --resolution 512 {flags}")
+    with pytest.raises(UsageError, match="network_train_unet_only"):
+        command(f"python sdxl_train_network.py {LORA} --resolution 512 --cache_text_encoder_outputs")
+    sets = tmp_path / "sets.toml"
+    sets.write_text("[[datasets]]\nresolution = 512\n[[datasets.subsets]]\nimage_dir = 'a'\n")
+    with pytest.raises(UsageError, match="says which images are trained on"):
+        load_job(str(sets))

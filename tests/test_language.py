@@ -1,0 +1,113 @@
+"""Two languages from one catalogue: nothing is missing, nothing left over, and lines are as wide as they look."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from tests.messages import messages
+from tests.samples import transformer
+from vramcast.base.language import LANGUAGES, catalogue, language, say, spoken, usual_language
+from vramcast.base.units import GIB
+from vramcast.cli.main import main
+from vramcast.cli.options import LANGUAGES as OFFERED
+from vramcast.memory import Prediction, predict
+from vramcast.report.documents import prediction_document
+from vramcast.report.html_report import prediction_report
+from vramcast.report.screens import prediction_screen
+from vramcast.report.wording import verdict
+from vramcast.report.wrapping import wrap
+
+OTHERS = [one for one in LANGUAGES if one != "en"]
+_VALUE = re.compile(r"\{\w+\}")
+
+
+@pytest.fixture
+def prediction() -> Prediction:
+    return predict(transformer(layers=12))
+
+
+@pytest.mark.parametrize("chosen", OTHERS)
+def test_no_message_is_missing_or_left_over(chosen: str) -> None:
+    known = set(catalogue(chosen))
+    assert not messages() - known, "messages without a translation"
+    assert not known - messages(), "translations that nothing asks for"
+
+
+@pytest.mark.parametrize("chosen", OTHERS)
+def test_the_same_values_are_put_in(chosen: str) -> None:
+    for english, other in catalogue(chosen).items():
+        assert sorted(_VALUE.findall(english)) == sorted(_VALUE.findall(other)), english
+
+
+def test_the_options_offer_what_there_is() -> None:
+    assert OFFERED == LANGUAGES
+
+
+def test_verdicts_in_chinese(prediction: Prediction) -> None:
+    with spoken("zh"):
+        assert verdict(prediction) == "RTX 4090 放得下：需要 5.0 GiB，可用 23.5 GiB，富余 18.6 GiB"
+        small = predict(transformer(layers=12), capacity_bytes=GIB)
+        assert verdict(small).startswith("RTX 4090 放不下：需要 5.0 GiB")
+    assert verdict(prediction).startswith("Fits an RTX 4090")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 160])
+def test_no_line_is_wider_than_the_terminal(prediction: Prediction, width: int) -> None:
+    with spoken("zh"):
+        lines = [line.text for line in prediction_screen(prediction, width)]
+    assert any("权重" in line for line in lines) and len(lines) <= 25
+    assert max(map(cell_len, lines)) <= width
+    bars = [line for line in lines if re.search(r"^\S+ +[\d.]+ GiB +[\d.]+ %  █", line)]
+    columns = {cell_len(line.partition(" GiB")[0]) for line in bars}
+    assert len(bars) > 3 and len(columns) == 1, "figures stand one below the other"
+
+
+def test_chinese_is_broken_anywhere_and_words_stay_whole() -> None:
+    lines = wrap("峰值位于第 2 步，反向，model.layers.11.mlp 中的 aten.mm", 24, 5)
+    assert max(map(cell_len, lines)) <= 24 and "".join(lines).replace(" ", "").endswith("aten.mm")
+    assert any("model.layers.11.mlp" in line for line in lines)
+    assert not any(line.startswith("，") for line in lines)
+    assert wrap("显存" * 40, 20, 2)[1].endswith(" …")
+    assert wrap("one two three", 8, 3) == ["one two", "three"]
+
+
+def test_json_stays_english(prediction: Prediction) -> None:
+    with spoken("zh"):
+        assert prediction_document(prediction)["verdict"].startswith("Fits an RTX 4090")
+
+
+def test_a_report_in_chinese(prediction: Prediction) -> None:
+    with spoken("zh"):
+        html = prediction_report(prediction).to_html()
+    assert '<html lang="zh">' in html and "一步之内的显存" in html and "回到峰值" in html
+    texts = json.loads(re.search(r'id="data">(.*?)</script>', html, re.S)[1])["texts"]  # type: ignore[index]
+    assert texts["saved activations"] == "保存的激活" and texts["At the peak"] == "峰值时刻"
+    assert '"texts":{}' in prediction_report(prediction).to_html()
+
+
+def test_the_option_and_the_locale(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = tmp_path / "run.trace"
+    transformer().save(saved)
+    assert main(["show", str(saved), "--lang", "zh"]) == 0
+    assert "RTX 4090 放得下" in capsys.readouterr().out
+    for variable in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(variable, raising=False)
+    assert usual_language() == "en"
+    monkeypatch.setenv("LANG", "zh_CN.UTF-8")
+    assert usual_language() == "zh"
+    assert main(["show", str(saved), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"].startswith("Fits an RTX 4090")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    assert usual_language() == "en"
+
+
+def test_what_nobody_translated_stays_as_it_is() -> None:
+    with spoken("zh"):
+        assert language() == "zh" and say("no such {thing}", thing="message") == "no such message"
