@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ _ASSUMED = (
 
 def install(put: Patches, machine: Machine) -> None:
     c10d = torch.distributed.distributed_c10d
-    init = _initializer(torch.distributed.init_process_group, machine)
+    init = _initializer(torch.distributed.init_process_group, machine, put)
     put.everywhere("init_process_group", torch.distributed.init_process_group, init)
     make = _maker(c10d._new_process_group_helper)
     put.everywhere("_new_process_group_helper", c10d._new_process_group_helper, make)
@@ -44,7 +45,7 @@ def install(put: Patches, machine: Machine) -> None:
     put.set(torch.distributed, "_verify_params_across_processes", lambda *args, **kwargs: None)
 
 
-def _initializer(original: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
+def _initializer(original: Callable[..., Any], machine: Machine, put: Patches) -> Callable[..., Any]:
     names = inspect.signature(original)
 
     c10d: Any = torch.distributed
@@ -62,10 +63,22 @@ def _initializer(original: Callable[..., Any], machine: Machine) -> Callable[...
             world_size=world.size,
             timeout=asked.get("timeout") or _TIMEOUT,
         )
+        _skip_checks_between_ranks(put)
         if world.size > 1:
             machine.note("distributed", _ASSUMED.format(rank=world.rank, size=world.size))
 
     return init_process_group
+
+
+_CHECKS_BETWEEN_RANKS = (("deepspeed.runtime.zero.utils", "assert_ints_same_as_other_ranks"),)
+"""Functions of libraries that compare what ranks hold with what rank 0 sends, which is not sent here."""
+
+
+def _skip_checks_between_ranks(put: Patches) -> None:
+    for module, name in _CHECKS_BETWEEN_RANKS:
+        check = getattr(sys.modules.get(module), name, None)
+        if check is not None:
+            put.everywhere(name, check, lambda *args, **kwargs: None)
 
 
 def _world(asked: dict[str, Any]) -> World:

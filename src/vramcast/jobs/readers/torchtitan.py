@@ -134,7 +134,8 @@ def _gpus(keys: Keys, training: Keys, assumed: dict[str, str], unsupported: dict
     reshard = keys.text("fsdp_reshard_after_forward", ("default", "always", "never")) != "never"
     offload = {"offload_parameters": True} if training.flag("enable_cpu_offload") else {}
     if shards is not None and shards > 1:
-        return {"count": copies * shards, "strategy": "fsdp", "reshard_after_forward": reshard, **offload}
+        strategy = {"strategy": "fsdp"} if copies == 1 else {"strategy": "hsdp", "replicas": copies}
+        return {"count": copies * shards, **strategy, "reshard_after_forward": reshard, **offload}
     if shards in (None, -1, 0):
         text = "one GPU: data_parallel_shard_degree = -1 shards over as many as are started, which is not modelled"
         assumed["gpus"] = text if copies == 1 else f"{copies} GPUs, not sharded: {text.partition(': ')[2]}"

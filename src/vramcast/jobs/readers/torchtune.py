@@ -255,7 +255,8 @@ class _Reader:
         offload = keys.flag("fsdp_cpu_offload") or (isinstance(section, dict) and section.get("cpu_offload") is True)
         gpus: dict[str, Any] = {}
         if shards is not None and shards > 1:
-            return {"count": copies * shards, "strategy": "fsdp", **({"offload_parameters": True} if offload else {})}
+            strategy = {"strategy": "fsdp"} if copies == 1 else {"strategy": "hsdp", "replicas": copies}
+            return {"count": copies * shards, **strategy, **({"offload_parameters": True} if offload else {})}
         if offload:
             gpus = {"strategy": "fsdp", "offload_parameters": True}
         self._assumed["gpus"] = "one GPU, as its single-device recipes have; the distributed ones shard over all"
