@@ -41,8 +41,8 @@ test: ## Lint, type-check, run every test, and the quick ones with other torches
 AGAIN := -q --last-failed --last-failed-no-failures none -m "not accuracy and not exhaustive"
 
 # Left out: what does not depend on torch.
-QUICK := -q -n 2 -m "not accuracy and not slow and not exhaustive" $(addprefix --ignore=tests/,features/advise features/diagnose features/verbs \
-  features/watch gpus lab launchers mcp security seeds)
+QUICK := -q -n 2 -m "not accuracy and not slow and not exhaustive" $(addprefix --ignore=tests/,browser features/advise features/diagnose \
+  features/sweep features/verbs features/watch gpus lab launchers mcp security seeds serve test_exports.py test_html_report.py test_language.py)
 
 .PHONY: quick
 quick: ## The quick tests with the torch of PYTHON (requirements/test-quick.txt), which nothing is installed into
@@ -50,7 +50,7 @@ quick: ## The quick tests with the torch of PYTHON (requirements/test-quick.txt)
 
 .PHONY: exhaustive
 exhaustive: $(TEST_READY) ## The cases that make test leaves out for time
-	$(BIN)/python -m pytest -q -n 2 -m exhaustive
+	VRAMCAST_EVERY_WORKLOAD=1 $(BIN)/python -m pytest -q -n 2 -m "exhaustive or accuracy"
 
 .PHONY: lint
 lint: $(TEST_READY) ## ruff and mypy, no changes

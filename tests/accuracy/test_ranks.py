@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import zlib
 
 import pytest
 import torch
 
 from lab.ranks.predict import RECORDS, predict
+from tests.accuracy.conftest import EVERY_VARIABLE
 from vramcast.memory.replay import replay
 
 pytestmark = pytest.mark.accuracy
 
 MEASURED = {path.stem: json.loads(path.read_text()) for path in sorted(RECORDS.glob("*.json"))}
 
+ONE_IN = 3
 ALLOCATED_TOLERANCE = 0.002
 """Where small tensors of a sort or of cuDNN differ, so does the block that a large one finds."""
 NOT_TO_THE_BYTE = {"ddp-unet": 0.008, "fsdp1-no-limit": 0.002, "fsdp1-large": 0.022, "fsdp1-offload": 0.027}
@@ -24,6 +28,8 @@ NOT_TO_THE_BYTE = {"ddp-unet": 0.008, "fsdp1-no-limit": 0.002, "fsdp1-large": 0.
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_rank_reserves_what_it_did(name: str) -> None:
     measured = MEASURED[name]
+    if zlib.crc32(name.encode()) % ONE_IN and not os.environ.get(EVERY_VARIABLE):
+        pytest.skip(f"one in {ONE_IN} is enough here: {EVERY_VARIABLE}=1 predicts all")
     if not torch.__version__.startswith(measured["torch"].partition("+")[0]):
         pytest.skip(f"measured with torch {measured['torch']}")
     if "vit" in name and importlib.util.find_spec("torchvision") is None:
