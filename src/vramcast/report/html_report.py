@@ -153,8 +153,8 @@ def main_figures(prediction: Prediction) -> str:
             data(prediction.headroom_bytes, "headroom_bytes", gib=True),
         ),
         (say("PyTorch reserves"), data(prediction.peak_reserved_bytes, "peak_reserved_bytes", gib=True)),
-        (say("of it allocated at most"), data(prediction.peak_allocated_bytes, "peak_allocated_bytes", gib=True)),
-        (say("to keep free for it"), data(prediction.with_margin_bytes, "with_margin_bytes", gib=True)),
+        (say("allocated at the peak"), data(prediction.peak_allocated_bytes, "peak_allocated_bytes", gib=True)),
+        (say("with a margin"), data(prediction.with_margin_bytes, "with_margin_bytes", gib=True)),
     ]
     if prediction.time is not None:
         pairs.append((say("a step"), escape(seconds(prediction.time.seconds))))

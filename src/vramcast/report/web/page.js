@@ -178,7 +178,7 @@ function show(found, began = 0) {
   at("advise").hidden = found.fits;
   at("advice").replaceChildren();
   const figures = [[t("needed on the card"), "device_bytes"], [t("the card has"), "limit_bytes"], [found.headroom_bytes < 0 ? t("missing") : t("left"), "headroom_bytes"],
-    [t("PyTorch reserves"), "peak_reserved_bytes"], [t("of it allocated at most"), "peak_allocated_bytes"]];
+    [t("PyTorch reserves"), "peak_reserved_bytes"], [t("allocated at the peak"), "peak_allocated_bytes"]];
   at("figures").replaceChildren(...figures.map(([name, key]) => element("div", {}, element("dt", {}, name), element("dd", { "data-key": key }, element("data", { value: found[key] }, size(Math.abs(found[key])))))));
   const parts = Object.entries(found.parts).sort((a, b) => b[1] - a[1]), largest = parts[0]?.[1] || 1;
   at("parts").replaceChildren(table([t("at the peak"), t("size"), t("share"), t("compared")], parts.map(([name, bytes]) => [
