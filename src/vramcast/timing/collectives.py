@@ -12,8 +12,9 @@ from vramcast.gpus import GpuSpec
 from vramcast.gpus.networks import network_of
 
 LINK_SHARE = 0.8
-"""Share of a link's rate that large collectives reach: nccl-tests print 230 of 300 GB/s on 8 A100s and 360 to 370 of
-450 GB/s on 8 H100s (bus bandwidth of rings, as users' reports have it). Measured on no pair of cards here."""
+"""Share of a link's rate that large collectives reach: an assumption. nccl-tests are said to print 230 to 250 of 300
+GB/s on 8 A100s, and on 8 H100s, where the switch adds up, more than the 450 GB/s of a card's links
+(docs.alayanew.com/en/docs/tech-blog/2026-05-06-nccl-tests). Measured on no pair of cards here."""
 START_SECONDS = 10e-6
 """From the launch of the kernel to its first byte, with the handshake of the ranks: an assumption."""
 HOP_SECONDS, NETWORK_HOP_SECONDS = 1.5e-6, 5e-6
