@@ -32,13 +32,14 @@ setup: $(TEST_READY) $(LATEST_READY) $(OLDEST_READY) ## Make all environments: t
 test: ## Lint, type-check, run every test, and the quick ones with other torches
 	@$(MAKE) --no-print-directory -j 2 setup
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -q -n 2 -m "not accuracy and not exhaustive" || $(BIN)/python -m pytest $(AGAIN)
+	$(BIN)/python -m pytest -q -n 2 -m "not accuracy and not exhaustive and not browser" || $(BIN)/python -m pytest $(AGAIN)
+	$(BIN)/python -m pytest -q -m browser # in a process of its own: Playwright leaves an event loop running
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m accuracy
 	$(LATEST)/bin/python -m pytest $(QUICK) || $(LATEST)/bin/python -m pytest $(AGAIN)
 	$(OLDEST)/bin/python -m pytest $(QUICK) || $(OLDEST)/bin/python -m pytest $(AGAIN)
 
 # Tests of processes, signals and terminals share two cores here: what failed beside others is tried once more alone.
-AGAIN := -q --last-failed --last-failed-no-failures none -m "not accuracy and not exhaustive"
+AGAIN := -q --last-failed --last-failed-no-failures none -m "not accuracy and not exhaustive and not browser"
 
 # Left out: what does not depend on torch.
 QUICK := -q -n 2 -m "not accuracy and not slow and not exhaustive" $(addprefix --ignore=tests/,browser features/advise features/diagnose \

@@ -221,7 +221,7 @@ def test_interrupt(trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_a_closed_pipe_is_no_error(trace: str) -> None:
-    command = f"{sys.executable} -m vramcast show {trace} | head -1"
+    command = f"'{sys.executable}' -m vramcast show '{trace}' | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import vramcast
+from lab.measuring.recorded import factory_of
 from vramcast.base.factories import load_factory
 from vramcast.card.libraries.cudnn_query import open_cudnn
 
@@ -23,7 +24,7 @@ def test_a_recurrent_network_in_bf16_reserves_what_it_did() -> None:
     record = json.loads(gzip.decompress((EVENTS / "d7-47-deepspeech.json.gz").read_bytes()))
     with vramcast.virtual_gpu("h200"):
         torch.manual_seed(record["seed"])
-        step = load_factory(record["factory"])(**record["args"])
+        step = load_factory(factory_of(record))(**record["args"])
         for _ in record["step_starts"]:
             step()
         stats = torch.cuda.memory_stats()

@@ -15,7 +15,7 @@ MODEL = str(CONFIGS / "llama-tiny")
 
 
 def command(text: str) -> LoadedJob:
-    return load_job(None, request=Request(arguments=tuple(text.format(model=MODEL).split())))
+    return load_job(None, request=Request(arguments=tuple(word.format(model=MODEL) for word in text.split())))
 
 
 def test_a_script() -> None:

@@ -129,7 +129,7 @@ def test_the_batch_of_a_script(text: str, batch: int, tmp_path: Path) -> None:
 def test_what_is_assumed_is_said(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text(
-        f'python run_clm.py --model_name_or_path {MODEL} --per_device_train_batch_size ${{BATCH:-4}} "$@"\n'
+        f'python run_clm.py --model_name_or_path "{MODEL}" --per_device_train_batch_size ${{BATCH:-4}} "$@"\n'
     )
     notes = [note.text for note in load_job(str(script)).notes if note.where == str(script)]
     assert "BATCH is not set in the environment; the script is started without arguments" in notes

@@ -19,7 +19,7 @@ COMMON_SIZES = ("batch", "frames", "height", "width", "sequence")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _SCENARIO = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _SIZE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_FACTORY = re.compile(r"[^:\s]+:[A-Za-z_][A-Za-z0-9_.]*")
+_FACTORY = re.compile(r"([^:\s]+|[^:\n]+\.py):[A-Za-z_][A-Za-z0-9_.]*")
 _REFERENCE = re.compile(
     rf"[A-Za-z_][A-Za-z0-9_-]*(\.([A-Za-z0-9][A-Za-z0-9_]*|{'|'.join(re.escape(name) for name in CONVERSIONS)}))*"
 )

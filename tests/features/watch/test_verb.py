@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -43,7 +44,7 @@ def run(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
 
 
 def python(code: str) -> str:
-    return f'{sys.executable} -c "{code}"'
+    return f'{shlex.quote(sys.executable)} -c "{code}"'
 
 
 def test_once(cards_here: Machine, capfd: pytest.CaptureFixture[str]) -> None:

@@ -219,10 +219,11 @@ _INNER = ("_local_tensor", "elem")
 def _eligible(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return False
+    if isinstance(value, _TRACED):  # they stand for those of the card while a function is compiled
+        return value.device.type == "cuda"
     for inner in _INNER:
         value = getattr(value, inner, value)
-    # While a function is compiled, tensors of another kind stand for those of the card.
-    return value.device.type == "cuda" if isinstance(value, _TRACED) else is_virtual_gpu(value)
+    return is_virtual_gpu(value)
 
 
 def _flat(value: Any) -> list[Any]:
