@@ -200,7 +200,15 @@ def test_a_wrong_change(change: str, part: str, capsys: pytest.CaptureFixture[st
 
 
 def test_what_cannot_be_predicted_ends_with_3(capsys: pytest.CaptureFixture[str]) -> None:
-    err = _fails(capsys, "tests.jobs.tiny:JOB", "--set", "gpus.strategy=fsdp", "--gpu", "rtx-4090", code=3)
+    err = _fails(
+        capsys,
+        "tests.jobs.tiny:JOB",
+        "--set",
+        "gpus={count: 2, strategy: deepspeed, zero_stage: 2}",
+        "--gpu",
+        "rtx-4090",
+        code=3,
+    )
     assert "not modelled" in err
 
 

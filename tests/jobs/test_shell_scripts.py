@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -102,7 +103,7 @@ def test_the_words_are_those_that_bash_hands_over(name: str) -> None:
 )
 def test_what_cannot_be_decided_is_refused(before: str, value: str, why: str, tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
-    script.write_text(f"{before}\npython run_clm.py --model_name_or_path {MODEL} --per_device_train_batch_size $B\n")
+    script.write_text(f"{before}\npython run_clm.py --model_name_or_path '{MODEL}' --per_device_train_batch_size $B\n")
     with pytest.raises(UsageError) as caught:
         load_job(str(script))
     for part in (f"train.sh:{before.count(chr(10)) + 2}", "--per_device_train_batch_size", value, why):
@@ -122,7 +123,7 @@ def test_what_cannot_be_decided_is_refused(before: str, value: str, why: str, tm
 )  # fmt: skip
 def test_the_batch_of_a_script(text: str, batch: int, tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
-    script.write_text(text.replace("MODEL", MODEL))
+    script.write_text(text.replace("MODEL", shlex.quote(MODEL)))
     assert load_job(str(script)).job.sizes["batch"] == batch
 
 
@@ -138,7 +139,7 @@ def test_what_is_assumed_is_said(tmp_path: Path) -> None:
 def test_a_script_that_ends_without_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "train.sh"
     script.write_text(
-        f"if [ $# -lt 1 ]; then\n  echo usage\n  exit 1\nfi\npython a.py --model_name_or_path {MODEL} --bf16\n"
+        f"if [ $# -lt 1 ]; then\n  echo usage\n  exit 1\nfi\npython a.py --model_name_or_path '{MODEL}' --bf16\n"
     )
     assert main(["predict", str(script), "--gpu", "rtx-4090"]) == 2
     assert "before it ends in line 3" in capsys.readouterr().err

@@ -420,7 +420,6 @@ def test_the_verdict_is_the_same_in_the_list_of_cards(batch: int) -> None:
 @pytest.mark.parametrize(
     "gpus",
     [
-        {"count": 2, "strategy": "fsdp"},
         {"count": 2, "strategy": "deepspeed", "zero_stage": 2},
         {"count": 2, "offload_optimizer": True},
     ],
