@@ -99,7 +99,7 @@ def test_any_config_is_a_job_or_a_message(config: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=10_000 if _EVERY else 1_500, **_RELAXED)
+@settings(max_examples=10_000 if _EVERY else 700, **_RELAXED)
 @given(_configs())
 def test_thousands_of_configs(config: Any) -> None:
     _checked(config)
@@ -225,7 +225,7 @@ def test_small_jobs_add_up(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300 if _EVERY else 120, **_RELAXED)
+@settings(max_examples=300 if _EVERY else 50, **_RELAXED)
 @given(_SMALL_JOBS)
 def test_many_small_jobs_add_up(config: dict[str, Any]) -> None:
     _adds_up(config)

@@ -69,7 +69,7 @@ def _sections(annotation: Any, name: str) -> Iterator[tuple[str, type[BaseModel]
 
 
 FIELDS = tuple(dict.fromkeys(fields(Job)))
-SHARE = int(os.environ.get("VRAMCAST_HOSTILE_SHARE", "120"))
+SHARE = int(os.environ.get("VRAMCAST_HOSTILE_SHARE", "300"))
 """One value in this many is tried in each key of the readers and of a model's config; 1 tries them all, in hours."""
 FREE = ("config", "arguments", "options")
 """Fields that hold any keys."""

@@ -67,6 +67,7 @@ def test_the_accelerate_config_reads_back_as_the_same_run(
     assert predict(again, CARD).peak_reserved_bytes == way.prediction.peak_reserved_bytes
 
 
+@pytest.mark.exhaustive
 def test_what_fits_one_card_needs_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["advise", str(folder), "--gpu", "h100", "--batch", "1", "--seq", "128", "--fewest-gpus"]
     assert main(words) == 0

@@ -128,7 +128,8 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-USUAL = ("7B on 24 GB", "BERT large, batch 64 on 24 GB", "Stable Diffusion on 16 GB")
+USUAL = ("BERT large, batch 64 on 24 GB",)
+"""7B on 24 GB is looked at below."""
 
 
 @pytest.mark.parametrize(
