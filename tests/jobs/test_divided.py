@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("transformers")
+
 from vramcast.base.errors import CannotPredict, UsageError
 from vramcast.cli.main import main
 from vramcast.jobs.load import LoadedJob, load_job, with_overrides

@@ -239,6 +239,7 @@ def test_torchtitan_checkpointing_by_operator() -> None:
 
 
 def test_torchtitan_sharded(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
     path = tmp_path / "a.toml"
     text = (CONFIGS / "torchtitan_debug.toml").read_text().replace("global_batch_size = 16", "")
     path.write_text(text.replace("data_parallel_shard_degree = 1", "data_parallel_shard_degree = 4"))

@@ -172,6 +172,7 @@ def test_accelerate_and_training_arguments() -> None:
 
 
 def test_accelerate_fsdp_is_sharded_over_all() -> None:
+    pytest.importorskip("transformers")
     loaded = _load("accelerate_fsdp.yaml", model=MODEL)
     gpus = loaded.job.gpus
     assert (gpus.count, gpus.strategy, gpus.wrap) == (8, "fsdp", ["LlamaDecoderLayer"])
