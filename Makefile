@@ -42,8 +42,9 @@ test: ## Lint, type-check, run every test, and the quick ones with other torches
 AGAIN := -q --last-failed --last-failed-no-failures none -m "not accuracy and not exhaustive and not browser"
 
 # Left out: what does not depend on torch.
-QUICK := -q -n 2 -m "not accuracy and not slow and not exhaustive" $(addprefix --ignore=tests/,browser features/advise features/diagnose \
-  features/sweep features/verbs features/watch gpus lab launchers mcp security seeds serve test_exports.py test_html_report.py test_language.py)
+QUICK := -q -n 2 -m "not accuracy and not slow and not exhaustive" $(addprefix --ignore=tests/,accuracy browser endings features/advise \
+  features/diagnose features/sweep features/verbs features/watch gpus lab launchers mcp pytest_plugin security seeds serve test_cli.py \
+  test_docs.py test_exports.py test_html_report.py test_input_files.py test_language.py test_layering.py test_walks.py)
 
 .PHONY: quick
 quick: ## The quick tests with the torch of PYTHON (requirements/test-quick.txt), which nothing is installed into

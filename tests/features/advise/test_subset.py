@@ -66,7 +66,9 @@ def fits(one: Traced, capacity_bytes: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.exhaustive if i else ()) for i, name in enumerate(JOBS)]
+)
 def test_as_good_as_trying_all_of_them(name: str) -> None:
     job = of(name)
     with Remembering() as runs:

@@ -116,7 +116,7 @@ def test_a_line_through_two_scales(seed: int) -> None:
     assert scaled.at(9).requested_bytes == at(9).requested_bytes
 
 
-@pytest.mark.parametrize("memory", ["1GiB", "3GiB"])
+@pytest.mark.parametrize("memory", ["1GiB", pytest.param("3GiB", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("model", ["mixer", "convolutions"])
 def test_the_largest_batch_fits_and_one_more_does_not(model: str, memory: str) -> None:
     if model == "convolutions" and open_cudnn() is None:
