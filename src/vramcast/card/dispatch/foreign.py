@@ -68,7 +68,8 @@ def _follow_triton(put: Patches, machine: Machine) -> None:
     if triton is not None:  # packages choose kernels by the card that Triton's driver names
         from vramcast.card.compiled.triton_driver import Driver
 
-        put.set(triton.runtime.driver, "_active", Driver(machine.gpu))
+        config = triton.runtime.driver
+        put.set(config, "_active" if hasattr(config, "_active") else "active", Driver(machine.gpu))  # Triton 3.4; older
     for module_name, class_name in _TRITON_LAUNCHERS:
         launcher = getattr(sys.modules.get(module_name), class_name, None)
         if launcher is not None:
