@@ -146,7 +146,7 @@ def import_heavy(workloads: Iterable[Measured]) -> None:
     import importlib
 
     preload([w for w in load_everything() if w.factory in {measured.factory for measured in workloads}])
-    for name in ("torch._dynamo", "vramcast.card", "vramcast.memory", "vramcast.base.factories"):
+    for name in ("torch._dynamo", "vramcast.card.device.context", "vramcast.memory", "vramcast.base.factories"):
         importlib.import_module(name)
 
 

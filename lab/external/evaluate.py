@@ -84,7 +84,7 @@ def stated_parameters(row: Row) -> int | None:
 
 def preload() -> None:
     """What every child would import, once."""
-    for name in ("torch._dynamo", "vramcast.card", "vramcast.memory"):
+    for name in ("torch._dynamo", "vramcast.card.device.context", "vramcast.memory"):
         importlib.import_module(name)
     for source in FILES:
         importlib.import_module(f"lab.external.recipes.{source}")
