@@ -48,3 +48,5 @@ def test_a_rank_reserves_what_it_did(name: str) -> None:
     reserved = replay(card.trace()).peak_reserved.reserved_bytes
     assert reserved == rows[-1]["reserved"], "what the program was told while it ran"
     assert abs(reserved / real["reserved"] - 1) <= NOT_TO_THE_BYTE.get(name, 0.0)
+    if "compile" in name:
+        assert any("several ranks" in note.text for note in card.prediction().notes)
