@@ -7,16 +7,13 @@ unless --allow-code is given. Needs the `mcp` extra: pip install "vramcast[mcp]"
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from vramcast.cli.options import EXIT_FITS, import_nothing_from
+from vramcast.cli.options import EXIT_FITS
+from vramcast.cli.servers import add_root_option, needing, root_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--root", type=Path, default=Path(), metavar="DIR",
-        help="the folder below which files are read (the current one)",
-    )  # fmt: skip
+    add_root_option(parser)
     parser.add_argument(
         "--allow-code", action="store_true",
         help="let jobs run the Python code they name: factories, scripts, class paths, code in model folders",
@@ -24,18 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from vramcast.base.errors import UsageError
-
-    root = args.root.resolve()
-    if not root.is_dir():
-        raise UsageError(f"--root {args.root}: there is no such folder")
-    if not args.allow_code:
-        import_nothing_from(root, Path.cwd())
-    try:
+    root = root_of(args)
+    with needing(("mcp", "mcp_types", "anyio"), 'the MCP SDK is missing: pip install "vramcast[mcp]"'):
         from vramcast.mcp.server import serve
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "anyio"):
-            raise
-        raise UsageError('the MCP SDK is missing: pip install "vramcast[mcp]"') from None
     serve(root, allow_code=args.allow_code)
     return EXIT_FITS

@@ -10,11 +10,10 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from pathlib import Path
 
-from vramcast.cli.options import EXIT_FITS, add_language_option, import_nothing_from
+from vramcast.cli.options import EXIT_FITS, add_language_option
+from vramcast.cli.servers import add_root_option, needing, root_of
 
-_NEEDED = ("starlette", "uvicorn", "anyio")
 _HIGHEST_PORT = 65535
 
 
@@ -24,10 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--address", default="127.0.0.1", metavar="HOST",
         help="the address to listen on (default %(default)s: this computer alone)",
     )  # fmt: skip
-    parser.add_argument(
-        "--root", type=Path, default=Path(), metavar="DIR",
-        help="the folder below which files are read (the current one)",
-    )  # fmt: skip
+    add_root_option(parser)
     parser.add_argument(
         "--allow-code", action="store_true",
         help="let jobs below --root run the Python code they name: factories, class paths, code in model folders",
@@ -36,19 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from vramcast.base.errors import UsageError
-
-    root = args.root.resolve()
-    if not root.is_dir():
-        raise UsageError(f"--root {args.root}: there is no such folder")
-    if not args.allow_code:
-        import_nothing_from(root, Path.cwd())
-    try:
+    root = root_of(args)
+    with needing(("starlette", "uvicorn", "anyio"), 'Starlette and uvicorn are missing: pip install "vramcast[serve]"'):
         from vramcast.serve.app import serve
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _NEEDED:
-            raise
-        raise UsageError('Starlette and uvicorn are missing: pip install "vramcast[serve]"') from None
     _check_free(args.address, args.port)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)  # what was sent is removed, and the tracing process ended
