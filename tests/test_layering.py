@@ -33,7 +33,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "report": {"base", "gpus", "trace", "memory", "timing", "prediction", "features"},
     "mcp": {"base", "gpus", "jobs", "prediction", "features", "report", "__init__"},
-    "serve": {"base", "gpus", "trace", "memory", "jobs", "prediction", "features", "report"},
+    "serve": {"base", "gpus", "trace", "memory", "overlay", "jobs", "prediction", "features", "report"},
     "pytest_plugin": {"base", "gpus", "memory", "card", "prediction", "features", "report"},
     "cli": {
         *("base", "gpus", "trace", "memory", "timing", "overlay", "launchers", "quick", "scripts"),

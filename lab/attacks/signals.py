@@ -54,6 +54,7 @@ waits = subprocess.Popen(["sleep", "1000"])
 """
 """For `run`, after which nothing of it may be left. On a real card it is the user's own run."""
 LOG = '{"step": 1, "loss": 2.0, "step_time": 0.5, "data_time": 0.1}\n' * 400
+GRID = f"jobs: ['{MODEL}']\ngpus: [rtx-4090, h100]\nset: {{sizes.batch: [1, 2, 4]}}\n"
 GUARD = "import sys, vramcast; vramcast.guard(sys.argv[1], gpu='rtx-4090', on_overflow='warn')"
 
 VERBS: Mapping[str, tuple[str, ...]] = {
@@ -73,13 +74,17 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "diagnose": ("diagnose", "log.jsonl"),
     "gpus": ("gpus", "--json"),
     "watch": ("watch", "--interval", "0.1", "--", "sleep", "0.5"),
+    "sweep": ("sweep", "grid.yaml", "--out", "answers.csv"),
+    "serve": ("serve", "--port", "18008"),
     "mcp": ("mcp",),
     "guard": (),
 }
 """`guard` is the Python API's, whose worker must end with the program that calls it."""
 
-MAY_WRITE = {"init": {"vramcast.yaml"}}
+MAY_WRITE = {"init": {"vramcast.yaml"}, "sweep": {"answers.csv"}}
 """What a verb is asked for is no leftover."""
+ENDLESS_SECONDS = {"serve": 6.0}
+"""Verbs that go on until they are told to end, and how long they are left alone."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,7 @@ def folder(trace: bytes) -> Iterator[Path]:
         (work / "train.py").write_text(TRAINING)
         (work / "untidy.py").write_text(UNTIDY)
         (work / "log.jsonl").write_text(LOG)
+        (work / "grid.yaml").write_text(GRID)
         (work / "run.trace").write_bytes(trace)
         yield work
 
@@ -214,7 +220,8 @@ def main() -> int:
         moments = random.Random(f"{args.seed} {verb}")
         with folder(trace) as work:
             start = time.monotonic()
-            alone = run(verb, work, None, 120)
+            endless = ENDLESS_SECONDS.get(verb)
+            alone = run(verb, work, signal.SIGTERM if endless else None, endless or 120)
             seconds = time.monotonic() - start
         codes: dict[int, int] = {}
         wrong = [f"{verb}, left alone: {text}" for text in alone.left]

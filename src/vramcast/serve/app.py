@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vramcast.base.errors import VramcastError
+from vramcast.overlay.helper import Helper
 from vramcast.serve.answers import Answers
 from vramcast.serve.page import page_html, page_script, page_styles
 from vramcast.serve.sources import MOST_UPLOAD_BYTES, Sources
@@ -133,8 +136,8 @@ def make_app(answers: Answers, hosts: frozenset[str]) -> ASGIApp:
 
 def serve(root: Path, host: str, port: int, *, allow_code: bool, started: Callable[[str], None]) -> None:
     """Until it is interrupted."""
-    with tempfile.TemporaryDirectory(prefix="vramcast-") as uploads:
-        answers = Answers(Sources(root, Path(uploads), allow_code=allow_code))
+    with _folder_of_uploads() as uploads:
+        answers = Answers(Sources(root, uploads, allow_code=allow_code))
         hosts = frozenset(f"{name}:{port}" for name in {host, "localhost", "127.0.0.1", "[::1]"})
         config = uvicorn.Config(
             make_app(answers, hosts), host=host, port=port, log_level="error", server_header=False,
@@ -145,6 +148,18 @@ def serve(root: Path, host: str, port: int, *, allow_code: bool, started: Callab
             uvicorn.Server(config).run()
         finally:
             answers.tracer.close()
+
+
+@contextmanager
+def _folder_of_uploads() -> Iterator[Path]:
+    """It is removed in the end, even if this process is killed: where there are forks, another one waits for that."""
+    with tempfile.TemporaryDirectory(prefix="vramcast-", ignore_cleanup_errors=True) as folder:
+        remover = Helper(folder) if hasattr(os, "fork") else None
+        try:
+            yield Path(folder)
+        finally:
+            if remover is not None:
+                remover.close()
 
 
 async def _while_waiting(request: Request, work: Callable[[threading.Event], dict[str, Any]]) -> dict[str, Any]:

@@ -36,9 +36,18 @@ def execute(args: argparse.Namespace) -> int:
     with needing(("starlette", "uvicorn", "anyio"), 'Starlette and uvicorn are missing: pip install "vramcast[serve]"'):
         from vramcast.serve.app import serve
     _check_free(args.address, args.port)
+    ended_by: list[int] = []
+
+    def end(number: int, frame: object) -> None:
+        ended_by.append(number)
+        raise KeyboardInterrupt
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)  # what was sent is removed, and the tracing process ended
-    serve(root, args.address, args.port, allow_code=args.allow_code, started=_announce)
+        signal.signal(number, end)
+    try:  # in the end what was sent is removed, and the tracing process ended
+        serve(root, args.address, args.port, allow_code=args.allow_code, started=_announce)
+    except KeyboardInterrupt:
+        return 128 + ended_by[-1]
     return EXIT_FITS
 
 
