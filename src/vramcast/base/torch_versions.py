@@ -15,8 +15,10 @@ OLDEST: Final = (2, 6)
 NEWEST: Final = (2, 14)
 """The newest version whose sources were read; a later one is predicted with these rules, and a note says so."""
 
-COMPILED_HERE: Final = ((2, 11), (2, 12))
+COMPILED_HERE: Final = ((2, 11), (2, 16))
 """From this version to below that one, torch.compile is run on the virtual card; its insides change with each."""
+COMPILED_AND_MEASURED: Final = (2, 11)
+"""The version whose compiled code was compared with real runs (docs/compile.md)."""
 
 # The caching allocator and its settings. Which of two equal blocks goes first: see allocator/blocks.py.
 WHOLE_CARD_IS_NO_LIMIT: Final = (2, 10)
