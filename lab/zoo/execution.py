@@ -187,8 +187,8 @@ def _for_recipes() -> dict[str, str]:
 
 def _run(place: Workplace, command: list[str], limit_seconds: int, out: Any, error: Any) -> int | None:
     process = subprocess.Popen(
-        [*command, str(place.script), *place.arguments], cwd=place.folder, env=place.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=error,
-        start_new_session=True,
+        [*command, str(place.script), *place.arguments], cwd=place.folder, env=place.environment,
+        stdin=subprocess.DEVNULL, stdout=out, stderr=error, start_new_session=True,
     )  # fmt: skip
     try:
         return process.wait(limit_seconds)

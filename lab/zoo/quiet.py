@@ -3,8 +3,9 @@
     python -m lab.zoo times --out FOLDER [NAME ...]
 
 One process a script. Several are set up at a time, on half of the processors; only one at a time is timed. After a
-warm-up come short blocks of steps, as in `lab.measuring.quiet`. What a data loader takes is no part of a predicted step:
-while steps are timed, loaders hand out again the batches that they gave in the warm-up. One further step is profiled.
+warm-up come short blocks of steps, as in `lab.measuring.quiet`. What a data loader takes is no part of a predicted
+step: while steps are timed, loaders hand out again the batches that they gave in the warm-up. One further step is
+profiled.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KEPT_BATCHES = 3
 
 
 class StepTimer:
-    """Told where each step ends, in the script's own thread; writes the record and ends the script when it has enough."""
+    """Told where each step ends, in the script's own thread; writes the record and ends the script when it is done."""
 
     def __init__(self, out: Path, lock: Path) -> None:
         self._out, self._lock = out, lock
