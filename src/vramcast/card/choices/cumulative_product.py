@@ -1,7 +1,7 @@
 """The gradient of cumprod as it is worked out on a card.
 
-PyTorch asks the card whether a factor is zero. Where none is, a sum from the end does; else, and always under a dispatch
-mode, it goes through the columns one by one (cumprod_backward in FunctionsManual.cpp).
+PyTorch asks the card whether a factor is zero. Where none is, a sum from the end does; else, and always under a
+dispatch mode, it goes through the columns one by one (cumprod_backward in FunctionsManual.cpp).
 """
 
 from __future__ import annotations
