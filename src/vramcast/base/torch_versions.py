@@ -72,6 +72,10 @@ FLASH_ROUNDS_TO_256: Final = (2, 7)
 FLASH_ROUNDS_TO_64: Final = (2, 11)
 """Heads wider than 128 in a multiple of 64 (#174114)."""
 
+# torch.distributed
+NCCL_HOLDS_TENSORS: Final = (2, 8)
+"""NCCL's group keeps references to the tensors it works on; before, record_stream kept their memory (#148590)."""
+
 # Other kernels
 FAST_LAYER_NORM_BACKWARD: Final = (2, 8)
 """Weight gradients of many short rows are summed in blocks first (#150625)."""

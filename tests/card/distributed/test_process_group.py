@@ -118,3 +118,31 @@ def test_what_nccl_takes_is_an_interval(start: Start) -> None:
     assert group.most_bytes == (768 + 256 + 512) << 20
     dist.all_to_all_single(torch.empty(16, device="cuda"), torch.empty(16, device="cuda"))
     assert group.most_bytes > 4 << 30
+
+
+holds_tensors = pytest.mark.skipif(INSTALLED < (2, 8), reason="an older torch keeps their memory by record_stream")
+
+
+@holds_tensors
+@pytest.mark.parametrize("backend, held", [("nccl", 1), ("gloo", 0)])
+def test_buckets_of_the_first_step_outlive_those_that_replace_them(start: Start, backend: str, held: int) -> None:
+    """Measured with NCCL: one further set of buckets until the second step's first sum (accumulation_no_sync.py)."""
+    start(0, 1)
+    dist.destroy_process_group()
+    dist.init_process_group(backend)
+    bare = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(8))).cuda()
+    model = torch.nn.parallel.DistributedDataParallel(bare, device_ids=[0])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, weights = torch.empty(4, 1024, device="cuda"), 8 * 1024 * 1024 * 4
+
+    def step() -> int:
+        loss = model(x).sum()
+        before_backward = torch.cuda.memory_allocated()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return before_backward
+
+    step()
+    second, third = step(), step()
+    assert second - third == held * weights

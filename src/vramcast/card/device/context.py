@@ -166,8 +166,7 @@ class VirtualGpu:
             importlib.import_module("torch._dynamo")
             importlib.import_module("torch.utils.flop_counter")  # nested tensors look for it among the modes
         cudnn_version()  # torch looks at the cards to tell, and these are not the program's
-        for through_indices in (False, True):
-            accumulation.sole_counts(through_indices)  # runs a backward pass to learn something: not the program's
+        accumulation.learn_sole_counts()
         CARD.reset(world_in_environment().local_size)
         with ExitStack() as exits:
             _active = self

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 MIB = 1 << 20
 
@@ -64,6 +65,13 @@ class Communicators:
 
     def __init__(self) -> None:
         self.by_name: dict[str, Communicator] = {}
+        self._held: list[tuple[int, Any]] = []
+
+    def hold(self, step: int, storages: list[Any]) -> None:
+        """Keep what a collective of this step works on, and let go of what those of earlier steps worked on. The
+        watchdog looks every 100 ms, so that collectives of one step follow each other before it has seen the first."""
+        self._held = [(earlier, held) for earlier, held in self._held if earlier >= step]
+        self._held.append((step, storages))
 
     def note(self, name: str, op: str, ranks: Callable[[], list[int]], per_node: int) -> Communicator:
         """An op has run on a group; `ranks` are asked for once."""

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from vramcast.base.torch_versions import NCCL_HOLDS_TENSORS
+from vramcast.card.device.installed_torch import INSTALLED
 from vramcast.card.device.one_card import CARD
 from vramcast.card.dispatch.storages import GPU, known_values
 from vramcast.card.ops.registry import Call, kernel
@@ -132,7 +134,19 @@ def all_reduce(call: Call) -> Any:
         content = _content(tensor)
         if content is not None and values.small(tensor):
             _write(tensor, reduce(content, size))
+    if call.device == GPU and call.mode.machine.engine_is_running():
+        _hold_until_the_next(call)
     return _answer(call, call.args[0])
+
+
+def _hold_until_the_next(call: Call) -> None:
+    """DDP's sums, which its reducer starts from the backward pass. It waits for their futures and never for the work
+    itself, so NCCL's group holds on to the tensors until its watchdog has seen the end and another collective begins:
+    the buckets of the first step outlive the ones that replace them (ProcessGroupNCCL.cpp, shelvesToUnstash_)."""
+    machine = call.mode.machine
+    c10d: Any = torch.distributed.distributed_c10d
+    if INSTALLED >= NCCL_HOLDS_TENSORS and "nccl" in c10d._world.pg_map[_group(call)][0]:
+        machine.communicators.hold(machine.position.steps_done, [tensor.untyped_storage() for tensor in call.args[0]])
 
 
 @kernel("c10d::allgather_", "c10d::allgather_coalesced_")
