@@ -1,0 +1,51 @@
+"""Operators of packages that are not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from vramcast.card.dispatch.rules import as_kernel
+from vramcast.card.ops import KERNELS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_LIBRARIES: dict[str, torch.library.Library] = {}
+
+
+def op(schema: str) -> Callable[[F], F]:
+    """Define an operator, as `flash_attn::forward(Tensor q) -> Tensor`. The function makes what the real one makes: its
+    results, and what it takes while it runs. Compiled code calls it too, as torch calls operators it cannot see into.
+    """
+    namespace, _, signature = schema.partition("::")
+    name = signature.partition("(")[0]
+
+    def register(function: F) -> F:
+        library = _LIBRARIES.setdefault(namespace, torch.library.Library(namespace, "FRAGMENT"))  # noqa: TOR901
+        library.define(signature)
+        torch.library.register_fake(f"{namespace}::{name}", function, lib=library)
+        KERNELS[f"{namespace}::{name}"] = as_kernel(function)
+        return function
+
+    return register
+
+
+def is_traced(tensor: torch.Tensor) -> bool:
+    """Whether a compiler works shapes out: sizes may be symbols then, and scratch memory is of no interest."""
+    return isinstance(tensor, FakeTensor)
+
+
+def dense_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy where elements of its last dimension lie apart."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def multiprocessors(tensor: torch.Tensor) -> int:
+    return int(torch.cuda.get_device_properties(tensor.device).multi_processor_count)
+
+
+def rounded(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
