@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from vramcast.card.device.context import active_card
 from vramcast.card.dispatch.rules import as_kernel
 from vramcast.card.ops import KERNELS
 
@@ -24,13 +26,29 @@ def op(schema: str) -> Callable[[F], F]:
     name = signature.partition("(")[0]
 
     def register(function: F) -> F:
-        library = _LIBRARIES.setdefault(namespace, torch.library.Library(namespace, "FRAGMENT"))  # noqa: TOR901
+        if namespace not in _LIBRARIES:
+            _LIBRARIES[namespace] = torch.library.Library(namespace, "FRAGMENT")
+        library = _LIBRARIES[namespace]
         library.define(signature)
         torch.library.register_fake(f"{namespace}::{name}", function, lib=library)
         KERNELS[f"{namespace}::{name}"] = as_kernel(function)
         return function
 
     return register
+
+
+_tuned: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
+_BENCHMARK_BUFFER_BYTES = 256 << 20
+"""What triton.testing.do_bench clears between runs so that no input is left in the cache."""
+
+
+def autotuned(device: torch.device, *key: Any) -> None:
+    """A Triton kernel with several configurations, called: they are timed once for each key."""
+    card = active_card()
+    known = _tuned.setdefault(card, set())
+    if key not in known:
+        known.add(key)
+        torch.empty(_BENCHMARK_BUFFER_BYTES, dtype=torch.uint8, device=device)
 
 
 def is_traced(tensor: torch.Tensor) -> bool:

@@ -1,1 +1,1 @@
-"""What the kernels of packages allocate, as functions and operators; the modules in `packages` give them their names."""
+"""What the kernels of packages allocate; the modules in `packages` give them their names."""

@@ -1,1 +1,1 @@
-"""Packages that answer `import` where the real ones are not installed; each says in `__version__` whose memory it follows."""
+"""Packages that answer `import`; each says in `__version__` whose memory it follows."""

@@ -84,5 +84,6 @@ def _taken(hidden_states: Tensor, masks: Tensor, lengths: Tensor) -> tuple[Tenso
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    rows: Tensor = index_put_first_axis(hidden_states, indices, batch * seqlen)
-    return rows.unflatten(0, (batch, seqlen))
+    rows = index_put_first_axis(hidden_states, indices, batch * seqlen)
+    padded: Tensor = rows.unflatten(0, (batch, seqlen))
+    return padded
