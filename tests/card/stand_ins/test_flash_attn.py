@@ -160,3 +160,21 @@ def test_transformers_with_flash_attention_2() -> None:
     ops = set(card.trace().ops)
     assert "flash_attn._flash_attn_forward" in ops and "flash_attn._flash_attn_backward" in ops
     assert not transformers.utils.is_flash_attn_2_available()
+
+
+def test_flash_attn_3_sums_gradients_of_shared_keys_in_fp32() -> None:
+    with vramcast.virtual_gpu("h200", packages=["flash-attn-3"]):
+        from flash_attn_interface import flash_attn_func
+
+        q = torch.randn(BATCH, LENGTH, HEADS, WIDTH, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        k, v = (torch.randn(BATCH, LENGTH, 2, WIDTH, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        before = torch.cuda.memory_allocated()
+        out = flash_attn_func(q, k, v, causal=True)
+        assert _grown(before) == TENSOR + SUMS
+        grad = torch.ones_like(out)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        out.backward(grad)
+        shared = TENSOR // 4
+        scratch = 2 * SUMS + 2 * TENSOR + 2 * (2 * shared) + 512
+        assert torch.cuda.max_memory_allocated() - before == TENSOR + 2 * shared + scratch

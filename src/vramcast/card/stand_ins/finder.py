@@ -31,6 +31,8 @@ class Package:
 
 _ALL = (
     Package("flash_attn", "flash-attn", "2.8.4"),
+    Package("flash_attn_interface", "flash-attn-3", "3.0.0"),
+    Package("xformers", "xformers", "0.0.34"),
 )  # fmt: skip
 KNOWN = {package.name: package for package in _ALL}
 _INSTALLED_IN = ("site-packages", "dist-packages")

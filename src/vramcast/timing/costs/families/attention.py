@@ -70,9 +70,11 @@ class _Places(NamedTuple):
 
     backward: bool
     offsets: int | None
-    dropout: int
+    dropout: int | None
     causal: int
     window: int | None = None
+    backend: str = "flash"
+    """Whose calibration holds."""
 
 
 def packed(places: _Places, args: Arguments, card: Card) -> list[Part]:
@@ -96,7 +98,7 @@ def packed(places: _Places, args: Arguments, card: Card) -> list[Part]:
         causal=_value(args, places.causal, "causal") is True, dropout=isinstance(dropped, float) and dropped > 0,
         seen=_seen(args, places.window, columns),
     )  # fmt: skip
-    return _parts("flash", places.backward, problem, card)
+    return _parts(places.backend, places.backward, problem, card)
 
 
 def _seen(args: Arguments, window_at: int | None, columns: int) -> float:
@@ -164,6 +166,9 @@ _PACKED = {
     "_flash_attn_varlen_forward": _Places(False, 3, 7, 9, 10),
     "_flash_attn_backward": _Places(True, None, 9, 11, 12),
     "_flash_attn_varlen_backward": _Places(True, 9, 13, 15, 16),
+    # Written for Hopper, as cuDNN's are.
+    "_flash_attn_3_forward": _Places(False, 3, None, 8, 9, "cudnn"),
+    "_flash_attn_3_backward": _Places(True, 6, None, 14, 15, "cudnn"),
 }
 
 FAMILY = (
