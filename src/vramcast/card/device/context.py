@@ -43,6 +43,7 @@ from vramcast.card.dispatch.storages import block_of, stand_ins
 from vramcast.card.dispatch.unknown import UnknownKernel
 from vramcast.card.distributed.world import world_in_environment
 from vramcast.card.files import checkpoints
+from vramcast.card.stand_ins import StandIns
 from vramcast.card.values.given_values import GivenValues
 from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.trace import Growth, Note, StepTrace, TraceBuilder
@@ -58,7 +59,12 @@ class VirtualGpu:
     """A card that computes nothing and remembers everything. Use it as a context manager, once."""
 
     def __init__(
-        self, gpu: GpuSpec, allocator_conf: str | None = None, limit_bytes: int | None = None, source: str = ""
+        self,
+        gpu: GpuSpec,
+        allocator_conf: str | None = None,
+        limit_bytes: int | None = None,
+        source: str = "",
+        packages: Sequence[str] = (),
     ) -> None:
         self.gpu = gpu
         self._settings = AllocatorSettings(allocator_conf)
@@ -79,6 +85,7 @@ class VirtualGpu:
         self._autograd_thread = AutogradThread(self._in_autograd_thread)
         self._patches = patches.Patches()
         self._compiler = Compiler(self._patches, self._machine, lambda: self._modes.dispatch)
+        self._packages = StandIns(self._machine.note, packages)
         self._exits = ExitStack()
         self._trace: StepTrace | None = None
         self.growth: Growth | None = None
@@ -176,6 +183,8 @@ class VirtualGpu:
             self._install()
             exits.callback(self._compiler.remove)
             self._compiler.install()
+            exits.callback(self._packages.remove)
+            self._packages.install()
             exits.enter_context(patches.without_warning("Using `torch.compile.module.` when there are global hooks"))
             exits.callback(self._position.remove)
             self._position.install()
@@ -491,17 +500,24 @@ def active_card() -> VirtualGpu | None:
 
 
 def virtual_gpu(
-    gpu: str | GpuSpec, *, allocator_conf: str | None = None, limit_bytes: int | None = None, source: str = ""
+    gpu: str | GpuSpec,
+    *,
+    allocator_conf: str | None = None,
+    limit_bytes: int | None = None,
+    source: str = "",
+    packages: Sequence[str] = (),
 ) -> VirtualGpu:
     """A virtual card by name ("rtx-4090") or specification.
 
     `allocator_conf`: what PYTORCH_CUDA_ALLOC_CONF would say (default: the environment's).
     `limit_bytes`: what PyTorch's allocator may reserve, instead of the card's memory less context and kernels.
+    `packages`: packages of kernels that will be installed on the real machine ("flash-attn"); a program that cannot run
+    without one gets it in any case.
     """
     spec = find_gpu(gpu) if isinstance(gpu, str) else gpu
     if limit_bytes is not None and limit_bytes <= 0:
         raise UsageError(f"limit_bytes must be positive, not {limit_bytes}")
-    return VirtualGpu(spec, allocator_conf, limit_bytes, source)
+    return VirtualGpu(spec, allocator_conf, limit_bytes, source, packages)
 
 
 def _versions() -> dict[str, str]:

@@ -86,6 +86,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--assume", action="append", default=[], metavar="FILE:LINE=VALUE",
         help="what a read of the card gives in that line, where only a real run would know; may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--with", dest="packages", action="append", default=[], metavar="PACKAGE",
+        help="a package of kernels that will be installed and is not here (flash-attn, xformers, ...); may be repeated",
+    )  # fmt: skip
     command = parser.add_argument(
         "command", nargs=argparse.PARSER, metavar="COMMAND",
         help="the script with its own arguments, or the command that starts it (torchrun, accelerate launch, ...)",
@@ -147,6 +151,7 @@ def execute(args: argparse.Namespace) -> int:
                     environment=launch.environment_of(rank),
                     removed=launch.removed,
                     assume=assume,
+                    packages=args.packages,
                     steps=None if args.whole else args.steps,
                     until="epoch" if args.epoch else "longest" if args.longest else None,
                     allocator_conf=args.allocator_conf,
