@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import ROOT
-from lab.published import golden
+from lab.published import golden, simumax
 from lab.published.checkouts import work_folder
 from lab.published.recipe import NoRecipe, Recipe
 
@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parent
 RESULT_COLUMNS = ("row", "allocated", "reserved", "step_seconds", "rank", "took", "assumed", "failure", "torch")
 TIMEOUT_SECONDS = 900
 
-RECIPES: dict[str, Callable[[dict[str, str]], Recipe]] = {"Megatron-LM": golden.recipe}
+RECIPES: dict[str, Callable[[dict[str, str]], Recipe]] = {"Megatron-LM": golden.recipe, "SimuMax": simumax.recipe}
 
 
 def read(name: str) -> list[dict[str, str]]:

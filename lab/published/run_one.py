@@ -17,13 +17,15 @@ from lab.published.recipe import Recipe
 def main() -> None:
     recipe = Recipe(**json.load(sys.stdin))
     rank = int(sys.argv[1])
-    document = sys.stdout
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.path[:0] = list(recipe.python_path)
-    json.dump(run(recipe, rank), out)
+    try:
+        json.dump(run(recipe, rank), out)
+    except Exception as error:
+        print(getattr(error, "traceback_text", ""), file=sys.stderr)
+        raise
     out.close()
-    del document
 
 
 def run(recipe: Recipe, rank: int) -> dict[str, Any]:

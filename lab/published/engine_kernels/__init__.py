@@ -1,5 +1,6 @@
-"""TransformerEngine without its CUDA extension, so that its own Python code runs on a virtual card.
+"""CUDA extensions that Megatron-LM uses, for a virtual card: their Python code runs, their kernels only allocate.
 
-`extension.py` stands for `transformer_engine_torch`: each function allocates what the CUDA function allocates (read from
-TransformerEngine's `pytorch/csrc`) and calls the operator of PyTorch that does the same work, so that its time is known.
+`extension.py` stands for TransformerEngine's `transformer_engine_torch`, `apex.py` for Apex, `flash.py` for flash-attn.
+Each function allocates what the CUDA function allocates (read from the source) and calls the operator of PyTorch that
+does the same work, so that its time is known.
 """

@@ -63,17 +63,10 @@ class FP8BwdTensors(enum.IntEnum):
     GRAD_INPUT3 = 5
 
 
-for _name in [
-    "NVTE_QKV_Layout",
-    "NVTE_QKV_Format",
-    "NVTE_Bias_Type",
-    "NVTE_Mask_Type",
-    "NVTE_Softmax_Type",
-    "NVTE_Fused_Attn_Backend",
-    "CommOverlapType",
-    "CommOverlapAlgo",
-    "Float8BlockScaleTensorFormat",
-]:
+for _name in (
+    *("NVTE_QKV_Layout", "NVTE_QKV_Format", "NVTE_Bias_Type", "NVTE_Mask_Type", "NVTE_Softmax_Type"),
+    *("NVTE_Fused_Attn_Backend", "CommOverlapType", "CommOverlapAlgo", "Float8BlockScaleTensorFormat"),
+):
     globals()[_name] = Names(_name)
 
 

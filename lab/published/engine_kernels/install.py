@@ -8,12 +8,14 @@ import sys
 import types
 from pathlib import Path
 
-from lab.published.engine_kernels import extension
+from lab.published.engine_kernels import apex, extension, flash
 
 
 def install(checkout: Path, version: str) -> None:
     """`checkout` is the root of TransformerEngine's repository at the revision that is to run."""
     os.environ["NVTE_PROJECT_BUILDING"] = "1"  # its way to be imported where no library is built
+    apex.install()
+    flash.install()
     sys.modules["transformer_engine_torch"] = extension
     package = types.ModuleType("transformer_engine")
     package.__path__ = [str(checkout / "transformer_engine")]

@@ -15,8 +15,6 @@ def multi_tensor_l2norm(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     device = noop.device
     partial = torch.zeros(BLOCKS, dtype=torch.float32, device=device)
-    for tensor in lists[0]:
-        torch.ops.aten.eq_(torch.empty(0, device=device), 0) if tensor.numel() == 0 else None
     each = torch.zeros(len(lists[0]) if per_tensor else 0, dtype=torch.float32, device=device)
     total = torch.empty(1, dtype=torch.float32, device=device)
     del partial
