@@ -291,6 +291,10 @@ class Generator(metaclass=_GeneratorType):
         return _Generator(device)
 
 
+CUDA_GENERATOR_STATE_BYTES = 16
+"""Seed and offset: `CUDAGeneratorImpl::get_state`."""
+
+
 class CardGenerator(_Generator):
     """A host generator that says it is the card's."""
 
@@ -303,3 +307,16 @@ class CardGenerator(_Generator):
 
     def clone_state(self) -> CardGenerator:
         return CardGenerator()
+
+    def get_state(self) -> torch.Tensor:
+        return torch.zeros(CUDA_GENERATOR_STATE_BYTES, dtype=torch.uint8)
+
+    def set_state(self, new_state: torch.Tensor) -> CardGenerator:
+        """Nothing is drawn from it, so any state will do: one of the card, or of the host's generator behind it."""
+        return self
+
+    def graphsafe_get_state(self) -> CardGenerator:
+        return self
+
+    def graphsafe_set_state(self, state: torch.Generator) -> CardGenerator:
+        return self
