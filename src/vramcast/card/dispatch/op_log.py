@@ -106,6 +106,15 @@ class OpLog:
         self.note(self._log.add_distinct((op, text), op, text), args)
 
     @contextmanager
+    def silent(self) -> Iterator[None]:
+        """What runs inside is noted as something else."""
+        before, self.on = self.on, False
+        try:
+            yield
+        finally:
+            self.on = before
+
+    @contextmanager
     def in_compiled_graph(self, inputs: int) -> Iterator[None]:
         """Inside, code that Inductor wrote calls the ops."""
         self.mark(COMPILED_GRAPH, str(inputs))
@@ -140,13 +149,16 @@ class OpLog:
             self._append(number, ledger.module, ledger.phase, flags, ledger.builder.n_events)
 
     def communicate(self, arguments: str) -> None:
-        """A collective runs on the current stream. From the first on, streams and events are noted too."""
-        if not self._follows_streams:
-            self._follows_streams = True
-            self._ledger.timeline.note = self.mark
+        """A collective, or a copy to another card, runs on the current stream."""
+        self.follow_streams()
         if self._ledger.stream != self._stream:
             self._note_stream()
         self.mark(COMMUNICATION, arguments)
+
+    def follow_streams(self) -> None:
+        """From now on streams and events are noted too: the program communicates, or uses several cards."""
+        self._follows_streams = True
+        self._ledger.timeline.note = self.mark
 
     def _note_stream(self) -> None:
         self._stream = self._ledger.stream

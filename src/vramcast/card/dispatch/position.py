@@ -14,6 +14,7 @@ import torch
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optimizer_module
 
+from vramcast.allocator.card_streams import place_of
 from vramcast.card.device.containers import all_of
 from vramcast.card.dispatch.activations import Activations
 from vramcast.card.dispatch.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS, Ledger
@@ -239,7 +240,7 @@ class Position:
 
     def _take_stream_of(self, node: Any) -> None:
         stream = self.node_streams.entered(node)
-        if stream is not None:
+        if stream is not None and place_of(stream) == self.ledger.place:
             self.ledger.stream = stream
 
     def enter_backward(self, *, fills_gradients: bool) -> int:
@@ -265,7 +266,7 @@ class Position:
         if not self.backward_depth:
             self.activations.end_backward()
             self.node_streams.left()
-            self.ledger.stream = self._stream_of_caller
+            self.ledger.use_stream(self._stream_of_caller)
             if not any(self._steps.values()):  # else the optimizers' steps classify the gradients
                 for root in _alive(self._roots):
                     self._classify_module(root)

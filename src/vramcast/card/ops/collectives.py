@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from vramcast.allocator.card_streams import without_card
 from vramcast.base.torch_versions import NCCL_HOLDS_TENSORS
 from vramcast.card.device.installed_torch import INSTALLED
 from vramcast.card.device.one_card import CARD
@@ -46,7 +47,7 @@ def _use(call: Call, group: Any, *, is_functional: bool = False) -> None:
     if is_functional and kind == "all_gather":
         size *= known.size
     # NCCL's own stream runs what the program waits for later: functional collectives, DDP's sums, what is sent on.
-    beside = is_functional or (machine.ledger.stream == 0 and (kind == "send" or op == "allreduce_"))
+    beside = is_functional or (without_card(machine.ledger.stream) == 0 and (kind == "send" or op == "allreduce_"))
     queue = "own" if beside else "here"
     machine.op_log.communicate(f"{kind} {size} {known.size} {known.nodes} {queue}")
 
