@@ -126,6 +126,17 @@ def predict(
     memory back and try again, so this is not the same as a peak below the limit. A run whose every step leaves more
     behind does not fit unless memory lasts for MANY_STEPS.
     """
+    return predict_and_replay(trace, gpu=gpu, capacity_bytes=capacity_bytes, allocator_conf=allocator_conf)[0]
+
+
+def predict_and_replay(
+    trace: StepTrace,
+    *,
+    gpu: GpuSpec | None = None,
+    capacity_bytes: int | None = None,
+    allocator_conf: str | None = None,
+) -> tuple[Prediction, Replay]:
+    """`predict`, and the replay that its account is of, for whoever draws it."""
     if not trace.n_blocks:
         raise CannotPredict("the run allocated nothing on the GPU: does it ever move anything to cuda?")
     traced_for = GpuSpec.from_dict(trace.gpu)
@@ -156,7 +167,7 @@ def predict(
     grows = outlook(trace, allocator_conf, capacity, shown.peak_reserved.reserved_bytes)
     if grows is not None:
         notes.append(grows.note())
-    return Prediction(
+    prediction = Prediction(
         gpu=gpu,
         fits=fits and (grows is None or grows.fits),
         peak_allocated_bytes=shown.peak_allocated.allocated_bytes,
@@ -180,6 +191,7 @@ def predict(
         outlook=grows,
         trace=trace,
     )
+    return prediction, shown
 
 
 def with_time(prediction: Prediction) -> Prediction:

@@ -84,7 +84,7 @@ class StepCourse:
     short_lived: int
     """Blocks that are alive at none of the points."""
     segments: tuple[SegmentCourse, ...]
-    """At the peak."""
+    """At the peak; empty where they were not asked for."""
 
 
 def step_course(
@@ -93,12 +93,19 @@ def step_course(
     """None where the prediction does not have its trace."""
     if prediction.trace is None:
         return None
-    run = lengthened(prediction.trace)
     # As `predict` does: what fits is shown under the limit, what does not as it would be without one.
     limit = prediction.limit_bytes - prediction.context_bytes if prediction.out_of_memory is None else None
-    shown = replay(run, prediction.allocator_conf, limit)
+    shown = replay(lengthened(prediction.trace), prediction.allocator_conf, limit)
+    course = course_without_segments(prediction, shown, most_points, most_rows)
+    return replace(course, segments=_segments(shown, prediction.account.moment.event))
+
+
+def course_without_segments(
+    prediction: Prediction, shown: Replay, most_points: int = MOST_POINTS, most_rows: int = MOST_ROWS
+) -> StepCourse:
+    """`shown` is the replay that the prediction's account is of. Where blocks lie would take another replay."""
     peak = prediction.account.moment.event
-    window = _step_around(run, peak, shown.n_events)
+    window = _step_around(shown.trace, peak, shown.n_events)
     while True:
         events = _kept(shown, window, peak, most_points)
         rows, short_lived = _rows(shown, window, events)
@@ -114,7 +121,7 @@ def step_course(
         rows=tuple(rows),
         events=len(window),
         short_lived=short_lived,
-        segments=_segments(shown, peak),
+        segments=(),
     )
 
 
