@@ -12,7 +12,8 @@ from typing import Any
 
 from lab.browser.serving import EXAMPLE, chromium, served
 
-_RUN = "async () => (await axe.run()).violations.map((one) => [one.impact, one.id, one.nodes.map((n) => n.target.join(' '))])"
+_RUN = """async () => (await axe.run()).violations.map(
+  (one) => [one.impact, one.id, one.nodes.map((node) => node.target.join(' '))])"""
 
 
 def main() -> None:
@@ -34,9 +35,7 @@ def _opened(browser: Any, address: str, reports: list[str]) -> Iterator[tuple[st
     for theme in ("light", "dark"):
         for width in (390, 1280):
             # The page's own policy would refuse a script that is not its own.
-            context = browser.new_context(
-                viewport={"width": width, "height": 900}, color_scheme=theme, bypass_csp=True
-            )
+            context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, bypass_csp=True)
             page = context.new_page()
             page.goto(address + EXAMPLE)
             page.wait_for_selector("#pictures .kinds table", timeout=120_000)

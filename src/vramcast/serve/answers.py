@@ -173,7 +173,8 @@ class Answers:
             drawn = pictures(prediction)
         else:
             course = course_without_segments(prediction, shown, _MOVING_POINTS, _MOVING_ROWS)
-            drawn = {"course": course_columns(course, prediction), "moving": True}
+            columns = course_columns(course, prediction.context_bytes, prediction.limit_bytes)
+            drawn = {"course": columns, "moving": True}
         return self._document(state, loaded, prediction, kind, how, drawn)
 
     def exact(self, state: PageState, stop: threading.Event, progress: Callable[[str], None]) -> dict[str, Any]:

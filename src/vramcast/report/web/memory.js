@@ -15,7 +15,7 @@ function memoryChart(place, course, ceiling, onHover, onSelect) {
     shown = next;
     x = next.points.event.map((e) => e - next.points.event[0]);
     phases = next.bands();
-    return [x, ...stackedAreas(next, STACK)];
+    return [x, ...stackedAreas(next, next.stack)];
   }
   const columns = take(course);
   const top = () => Math.max(ceiling, shown.limit * 1.04, ...shown.points.reserved.map((bytes) => (bytes + shown.context) * 1.04)) / GIB;
@@ -25,10 +25,10 @@ function memoryChart(place, course, ceiling, onHover, onSelect) {
     cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: { range: () => [0, top()] } },
     axes: [
-      { ...axis, label: t("allocations and frees in the step"), labelSize: 20, values: (_, ticks) => ticks.map((v) => v.toLocaleString("en")) },
+      { ...axis, label: course.recording ? t("allocations and frees of the recording") : t("allocations and frees in the step"), labelSize: 20, values: (_, ticks) => ticks.map((v) => v.toLocaleString("en")) },
       { ...axis, label: "GiB", labelSize: 18, size: 52 },
     ],
-    series: [{}, ...[...STACK].reverse().map((name) => ({
+    series: [{}, ...[...course.stack].reverse().map((name) => ({
       label: name, fill: COLOURS[name], stroke: COLOURS[name], width: 0.5, points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }),
     }))],
     hooks: {
@@ -67,7 +67,7 @@ function drawPhases(u, phases) {
 
 function drawLimit(u, gib) {
   const { ctx, bbox } = u, ratio = devicePixelRatio || 1, y = u.valToPos(gib, "y", true);
-  if (y < bbox.top) return;
+  if (!gib || y < bbox.top) return;
   ctx.save();
   ctx.strokeStyle = ctx.fillStyle = themeColour("--bad");
   ctx.lineWidth = 2 * ratio;
@@ -129,7 +129,7 @@ function memorySection(section, course, ceiling = 0) {
   function select(point) { selected = wanted = point; later(); }
   function redraw() { shown = -1; later(); }
   function begin() {
-    const names = STACK.filter((name) => course.points.event.some((_, i) => course.part(name, i) > 0));
+    const names = course.stack.filter((name) => course.points.event.some((_, i) => course.part(name, i) > 0));
     section.querySelector(".legend").replaceChildren(...names.reverse().map((name) => element("li", {}, swatch(name), t(name))));
     slider.max = course.length - 1;
   }
@@ -148,7 +148,7 @@ function memorySection(section, course, ceiling = 0) {
     const device = course.device(shown), text = course.where(shown);
     slider.setAttribute("aria-valuetext", `${text}: ${size(device)}`);
     where.replaceChildren(element("strong", {}, shown === course.peak ? t("At the peak") : t("At this moment")), `: ${text}`);
-    const rows = STACK.map((name) => [name, course.part(name, shown)]).filter(([, bytes]) => bytes).sort((a, b) => b[1] - a[1]);
+    const rows = course.stack.map((name) => [name, course.part(name, shown)]).filter(([, bytes]) => bytes).sort((a, b) => b[1] - a[1]);
     const lines = rows.map(([name, bytes]) => [element("span", { "data-part": name }, swatch(name), t(name)), figure(bytes), share(bytes, device)]);
     const total = [element("strong", { "data-part": "total" }, t("on the card")), figure(device), share(device, device)];
     kinds.replaceChildren(table([t("kind"), t("size"), t("share")], [total, ...lines], [1, 2]));
@@ -159,7 +159,7 @@ function memorySection(section, course, ceiling = 0) {
     ]);
     const rest = groups.slice(SHOWN_ROWS).reduce((sum, g) => sum + g.bytes, 0);
     if (rest) listed.push([t("{count} more", { count: groups.length - SHOWN_ROWS }), figure(rest), "", "", "", ""]);
-    alive.replaceChildren(table([t("alive, largest first"), t("size"), t("blocks"), t("module"), t("op"), t("tensor")], listed, [1, 2]));
+    alive.replaceChildren(table([t("alive, largest first"), t("size"), t("blocks"), ...(course.recording ? [t("called from"), t("op"), t("line")] : [t("module"), t("op"), t("tensor")])], listed, [1, 2]));
     icicle.draw(shown, fold.checked);
   }
   begin();
