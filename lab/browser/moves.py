@@ -33,7 +33,7 @@ def main() -> None:
         used = cpu_seconds(server) - before
     times = sorted(milliseconds for milliseconds, _ in found)
     print(
-        f"{_MOVES} moves, {len({kind for _, kind in found})} kinds of answer; median {statistics.median(times):.0f} ms, "
+        f"{_MOVES} moves ({', '.join(sorted({kind for _, kind in found}))}): median {statistics.median(times):.0f} ms, "
         f"95th percentile {times[int(0.95 * _MOVES) - 1]:.0f} ms; the server used {1000 * used / _MOVES:.0f} ms of CPU "
         f"a move; load of the machine {os.getloadavg()[0]:.1f}"
     )

@@ -107,14 +107,8 @@ def _show_snapshot(args: argparse.Namespace) -> int:
     from vramcast.report.page import print_page
     from vramcast.report.snapshot import snapshot_document, snapshot_page, snapshot_report
 
-    given = {
-        "--gpu": args.gpu,
-        "--limit": args.limit,
-        "--chrome": args.chrome,
-        "--export": args.export,
-        "--by": args.by,
-    }
-    unfit = next((name for name, value in given.items() if value is not None), None)
+    given = ("gpu", "limit", "allocator_conf", "chrome", "export", "by")
+    unfit = next((f"--{name.replace('_', '-')}" for name in given if getattr(args, name) is not None), None)
     if unfit is not None:
         raise UsageError(f"{unfit}: a memory snapshot is what was measured, and cannot be asked for anything else")
     with reporting() as progress:

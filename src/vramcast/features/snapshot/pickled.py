@@ -20,6 +20,11 @@ _MOST_TEXT_BYTES = 2**20
 _MOST_OBJECTS = 2**28
 _DEEPEST = 64
 
+_TEXT_SIZES = {
+    code: (struct.calcsize(form), struct.Struct(form).unpack_from)
+    for code, form in ((0x8C, "<B"), (0x58, "<I"), (0x8D, "<Q"))
+}
+
 Entry = dict[str, Any]
 Stack = tuple[Entry, ...]
 """A call stack, the innermost frame first. Equal ones are one object."""
@@ -70,12 +75,7 @@ class _Reader:
 
     def _run(self) -> Any:
         memo, places = self._memo, self._places
-        u16, u32, u64 = (
-            struct.Struct("<H").unpack_from,
-            struct.Struct("<I").unpack_from,
-            struct.Struct("<Q").unpack_from,
-        )
-        i32, f64 = struct.Struct("<i").unpack_from, struct.Struct(">d").unpack_from
+        u16, u32, i32, f64 = (struct.Struct(form).unpack_from for form in ("<H", "<I", "<i", ">d"))
         stack: list[Any] = []
         outer: list[list[Any]] = []
         self._more(0)
@@ -134,13 +134,8 @@ class _Reader:
                 value, key = stack.pop(), stack.pop()
                 stack[-1][key] = value
             elif code in (0x8C, 0x58, 0x8D):  # SHORT_BINUNICODE, BINUNICODE, BINUNICODE8
-                size, width = (
-                    (buffer[at], 1)
-                    if code == 0x8C
-                    else (u32(buffer, at)[0], 4)
-                    if code == 0x58
-                    else (u64(buffer, at)[0], 8)
-                )
+                width, read = _TEXT_SIZES[code]
+                size = read(buffer, at)[0]
                 if size > _MOST_TEXT_BYTES:
                     raise NotData(f"{self._name}: a text of {size:,} bytes in a memory snapshot")
                 at += width
@@ -187,7 +182,7 @@ class _Reader:
                 return stack.pop()
             else:
                 raise NotData(
-                    f"{self._name}: not a memory snapshot: the pickle has {_opcode(code)}, which no data needs"
+                    f"{self._name}: not a memory snapshot: its pickle has {_opcode(code)}, and more than data"
                 )
             if len(memo) > _MOST_OBJECTS:
                 raise NotData(f"{self._name}: too many objects")
