@@ -13,6 +13,21 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 _FRAMES, _DEPTH, _BATCH = 4000, 40, 1000
+_NAMES = (
+    *("action", "addr", "size", "stream", "time_us", "frames", "compile_context", "user_metadata", "N/A", ""),
+    *(
+        "name",
+        "filename",
+        "line",
+        "device",
+        "address",
+        "total_size",
+        "segment_type",
+        "blocks",
+        "requested_size",
+        "state",
+    ),
+)
 _LIBRARY = "/venv/site-packages/torch/nn/modules/module.py"
 
 
@@ -74,7 +89,9 @@ def write(file: BinaryIO, size_bytes: int, seed: int = 0) -> tuple[int, int]:
             compile_context=to.text("N/A"), user_metadata=to.text(""),
         )  # fmt: skip
 
-    to.raw(b"\x80\x02}(" + to.text("device_traces") + b"](](")
+    # Names first, so that each is known wherever it comes; what is not needed yet is taken off the stack again.
+    to.raw(b"\x80\x02" + b"".join(to.text(name) + b"0" for name in _NAMES))
+    to.raw(b"}(" + to.text("device_traces") + b"](](")
     while file.tell() < size_bytes:
         for _ in range(_BATCH):
             # More comes than goes for a while, then less: steps of a training run.
