@@ -131,6 +131,17 @@ def predict(
     memory back and try again, so this is not the same as a peak below the limit. A run whose every step leaves more
     behind does not fit unless memory lasts for MANY_STEPS.
     """
+    return predict_and_replay(trace, gpu=gpu, capacity_bytes=capacity_bytes, allocator_conf=allocator_conf)[0]
+
+
+def predict_and_replay(
+    trace: StepTrace,
+    *,
+    gpu: GpuSpec | None = None,
+    capacity_bytes: int | None = None,
+    allocator_conf: str | None = None,
+) -> tuple[Prediction, Replay]:
+    """`predict`, and the replay that its account is of, for whoever draws it."""
     if trace.cards:
         return _predict_cards(trace, gpu, capacity_bytes, allocator_conf)
     if not trace.n_blocks:
@@ -163,7 +174,7 @@ def predict(
     grows = outlook(trace, allocator_conf, capacity, shown.peak_reserved.reserved_bytes)
     if grows is not None:
         notes.append(grows.note())
-    return Prediction(
+    prediction = Prediction(
         gpu=gpu,
         fits=fits and (grows is None or grows.fits),
         peak_allocated_bytes=shown.peak_allocated.allocated_bytes,
@@ -187,25 +198,26 @@ def predict(
         outlook=grows,
         trace=trace,
     )
+    return prediction, shown
 
 
 def _predict_cards(
     trace: StepTrace, gpu: GpuSpec | None, capacity_bytes: int | None, allocator_conf: str | None
-) -> Prediction:
+) -> tuple[Prediction, Replay]:
     """The card that decides, with what each of the others takes."""
     found = [
-        (own, predict(own.trace, gpu=gpu, capacity_bytes=capacity_bytes, allocator_conf=allocator_conf))
+        (own, *predict_and_replay(own.trace, gpu=gpu, capacity_bytes=capacity_bytes, allocator_conf=allocator_conf))
         for own in traces_of_cards(trace)
     ]
     refused = [
-        (own.events[prediction.out_of_memory.at.event], own, prediction)
-        for own, prediction in found
+        (own.events[prediction.out_of_memory.at.event], own, prediction, replayed)
+        for own, prediction, replayed in found
         if prediction.out_of_memory is not None and prediction.out_of_memory.at.event < len(own.events)
     ]
     if refused:
-        _, first, decides = min(refused, key=lambda item: item[0])
+        _, first, decides, replayed = min(refused, key=lambda item: item[0])
     else:
-        first, decides = max(found, key=lambda item: (not item[1].fits, item[1].device_bytes))
+        first, decides, replayed = max(found, key=lambda item: (not item[1].fits, item[1].device_bytes))
     cards = tuple(
         CardUse(
             card=own.card,
@@ -215,11 +227,10 @@ def _predict_cards(
             device_bytes=prediction.device_bytes,
             limit_bytes=prediction.limit_bytes,
         )
-        for own, prediction in sorted(found, key=lambda item: item[0].card)
+        for own, prediction, _ in sorted(found, key=lambda item: item[0].card)
     )
-    return replace(
-        decides, card=first.card, cards=cards, notes=(Note("cards", _in_words(cards, first.card)), *decides.notes)
-    )
+    notes = (Note("cards", _in_words(cards, first.card)), *decides.notes)
+    return replace(decides, card=first.card, cards=cards, notes=notes), replayed
 
 
 def _in_words(cards: Collection[CardUse], chosen: int) -> str:

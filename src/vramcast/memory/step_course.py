@@ -84,7 +84,7 @@ class StepCourse:
     short_lived: int
     """Blocks that are alive at none of the points."""
     segments: tuple[SegmentCourse, ...]
-    """At the peak."""
+    """At the peak; empty where they were not asked for."""
 
 
 def step_course(
@@ -93,17 +93,24 @@ def step_course(
     """None where the prediction does not have its trace."""
     if prediction.trace is None:
         return None
-    run = lengthened(prediction.trace)
     # As `predict` does: what fits is shown under the limit, what does not as it would be without one.
     limit = prediction.limit_bytes - prediction.context_bytes if prediction.out_of_memory is None else None
-    shown = replay(run, prediction.allocator_conf, limit)
+    shown = replay(lengthened(prediction.trace), prediction.allocator_conf, limit)
+    course = course_without_segments(prediction, shown, most_points, most_rows)
+    return replace(course, segments=_segments(shown, prediction.account.moment.event))
+
+
+def course_without_segments(
+    prediction: Prediction, shown: Replay, most_points: int = MOST_POINTS, most_rows: int = MOST_ROWS
+) -> StepCourse:
+    """`shown` is the replay that the prediction's account is of. Where blocks lie would take another replay."""
     peak = prediction.account.moment.event
-    window = _step_around(run, peak, shown.n_events)
+    window = _step_around(shown.trace, peak, shown.n_events)
     while True:
         events = _kept(shown, window, peak, most_points)
         rows, short_lived = _rows(shown, window, events)
         if len(rows) > most_rows:
-            rows = _coarser(rows, most_rows)
+            rows = coarser(rows, most_rows)
         if len(rows) <= most_rows or most_points <= _FEWEST_POINTS:
             break
         most_points //= 2
@@ -114,7 +121,7 @@ def step_course(
         rows=tuple(rows),
         events=len(window),
         short_lived=short_lived,
-        segments=_segments(shown, peak),
+        segments=(),
     )
 
 
@@ -165,7 +172,7 @@ def _rows(run: Replay, window: range, events: Sequence[int]) -> tuple[list[Row],
     return rows, short_lived
 
 
-def _coarser(rows: Sequence[Row], most: int) -> list[Row]:
+def coarser(rows: Sequence[Row], most: int) -> list[Row]:
     """The largest as they are; of the rest those of one module that live equally long are one row."""
     ordered = sorted(rows, key=lambda row: -row.size_bytes)
     kept, small = ordered[: most // 2], ordered[most // 2 :]
@@ -199,12 +206,11 @@ def _segments(shown: Replay, event: int) -> tuple[SegmentCourse, ...]:
         parts = (
             (one.size_bytes, kind_at.get(one.address, _OTHER) if one.allocated else None) for one in segment.blocks
         )
-        joined = tuple(_joined(parts))
-        made.append(SegmentCourse(segment.size_bytes, segment.pool == "small", segment.stream, joined))
+        made.append(SegmentCourse(segment.size_bytes, segment.pool == "small", segment.stream, tuple(joined(parts))))
     return tuple(made)
 
 
-def _joined(parts: Iterator[tuple[int, int | None]]) -> Iterator[SegmentPart]:
+def joined(parts: Iterator[tuple[int, int | None]]) -> Iterator[SegmentPart]:
     """Neighbours of one kind as one part."""
     size, kind = 0, None
     for size_bytes, of_kind in parts:

@@ -18,21 +18,24 @@ def pictures(prediction: Prediction) -> dict[str, Any]:
     """What is drawn of one prediction; nothing where its trace is not at hand."""
     course = step_course(prediction)
     return {
-        "course": None if course is None else course_columns(course, prediction),
+        "course": None if course is None else course_columns(course, prediction.context_bytes, prediction.limit_bytes),
         "lanes": _lanes_of(prediction),
     }
 
 
-def course_columns(course: StepCourse, prediction: Prediction) -> dict[str, Any]:
+def course_columns(
+    course: StepCourse, context_bytes: int, limit_bytes: int, kinds: Sequence[str] = KINDS
+) -> dict[str, Any]:
+    """`kinds` are what the rows' kinds count in. A limit of 0 is not drawn."""
     phases, ops, modules, shapes = _Table(), _Table(), _Table(), _Table()
     points, rows = course.points, course.rows
     return {
         "step": course.step,
         "peak": course.peak,
         "events": course.events,
-        "context": prediction.context_bytes,
-        "limit": prediction.limit_bytes,
-        "kinds": list(KINDS),
+        "context": context_bytes,
+        "limit": limit_bytes,
+        "kinds": list(kinds),
         "points": {
             "event": [point.event for point in points],
             "phase": phases.numbers(point.phase for point in points),

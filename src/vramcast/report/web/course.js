@@ -3,6 +3,9 @@
 class Course {
   constructor(raw) {
     Object.assign(this, raw);
+    nameKinds(this.kinds);
+    // From the bottom up; the usual kinds in their usual order.
+    this.stack = this.kinds.every((kind) => STACK.includes(kind)) ? STACK : ["context and kernels", ...this.kinds, "rounding", "fragmentation"];
     this.length = raw.points.event.length;
     this.byKind = this.kinds.map(() => new Float64Array(this.length + 1));
     const { first, end, size: bytes, kind } = raw.rows;
@@ -28,7 +31,8 @@ class Course {
   }
 
   where(point) {
-    const { phase, op, module } = this.points;
+    const { event, phase, op, module } = this.points;
+    if (this.recording) return t("event {number} of {count}", { number: (event[point] + 1).toLocaleString("en"), count: this.events.toLocaleString("en") });
     const words = [t("step {step}", { step: this.step + 1 })];
     if (this.phases[phase[point]]) words.push(t(this.phases[phase[point]]));
     const running = this.ops[op[point]], inside = this.modules[module[point]];
