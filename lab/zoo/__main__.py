@@ -43,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
             command.add_argument("--missing", action="store_true", help="only those that have no record yet")
         if verb == "run":
             command.add_argument("--gpu", default="h200")
+            command.add_argument("--traces", type=Path, metavar="FOLDER", help="keep the trace of each here")
             command.add_argument("--out", type=Path, default=PREDICTED)
         if verb in ("measure", "times"):
             command.add_argument("--limit", type=float, default=120, metavar="GIB", help="memory of all at a time")
@@ -81,8 +82,9 @@ def _prepare(scripts: list[Script], args: argparse.Namespace) -> None:
 def _run(scripts: list[Script], args: argparse.Namespace) -> None:
     records = Records(args.out)
     carry_out(
-        _wanted(scripts, records, args), lambda script: predict(script, args.gpu), _keeper(records), at_a_time=args.jobs
-    )
+        _wanted(scripts, records, args), lambda script: predict(script, args.gpu, args.traces), _keeper(records),
+        at_a_time=args.jobs,
+    )  # fmt: skip
 
 
 def _measure(scripts: list[Script], args: argparse.Namespace) -> None:
