@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lab.zoo import bundle, page
+from lab.zoo import bundle, page, step_times
 from lab.zoo.execution import GIB, Record, carry_out, measure, predict, time_steps
 from lab.zoo.manifest import ManifestError, Script, choose, load
 from lab.zoo.records import MEASURED, PREDICTED, Records
@@ -29,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         ("run", "predict each with `vramcast run` and keep how it came out"),
         ("measure", "measure each on the GPU of this machine"),
         ("times", "time the steps of each on the GPU of this machine, one script at a time"),
+        ("timed", "keep what `times` left in folders, and show steps predicted beside measured"),
         ("bundle", "put scripts and packages into .carry/zoo, for a GPU machine without a network"),
         ("unpack", "on that machine: lay out what the bundle holds"),
         ("page", "write docs/lab/zoo.md from what was kept"),
@@ -36,6 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
         command = verbs.add_parser(verb, help=explanation)
         if verb in ("list", "fetch", "prepare", "run", "measure", "times", "bundle"):
             command.add_argument("names", nargs="*", metavar="NAME", help="a script, or how several begin")
+        if verb == "timed":
+            command.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
         if verb == "times":
             command.add_argument("--out", type=Path, required=True, help="a folder for a record of each")
         if verb in ("run", "measure", "times"):
@@ -43,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
             command.add_argument("--missing", action="store_true", help="only those that have no record yet")
         if verb == "run":
             command.add_argument("--gpu", default="h200")
+            command.add_argument("--traces", type=Path, metavar="FOLDER", help="keep the trace of each here")
             command.add_argument("--out", type=Path, default=PREDICTED)
         if verb in ("measure", "times"):
             command.add_argument("--limit", type=float, default=120, metavar="GIB", help="memory of all at a time")
@@ -81,8 +85,9 @@ def _prepare(scripts: list[Script], args: argparse.Namespace) -> None:
 def _run(scripts: list[Script], args: argparse.Namespace) -> None:
     records = Records(args.out)
     carry_out(
-        _wanted(scripts, records, args), lambda script: predict(script, args.gpu), _keeper(records), at_a_time=args.jobs
-    )
+        _wanted(scripts, records, args), lambda script: predict(script, args.gpu, args.traces), _keeper(records),
+        at_a_time=args.jobs,
+    )  # fmt: skip
 
 
 def _measure(scripts: list[Script], args: argparse.Namespace) -> None:
@@ -100,6 +105,11 @@ def _times(scripts: list[Script], args: argparse.Namespace) -> None:
         _wanted(scripts, records, args), lambda script: time_steps(script, args.out), _keeper(records),
         at_a_time=args.jobs, memory_bytes=_memory, limit_bytes=int(args.limit * GIB),
     )  # fmt: skip
+
+
+def _timed(scripts: list[Script], args: argparse.Namespace) -> None:
+    step_times.keep(args.folders)
+    print(step_times.told())
 
 
 def _memory(script: Script) -> int:
@@ -139,6 +149,7 @@ _VERBS: dict[str, Callable[[list[Script], argparse.Namespace], Any]] = {
     "run": _run,
     "measure": _measure,
     "times": _times,
+    "timed": _timed,
     "bundle": lambda scripts, args: bundle.make(scripts, args.wheels, args.folder),
     "unpack": lambda scripts, args: bundle.unpack(args.folder),
     "page": lambda scripts, args: page.write(scripts),

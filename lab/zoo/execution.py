@@ -34,9 +34,12 @@ _LENGTH = re.compile(
 Record = dict[str, Any]
 
 
-def predict(script: Script, gpu: str) -> Record:
-    """What `vramcast run` says of the script."""
+def predict(script: Script, gpu: str, traces: Path | None = None) -> Record:
+    """What `vramcast run` says of the script; its trace is left in the folder."""
     arguments = ["run", "--gpu", gpu, "--steps", str(script.steps), "--json", "--traceback"]
+    if traces is not None:
+        traces.mkdir(parents=True, exist_ok=True)
+        arguments += ["--save", str(traces.resolve() / f"{script.name}.trace")]
     code, output, error, seconds = _vramcast(script, arguments, script.seconds)
     record: Record = {"exit_code": code, "seconds": round(seconds, 1), "gpu": gpu, "steps": script.steps}
     if code not in (0, 1):

@@ -186,6 +186,7 @@ def test_a_grad_scaler_lets_the_step_happen(gpu: VirtualGpu, old: bool) -> None:
     assert gpu.trace().steps == 2
     assert optimizer.state[model.weight]["exp_avg"].is_cuda
     assert scaler.get_scale() == 65536.0, "no overflow is assumed"
+    assert [note.topic for note in gpu.trace().notes].count("GradScaler") == 1
 
 
 # -- optimizers -------------------------------------------------------------------------------------------------
