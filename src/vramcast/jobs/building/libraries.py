@@ -16,7 +16,10 @@ from vramcast.base.errors import UsageError
 from vramcast.base.factories import without_collections
 from vramcast.card.device.hidden_output import libraries_quiet
 
-_SETTINGS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "DIFFUSERS_VERBOSITY": "error"}
+_SETTINGS = {
+    "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "DIFFUSERS_VERBOSITY": "error",
+    "YOLO_OFFLINE": "true", "YOLO_VERBOSE": "false", "YOLO_AUTOINSTALL": "false",
+}  # fmt: skip
 """Read by the libraries when they are imported: no network, and no warnings that make no sense on a virtual GPU."""
 
 

@@ -94,7 +94,8 @@ def part_from_words(
     """Paths in a command are those of the folder in which it is started: here, or where the shell script lies."""
     variables, words = split_environment(words)
     variables = {**(environment or {}), **variables}
-    ultralytics.refuse_command(words, where)
+    if ultralytics.is_one(words):
+        return ultralytics.part_from_words(words, folder, where, request)
     conf = next((variables[name] for name in ALLOCATOR_VARIABLES if variables.get(name)), None)
     command = parse_command(words, where, unknown, hf_names.WITHOUT_EFFECT)
     started = variables.get(_PROCESSES_OF_SWIFT, "")

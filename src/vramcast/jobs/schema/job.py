@@ -62,6 +62,9 @@ class Job(Section):
     """A validation pass."""
     gpus: Annotated[Gpus, short("count", int, Gpus)] = Gpus()
     """How many, and how they share the work."""
+    pinned_batches: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """Batches that the data loader holds in the computer's pinned memory at a time: with pin_memory=True two for each
+    of its workers, and the one in use. They take no memory of the card."""
     dataset: Dataset | None = None
     """How many samples and epochs."""
     target: Annotated[Target, short("gpu", str, Target)] = Target()
