@@ -72,7 +72,7 @@ def bwd(
         u, delta, A, B, C, D, z, delta_bias, dout, x, out, dz, delta_softplus, recompute_out_z
     )
     results += [] if z is None else [own_dz if dz is None else dz]
-    return results + ([gated] if recompute_out_z else [])
+    return [*results, *([gated] if recompute_out_z else [])]
 
 
 class SelectiveScan(torch.autograd.Function):
