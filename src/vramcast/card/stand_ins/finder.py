@@ -27,12 +27,17 @@ class Package:
     name: str
     distribution: str
     version: str
+    part_of: tuple[str, ...] = ()
+    """Packages that look for it as for a part of their own."""
 
 
 _ALL = (
     Package("flash_attn", "flash-attn", "2.8.4"),
     Package("flash_attn_interface", "flash-attn-3", "3.0.0"),
     Package("xformers", "xformers", "0.0.34"),
+    Package("mamba_ssm", "mamba-ssm", "2.3.2"),
+    Package("selective_scan_cuda", "mamba-ssm with its compiled part", "2.3.2", ("mamba_ssm",)),
+    Package("causal_conv1d", "causal-conv1d", "1.6.1", ("mamba_ssm",)),
 )  # fmt: skip
 KNOWN = {package.name: package for package in _ALL}
 _INSTALLED_IN = ("site-packages", "dist-packages")
@@ -128,7 +133,16 @@ class StandIns(DistributionFinder):
     def _needed(self, name: str, frame: FrameType | None) -> bool:
         """Whether the program cannot go on without it: it is imported, not looked for, and nobody handles its
         absence."""
-        return name in self._wanted or (_is_import(frame) and not is_guarded(frame))
+        if name in self._wanted or _asker(frame).partition(".")[0] in KNOWN[name].part_of:
+            return True
+        return _is_import(frame) and not is_guarded(frame)
+
+
+def _asker(frame: FrameType | None) -> str:
+    """The module that asks."""
+    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(("importlib", "_frozen_importlib")):
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
 
 
 def _is_library(frame: FrameType | None) -> bool:

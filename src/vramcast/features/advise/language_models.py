@@ -19,6 +19,8 @@ _BLOCKS = {
     ),
 }  # fmt: skip
 """What the list of blocks is called, by model_type."""
+_WITH_FLASH = (*_BLOCKS["layers"], "gpt2", "gpt_neo", "gptj", "falcon", "gpt_bigcode", "distilbert", "vit")
+"""Models that transformers runs with flash-attn, by model_type."""
 _EMBEDDINGS = {"h": "wte", "layers": "embed"}
 
 
@@ -35,6 +37,10 @@ def is_causal(part: Component) -> bool:
     if part.task is not None or name:
         return part.task == "causal-lm" or name.endswith(_CAUSAL) or name == "AutoModelForCausalLM"
     return any(str(architecture).endswith(_CAUSAL) for architecture in _config(part).get("architectures") or ())
+
+
+def flash_attention_fits(part: Component) -> bool:
+    return _config(part).get("model_type") in _WITH_FLASH
 
 
 def vocabulary(part: Component) -> int | None:
