@@ -1,7 +1,9 @@
 """The language that results are shown in: English as it stands in the code, or a gettext catalogue beside this file.
 
 `say("needs {needs}", needs=...)` is what a reader sees. Messages of the catalogue have the English text as their key;
-`locale/zh.po` is read as it is, so that nothing has to be compiled. JSON, notes and errors stay English.
+`locale/zh.po` is read as it is, so that nothing has to be compiled. Errors, notes, help and lines of pages are put
+together in English wherever they arise; `sentence` finds the message that such a text was made from, `{0}`, `{1}` in
+place of what was put in. JSON stays English.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 import ast
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 LANGUAGES = ("en", "zh")
@@ -28,6 +31,52 @@ def say(message: str, **values: object) -> str:
 def name(word: str) -> str:
     """A name that the program itself gave: a kind of memory, a phase, a size. Names of others stay as they are."""
     return catalogue(_LANGUAGE.get()).get(word, word)
+
+
+def sentence(text: str) -> str:
+    """A text that was put together in English, in the language in force; itself where no message is its own."""
+    chosen = _LANGUAGE.get()
+    if chosen == "en" or not text:
+        return text
+    return _sentence(text, chosen)
+
+
+@lru_cache(maxsize=4096)
+def _sentence(text: str, chosen: str) -> str:
+    stripped = text.strip()
+    indent = text[: len(text) - len(text.lstrip())]
+    known = catalogue(chosen)
+    if stripped in known:
+        return indent + known[stripped]
+    if " " not in stripped or not _WORD.search(stripped):
+        return text
+    for pattern, found in _patterns(chosen):
+        matched = pattern.fullmatch(stripped)
+        if matched is not None:
+            values = (_sentence(value, chosen) for value in matched.groups())
+            return indent + found.format(*values)
+    for mark, other in ((". ", "。"), ("; ", "；"), (": ", "："), (", ", "，")):
+        parts = stripped.split(mark)
+        if len(parts) > 1 and (made := [_sentence(part, chosen) for part in parts]) != parts:
+            return indent + other.join(made)
+    return text
+
+
+_WORD = re.compile("[A-Za-z]{2}")
+_PLACE = re.compile(r"\{\d+\}")
+
+
+@cache
+def _patterns(chosen: str) -> list[tuple[re.Pattern[str], str]]:
+    """Messages with places for values, those with the most words of their own first."""
+    made = []
+    for english, other in catalogue(chosen).items():
+        own = _PLACE.split(english)
+        if len(own) > 1 and _WORD.search("".join(own)):
+            plain = "(.+?)".join(re.escape(part.replace("{{", "{").replace("}}", "}")) for part in own)
+            made.append((sum(map(len, own)), re.compile(plain, re.DOTALL), other))
+    made.sort(key=lambda one: -one[0])
+    return [(pattern, other) for _, pattern, other in made]
 
 
 def language() -> str:

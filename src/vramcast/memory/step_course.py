@@ -110,7 +110,7 @@ def course_without_segments(
         events = _kept(shown, window, peak, most_points)
         rows, short_lived = _rows(shown, window, events)
         if len(rows) > most_rows:
-            rows = coarser(rows, most_rows)
+            rows = _coarser(rows, most_rows)
         if len(rows) <= most_rows or most_points <= _FEWEST_POINTS:
             break
         most_points //= 2
@@ -172,7 +172,7 @@ def _rows(run: Replay, window: range, events: Sequence[int]) -> tuple[list[Row],
     return rows, short_lived
 
 
-def coarser(rows: Sequence[Row], most: int) -> list[Row]:
+def _coarser(rows: Sequence[Row], most: int) -> list[Row]:
     """The largest as they are; of the rest those of one module that live equally long are one row."""
     ordered = sorted(rows, key=lambda row: -row.size_bytes)
     kept, small = ordered[: most // 2], ordered[most // 2 :]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from vramcast.base.language import say
+from vramcast.base.language import say, sentence
 from vramcast.base.units import format_gib
 from vramcast.features.advise.from_trace import EXPANDABLE, fits_with_expandable_segments
 from vramcast.features.advise.result import Advice, Suggestion
@@ -60,7 +60,8 @@ class Report:
 
     def to_html(self) -> str:
         tone = "" if self.fits is None else " good" if self.fits else " bad"
-        header = f'<h1>{escape(self.title)}</h1><p class="verdict{tone}">{escape(self.verdict)}</p>{self.head}'
+        title, first = escape(sentence(self.title)), escape(sentence(self.verdict))
+        header = f'<h1>{title}</h1><p class="verdict{tone}">{first}</p>{self.head}'
         return html_document(self.title, header, self.body, self.footer, {"results": list(self.results)})
 
 

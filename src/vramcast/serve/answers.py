@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from vramcast.base.access import Limits, limited
 from vramcast.base.errors import UsageError
-from vramcast.base.language import language, say
+from vramcast.base.language import language, say, sentence
 from vramcast.base.sealing import sealed
 from vramcast.base.units import parse_bytes
 from vramcast.features.advise.write import whole_yaml
@@ -198,7 +198,7 @@ class Answers:
         limit = found[0].prediction.limit_bytes if found else 0
         return {
             "bars": bars([suggested_bar(one) for one in found], limit),
-            "changes": [{"text": one.text, "state": _as_state(state, one.overrides)} for one in found],
+            "changes": [{"text": sentence(one.text), "state": _as_state(state, one.overrides)} for one in found],
         }
 
     def second_batch(self, state: PageState) -> PageState | None:
@@ -256,7 +256,10 @@ class Answers:
                 [Bar(prediction.gpu.short_name, prediction.device_bytes, prediction.fits)], prediction.limit_bytes
             ),
             "cards": [{"id": card.gpu.id, "name": card.gpu.short_name} for card in cards[:8]],
-            "notes": [{"topic": note.topic, "text": note.text, "where": note.where} for note in prediction.notes],
+            "notes": [
+                {"topic": sentence(note.topic), "text": sentence(note.text), "where": note.where}
+                for note in prediction.notes
+            ],
             "command": self.sources.command(state, loaded),
             "config": "" if "moving" in drawn else whole_yaml(loaded.job),
             "pictures": drawn,

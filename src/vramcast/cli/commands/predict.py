@@ -29,7 +29,6 @@ from vramcast.cli.options import (
     add_full_option,
     add_html_option,
     add_json_option,
-    add_language_option,
     check_export,
     check_output,
     forks_possible,
@@ -60,7 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", type=step_count, default=3, metavar="N", help="trace N optimizer steps (%(default)s)"
     )
     add_json_option(parser)
-    add_language_option(parser)
     add_full_option(parser)
     add_html_option(parser)
     add_export_option(parser)

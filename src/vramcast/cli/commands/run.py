@@ -30,7 +30,6 @@ from vramcast.cli.options import (
     add_full_option,
     add_html_option,
     add_json_option,
-    add_language_option,
     add_write_through_option,
     check_export,
     check_output,
@@ -71,7 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_rank_options(parser)
     add_json_option(parser)
-    add_language_option(parser)
     add_full_option(parser)
     add_html_option(parser)
     add_export_option(parser)

@@ -22,7 +22,6 @@ from vramcast.cli.options import (
     add_host_option,
     add_html_option,
     add_json_option,
-    add_language_option,
     check_export,
     check_output,
     device_number,
@@ -43,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at-peak", action="store_true", help="only the account at the peak, by kind and by module")
     add_host_option(parser)
     add_json_option(parser)
-    add_language_option(parser)
     add_html_option(parser)
     add_export_option(parser)
     add_chrome_option(parser)

@@ -17,18 +17,20 @@ from vramcast.features.snapshot.history import History
 from vramcast.features.snapshot.pickled import Consumed, Entry, read_pickle
 from vramcast.memory.step_course import (
     MOST_POINTS,
+    SEVERAL,
     Point,
     Row,
     SegmentCourse,
     SegmentPart,
     StepCourse,
-    coarser,
     joined,
 )
 
 _NAMED_LINES = 10
 _MOST_ROWS = 5000
 """Fewer than of a traced step: each row has a call stack."""
+_MOST_KEYS = 100_000
+_FEWEST_POINTS = 24
 OTHER_LINES = "other lines"
 _EVERY_ENTRIES = 200_000
 
@@ -156,16 +158,16 @@ def _course(
     while True:
         events = _kept(history, peak, most)
         rows = _rows(history, places, of_stack, events)
-        if len(rows) > _MOST_ROWS:
-            rows = coarser(rows, _MOST_ROWS)
-        if len(rows) <= _MOST_ROWS or most <= 100:
+        if rows is not None and len(rows) > _MOST_ROWS:
+            rows = _small_ones_merged(rows)
+        if (rows is not None and len(rows) <= _MOST_ROWS) or most <= _FEWEST_POINTS:
             break
         most //= 2
     return StepCourse(
         step=0,
         points=tuple(Point(event, "", "", "", history.active[event], history.reserved[event]) for event in events),
         peak=bisect_left(events, peak),
-        rows=tuple(rows),
+        rows=tuple(rows or ()),
         events=len(history.active),
         short_lived=0,
         segments=tuple(_segment(segment, number) for segment in segments),
@@ -184,8 +186,11 @@ def _kept(history: History, peak: int, most: int) -> list[int]:
     return sorted(kept)
 
 
-def _rows(history: History, places: Sequence[Place], of_stack: Sequence[int], events: Sequence[int]) -> list[Row]:
-    """Blocks that live through the same points and come from the same place, together."""
+def _rows(
+    history: History, places: Sequence[Place], of_stack: Sequence[int], events: Sequence[int]
+) -> list[Row] | None:
+    """Blocks that live through the same points and come from the same place, together. None where that leaves too many:
+    fewer points make fewer."""
     found: dict[tuple[int, int, int], list[int]] = {}
     n_points = len(events)
     columns = zip(history.born, history.died, history.size, history.stack, strict=True)
@@ -196,9 +201,24 @@ def _rows(history: History, places: Sequence[Place], of_stack: Sequence[int], ev
             of_key = found.setdefault((first, end, stack), [0, 0])
             of_key[0] += size
             of_key[1] += 1
+            if len(found) > _MOST_KEYS and n_points > _FEWEST_POINTS:
+                return None
     return [
         Row(first, end, size, count, of_stack[stack], places[stack].path, places[stack].op, places[stack].line)
         for (first, end, stack), (size, count) in found.items()
+    ]
+
+
+def _small_ones_merged(rows: list[Row]) -> list[Row]:
+    """The largest as they are; of the rest those that live equally long and have one colour are one row."""
+    rows.sort(key=lambda row: -row.size_bytes)
+    merged: dict[tuple[int, int, int], list[int]] = {}
+    for row in rows[_MOST_ROWS // 2 :]:
+        of_key = merged.setdefault((row.first, row.end, row.kind), [0, 0])
+        of_key[0] += row.size_bytes
+        of_key[1] += row.count
+    return rows[: _MOST_ROWS // 2] + [
+        Row(first, end, size, count, kind, "", SEVERAL, "") for (first, end, kind), (size, count) in merged.items()
     ]
 
 
