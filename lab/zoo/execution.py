@@ -96,10 +96,11 @@ def measure(script: Script) -> Record:
     }
 
 
-def time_steps(script: Script, folder: Path) -> Record:
+def time_steps(script: Script, folder: Path, profiles: bool) -> Record:
     """Time the script's steps on the GPU of this machine; what was measured is left in the folder (`quiet.py`)."""
-    out = folder.resolve() / f"{script.name}.json.gz"
+    out = folder.resolve() / f"{script.name}.gz"
     command = [sys.executable, str(Path(__file__).with_name("quiet.py")), str(out), str(out.with_name("lock"))]
+    command.append(str(int(profiles)))
     code, _, error, seconds = _in_its_place(_for_longer(script), command, TIMING_SECONDS)
     outcome = "measured" if out.exists() else _why_not(code)
     return {"outcome": outcome, "exit_code": code, "seconds": round(seconds, 1), "message": _message(error)}

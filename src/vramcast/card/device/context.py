@@ -259,6 +259,8 @@ class VirtualGpu:
         dispatch.install(self._patches)
         host_parameters.install(self._patches, self._ledger, self._position)
         self._machine.host_draws.install(self._patches)
+        batches: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+        put(batches, "__next__", self._machine.op_log.while_loading(batches.__next__))
         optimizer = torch.optim.Optimizer
         lbfgs.install(self._patches, self._machine.note)
         is_new = functools.partial(paged.install_for, self._patches, self._ledger)
