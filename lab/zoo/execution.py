@@ -26,10 +26,8 @@ ROOT = SOURCE.parent
 MEASURING_SECONDS = 240
 TIMING_SECONDS = 80
 _KEPT_MESSAGE = 1500
-_LENGTH = re.compile(
-    r"((?:--?|\.)(?:n_?|num_|max[_-]|train[_-]|total[_-])*(?:epochs?|iters?|itrs|steps?|timesteps)[= ])(\d+)"
-)
-"""Arguments that say how long a script trains."""
+_LENGTH = re.compile(r"((?:--?|\.)(?:n_?|num_|max[_-]|train[_-]|total[_-])*(?:epochs?|iters?|itrs|steps?)[= ])(\d+)")
+"""Arguments that say how long a script trains; not in an environment, where schedules depend on them."""
 
 Record = dict[str, Any]
 
