@@ -41,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
             command.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
         if verb == "times":
             command.add_argument("--out", type=Path, required=True, help="a folder for a record of each")
+            command.add_argument("--profile", action="store_true", help="one more step, profiled")
         if verb in ("run", "measure", "times"):
             command.add_argument("--jobs", type=int, default=1, help="how many at a time")
             command.add_argument("--missing", action="store_true", help="only those that have no record yet")
@@ -102,7 +103,7 @@ def _times(scripts: list[Script], args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     records = Records(args.out / "outcomes.json")
     carry_out(
-        _wanted(scripts, records, args), lambda script: time_steps(script, args.out), _keeper(records),
+        _wanted(scripts, records, args), lambda script: time_steps(script, args.out, args.profile), _keeper(records),
         at_a_time=args.jobs, memory_bytes=_memory, limit_bytes=int(args.limit * GIB),
     )  # fmt: skip
 

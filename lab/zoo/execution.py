@@ -26,10 +26,8 @@ ROOT = SOURCE.parent
 MEASURING_SECONDS = 240
 TIMING_SECONDS = 80
 _KEPT_MESSAGE = 1500
-_LENGTH = re.compile(
-    r"((?:--?|\.)(?:n_?|num_|max[_-]|train[_-]|total[_-])*(?:epochs?|iters?|itrs|steps?|timesteps)[= ])(\d+)"
-)
-"""Arguments that say how long a script trains."""
+_LENGTH = re.compile(r"((?:--?|\.)(?:n_?|num_|max[_-]|train[_-]|total[_-])*(?:epochs?|iters?|itrs|steps?)[= ])(\d+)")
+"""Arguments that say how long a script trains; not in an environment, where schedules depend on them."""
 
 Record = dict[str, Any]
 
@@ -96,10 +94,11 @@ def measure(script: Script) -> Record:
     }
 
 
-def time_steps(script: Script, folder: Path) -> Record:
+def time_steps(script: Script, folder: Path, profiles: bool) -> Record:
     """Time the script's steps on the GPU of this machine; what was measured is left in the folder (`quiet.py`)."""
-    out = folder.resolve() / f"{script.name}.json.gz"
+    out = folder.resolve() / f"{script.name}.gz"
     command = [sys.executable, str(Path(__file__).with_name("quiet.py")), str(out), str(out.with_name("lock"))]
+    command.append(str(int(profiles)))
     code, _, error, seconds = _in_its_place(_for_longer(script), command, TIMING_SECONDS)
     outcome = "measured" if out.exists() else _why_not(code)
     return {"outcome": outcome, "exit_code": code, "seconds": round(seconds, 1), "message": _message(error)}

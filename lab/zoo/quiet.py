@@ -2,9 +2,9 @@
 
     python -m lab.zoo times --out FOLDER [NAME ...]
 
-One process a script. Several are set up at a time, on half of the processors; only one at a time is timed. After a
-warm-up come short blocks of steps, as in `lab.measuring.quiet`. What a data loader takes is no part of a predicted
-step: while steps are timed, loaders hand out again the batches that they gave in the warm-up. One further step is
+One process a script. Several are set up at a time; while one is timed, the others are stopped. After a warm-up come
+short blocks of steps, as in `lab.measuring.quiet`. What a data loader takes is no part of a predicted step: while steps
+are timed, loaders hand out again the batches that they gave in the warm-up. With `--profile` one further step is
 profiled.
 """
 
@@ -15,8 +15,9 @@ import gzip
 import json
 import os
 import runpy
+import signal
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,17 +25,16 @@ from typing import Any
 BLOCK_SECONDS = 0.025
 BLOCKS_IN_A_ROW = 3
 FEWEST_BLOCKS = 9
-MEASURED_SECONDS = 0.9
-WARM_STEPS, WARM_SECONDS = 4, 0.3
+MEASURED_SECONDS = 0.5
+WARM_STEPS, WARM_SECONDS = 4, 0.15
 KEPT_BATCHES = 3
 
 
 class StepTimer:
     """Told where each step ends, in the script's own thread; writes the record and ends the script when it is done."""
 
-    def __init__(self, out: Path, lock: Path) -> None:
-        self._out, self._lock = out, lock
-        self._allowed = os.sched_getaffinity(0)
+    def __init__(self, out: Path, lock: Path, profiles: bool = False) -> None:
+        self._out, self._lock, self._profiles = out, lock, profiles
         self._process = os.getpid()
         self._steps: dict[int, int] = {}
         self._finished_steps = 0
@@ -59,10 +59,29 @@ class StepTimer:
     def timing(self) -> bool:
         return self._held is not None
 
-    def set_up_beside(self) -> None:
-        """Leave half of the processors to the script that is timed."""
-        allowed = sorted(self._allowed)
-        os.sched_setaffinity(0, set(allowed[len(allowed) // 2 :]))
+    def begin(self) -> None:
+        """Let the one that is timed stop this one, and begin when none is."""
+        self._out.with_suffix(".pid").write_text(str(os.getpgid(0)))
+        with self._lock.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+
+    def _hold(self) -> None:
+        """Wait until none is timed, and stop the others."""
+        self._held = self._lock.open("w")
+        fcntl.flock(self._held, fcntl.LOCK_EX)
+        self._tell_others(signal.SIGSTOP)
+
+    def _release(self) -> None:
+        if self._held is not None and not self._held.closed:
+            self._tell_others(signal.SIGCONT)
+            self._held.close()
+
+    def _tell_others(self, what: signal.Signals) -> None:
+        """They are processes of the same run, each with a group of its own."""
+        for path in self._out.parent.glob("*.pid"):
+            if path.stem != self._out.stem:
+                with suppress(ProcessLookupError, ValueError):
+                    os.killpg(int(path.read_text()), what)
 
     def after_optimizer_step(self, optimizer: Any, *_: Any) -> None:
         """With several optimizers a step is over when each of them has made as many."""
@@ -94,10 +113,7 @@ class StepTimer:
 
         self._warm.append(seconds)
         if not self.timing and len(self._warm) >= WARM_STEPS:
-            self._held = self._lock.open("w")
-            fcntl.flock(self._held, fcntl.LOCK_EX)
-            for thread in os.listdir("/proc/self/task"):
-                os.sched_setaffinity(int(thread), self._allowed)
+            self._hold()
         elif self.timing:
             self._warm_seconds += seconds
             if len(self._warm) >= 2 * WARM_STEPS and self._warm_seconds >= WARM_SECONDS:
@@ -123,6 +139,8 @@ class StepTimer:
         self._blocks.append({"seconds": seconds, "loops": [self._before, after]})
         self._before = after
         if len(self._blocks) >= FEWEST_BLOCKS and perf_counter() - self._timing_since > MEASURED_SECONDS:
+            if not self._profiles:
+                self._finish()
             self._start_profiler()
         elif len(self._blocks) % BLOCKS_IN_A_ROW == 0:
             self._place()
@@ -135,14 +153,17 @@ class StepTimer:
 
     def _finish(self) -> None:
         _synchronize()
-        self._profiler.__exit__(None, None, None)
+        if self._profiler is not None:
+            self._profiler.__exit__(None, None, None)
         self._placing.close()
-        self._held.close()
-        self.write(profile_sums(self._profiler.events()))
+        self._release()
+        self.write(None if self._profiler is None else profile_sums(self._profiler.events()))
         os._exit(0)
 
     def write(self, profile: dict[str, Any] | None = None) -> None:
         """Keep what was timed, which is less where the script ended of its own."""
+        self._release()
+        self._out.with_suffix(".pid").unlink(missing_ok=True)
         record = {
             "blocks": self._blocks, "steps_in_block": self._block_size, "loop_seconds": self._loop_seconds,
             "warm": self._warm, "loader_seconds_per_step": self.loader_seconds / max(1, self._finished_steps),
@@ -156,6 +177,8 @@ def profile_sums(events: Any) -> dict[str, Any]:
     ops: dict[str, list[float]] = {}
     kernels: dict[str, list[float]] = {}
     for event in events:
+        if event.is_user_annotation:
+            continue
         on_card = "CUDA" in str(event.device_type)
         table = kernels if on_card else ops
         entry = table.setdefault(event.name[:80], [0, 0.0])
@@ -212,10 +235,10 @@ def repeat_batches(timer: StepTimer) -> None:
     _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
 
 
-def main(out: str, lock: str, script: str, *arguments: str) -> None:
+def main(out: str, lock: str, profiles: str, script: str, *arguments: str) -> None:
     """Runs in the process of the script."""
-    timer = StepTimer(Path(out), Path(lock))
-    timer.set_up_beside()
+    timer = StepTimer(Path(out), Path(lock), bool(int(profiles)))
+    timer.begin()
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     register_optimizer_step_post_hook(timer.after_optimizer_step)

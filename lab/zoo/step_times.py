@@ -18,9 +18,7 @@ NEAR = 0.2
 
 def keep(folders: list[Path], path: Path = TIMED) -> None:
     """Sum up the records in these folders; a later one takes the place of an earlier one."""
-    found = {
-        file.name.removesuffix(".json.gz"): file for folder in folders for file in sorted(folder.glob("*.json.gz"))
-    }
+    found = {file.name.partition(".")[0]: file for folder in folders for file in sorted(folder.glob("*.gz"))}
     raw = {name: json.loads(gzip.decompress(file.read_bytes())) for name, file in found.items()}
     fastest = min((record["loop_seconds"] for record in raw.values() if record["blocks"]), default=1.0)
     records = Records(path)

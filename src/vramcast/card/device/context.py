@@ -254,6 +254,9 @@ class VirtualGpu:
             nccl = self._machine.communicators.in_words()
             if nccl is not None:
                 self._machine.note("NCCL", nccl)
+            buckets = self._machine.communicators.buckets_in_words()
+            if buckets is not None:
+                self._machine.note("DDP", buckets)
             self._position.classify()
             self._ledger.close()
             self._trace = self._build_trace()
@@ -290,6 +293,8 @@ class VirtualGpu:
         dispatch.install(self._patches)
         host_parameters.install(self._patches, self._ledger, self._position)
         self._machine.host_draws.install(self._patches)
+        batches: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+        put(batches, "__next__", self._machine.op_log.while_loading(batches.__next__))
         optimizer = torch.optim.Optimizer
         lbfgs.install(self._patches, self._machine.note)
         is_new = functools.partial(paged.install_for, self._patches, self._ledger)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 MIB = 1 << 20
 
@@ -65,13 +64,8 @@ class Communicators:
 
     def __init__(self) -> None:
         self.by_name: dict[str, Communicator] = {}
-        self._held: list[tuple[int, Any]] = []
-
-    def hold(self, step: int, storages: list[Any]) -> None:
-        """Keep what a collective of this step works on, and let go of what those of earlier steps worked on. The
-        watchdog looks every 100 ms, so that collectives of one step follow each other before it has seen the first."""
-        self._held = [(earlier, held) for earlier, held in self._held if earlier >= step]
-        self._held.append((step, storages))
+        self.first_buckets_bytes = 0
+        """What DDP summed in the first step."""
 
     def note(self, name: str, op: str, ranks: Callable[[], list[int]], per_node: int) -> Communicator:
         """An op has run on a group; `ranks` are asked for once."""
@@ -101,4 +95,14 @@ class Communicators:
             f"its buffers for {groups} take {least / (1 << 30):.1f} to {most / (1 << 30):.1f} GiB more on the card, "
             "outside PyTorch's allocator; they are not in the figures (from NCCL's source and users' reports, not "
             "measured)"
+        )
+
+    def buckets_in_words(self) -> str | None:
+        """For the report; None without DDP."""
+        if not self.first_buckets_bytes:
+            return None
+        return (
+            "NCCL lets go of the first step's buckets when its watchdog, which looks every 100 ms, has seen their sums "
+            "and another collective begins. Where the next step is quicker, it takes "
+            f"{self.first_buckets_bytes / (1 << 30):.2f} GiB more; that is not in the figures"
         )

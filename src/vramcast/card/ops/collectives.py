@@ -136,18 +136,20 @@ def all_reduce(call: Call) -> Any:
         if content is not None and values.small(tensor):
             _write(tensor, reduce(content, size))
     if call.device == GPU and call.mode.machine.engine_is_running():
-        _hold_until_the_next(call)
+        _note_first_buckets(call)
     return _answer(call, call.args[0])
 
 
-def _hold_until_the_next(call: Call) -> None:
+def _note_first_buckets(call: Call) -> None:
     """DDP's sums, which its reducer starts from the backward pass. It waits for their futures and never for the work
-    itself, so NCCL's group holds on to the tensors until its watchdog has seen the end and another collective begins:
-    the buckets of the first step outlive the ones that replace them (ProcessGroupNCCL.cpp, shelvesToUnstash_)."""
+    itself, so NCCL's group holds on to the tensors until its watchdog has seen the end and another collective begins.
+    The buckets of the first step, which others replace in the second, may outlive them (ProcessGroupNCCL.cpp,
+    shelvesToUnstash_)."""
     machine = call.mode.machine
     c10d: Any = torch.distributed.distributed_c10d
-    if INSTALLED >= NCCL_HOLDS_TENSORS and "nccl" in c10d._world.pg_map[_group(call)][0]:
-        machine.communicators.hold(machine.position.steps_done, [tensor.untyped_storage() for tensor in call.args[0]])
+    is_first = machine.position.steps_done == 0
+    if is_first and INSTALLED >= NCCL_HOLDS_TENSORS and "nccl" in c10d._world.pg_map[_group(call)][0]:
+        machine.communicators.first_buckets_bytes += _bytes(call.args[0])
 
 
 @kernel("c10d::allgather_", "c10d::allgather_coalesced_")
