@@ -118,7 +118,7 @@ def _part(command: Command, folder: Path, where: str, request: Request) -> Part:
         return _named(part)
     data = combine.merge(dict(part.data), {name: launched.data[name] for name in _OF_LAUNCHER if name in launched.data})
     # The script's own wins, as in the Trainer.
-    if not any(command.flags.get(name) for name in _PRECISIONS) and not _is_of_images(command):
+    if not any(command.flags.get(name) for name in _PRECISIONS) and reader_of_images(command) is None:
         data = combine.merge(data, {"precision": launched.data.get("precision", {})})
     return dataclasses.replace(
         _named(part), data=data, notes=(*part.notes, *launched.notes),
@@ -151,9 +151,11 @@ def _arguments(command: Command, keys: Keys, folder: Path, request: Request, pre
     return hf_arguments.part_from(keys, folder, request, hf_names.SCRIPT_TASKS.get(command.script))
 
 
-def _is_of_images(command: Command) -> bool:
-    """Whether its reader was told the launcher's precision, and has decided on one."""
-    return any(reader.is_one(command.script, command.flags) for reader in (kohya, diffusers_scripts))
+def reader_of_images(command: Command) -> Any:
+    """The module that reads the flags of a script that trains diffusion models, and says them; None for others. It is
+    told the launcher's precision, and decides on one."""
+    readers = (kohya, diffusers_scripts)
+    return next((reader for reader in readers if reader.is_one(command.script, command.flags)), None)
 
 
 def _with_config(keys: Keys, command: Command, folder: Path) -> Keys:
