@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ MARKS = (
     "--pretrained_model_name_or_path", "--train_batch_size", "--network_module",
 )  # fmt: skip
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+_MEGATRON = re.compile(r"^\s*(megatron (?:sft|pt|rlhf))\b", re.MULTILINE)
+"""A command of ms-swift that trains with Megatron."""
 _UNSLOTH, _SWIFT = "unsloth-cli", "swift"
 _PROCESSES_OF_SWIFT = "NPROC_PER_NODE"
 _PRECISIONS = ("bf16", "fp16", "mixed_precision")
@@ -55,7 +58,7 @@ def recognises(path: Path) -> bool:
         text = read_text(path).replace("-", "_")
     except (OSError, VramcastError):
         return False
-    return any(mark.replace("-", "_") in text for mark in MARKS)
+    return any(mark.replace("-", "_") in text for mark in MARKS) or _MEGATRON.search(text) is not None
 
 
 def read(path: Path, request: Request) -> Reading:
@@ -72,6 +75,13 @@ def read_part(path: Path, request: Request) -> Part:
 
 def training_command(text: str, where: str) -> ShellCommand:
     """The one command of a shell script that starts a training."""
+    megatron = _MEGATRON.search(text)
+    if megatron is not None:
+        line = text.count("\n", 0, megatron.end())
+        raise CannotPredict(
+            f"{where}:{line + 1}: {megatron[1]}: training with Megatron's own parallel layers is not modelled; the "
+            "same model with `swift sft` is, and `vramcast plan` says how many cards its sharding needs"
+        )
     followed = follow(text, where)
     trainings = [command for command in followed.commands if _is_training(command.words)]
     if len(trainings) != 1:
