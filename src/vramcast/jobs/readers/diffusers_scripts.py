@@ -46,8 +46,10 @@ SCRIPTS = {
 _OTHERS = (
     "train_controlnet", "train_dreambooth", "train_text_to_image", "textual_inversion", "train_instruct_pix2pix",
     "train_unconditional", "train_lcm_distill", "train_custom_diffusion", "train_t2i_adapter", "train_cogvideox",
-    "train_kandinsky", "train_wuerstchen", "train_flux", "train_cm_ct",
+    "train_kandinsky", "train_wuerstchen", "train_flux", "train_cm_ct", "train_amused", "train_control", "train_cosmos",
+    "train_vqgan", "train_hunyuan", "train_sana",
 )  # fmt: skip
+_MARKS = ("pretrained_model_name_or_path", "train_batch_size", "resolution", "instance_data_dir", "dataset_name")
 _NOT_MODELLED = {
     "dream_training": ("step", "DREAM runs the U-Net twice in a step, which is not modelled; leave it out"),
     "use_dora": ("components", "DoRA is not modelled; leave it out"),
@@ -75,7 +77,7 @@ _KNOWN = frozenset((
 def is_one(script: str, flags: Mapping[str, Any]) -> bool:
     """Whether the command is of such a script. kohya's have some of these flags too, and others of their own."""
     known = script in SCRIPTS or script.startswith(_OTHERS)
-    return known and any(name in flags for name in ("pretrained_model_name_or_path", "train_batch_size", "resolution"))
+    return known and any(name in flags for name in _MARKS)
 
 
 def part_from(keys: Keys, folder: Path, request: Request, script: str, launched: str | None) -> Part:

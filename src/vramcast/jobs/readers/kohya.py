@@ -107,7 +107,7 @@ def recognises(path: Path) -> bool:
 
 def is_one(script: str, flags: Mapping[str, Any]) -> bool:
     if script.startswith(_OTHERS) or script in (*LORA, *WHOLE):
-        names = ("pretrained_model_name_or_path", "config_file", "network_module", "dataset_config")
+        names = ("pretrained_model_name_or_path", "config_file", "network_module", "dataset_config", "validation_split")
         return any(name in flags for name in names)
     return False
 
@@ -149,7 +149,8 @@ def part_from(keys: Keys, folder: Path, request: Request, script: str, launched:
     if script not in (*LORA, *WHOLE):
         raise CannotPredict(
             f"{keys.where}: {script}.py of kohya's sd-scripts is not modelled; those that are: "
-            f"{', '.join((*LORA, *WHOLE))} (Stable Diffusion 1, 2 and XL)"
+            f"{', '.join((*LORA, *WHOLE))} (Stable Diffusion 1, 2 and XL). `vramcast run {script}.py ...` runs the "
+            "script itself on a virtual card"
         )
     file = keys.text("config_file")
     if file is not None:
