@@ -123,6 +123,11 @@ class Job(Section):
         return sizes
 
     @property
+    def updates_in_backward(self) -> bool:
+        """Hooks make the optimizers' steps, each for one parameter."""
+        return any(optimizer.in_backward for optimizer in self.optimizer)
+
+    @property
     def samples_per_step(self) -> int:
         """Samples of all GPUs and passes in a step."""
         return self.effective_sizes["batch"] * self.passes * self.gpus.data
@@ -143,6 +148,21 @@ class Job(Section):
             raise ValueError("a job has components, a `step` of its own or a `script`; this one has both or neither")
         if self.gpus.global_batch is not None and "batch" in self.sizes:
             raise ValueError("sizes.batch (of one GPU) and gpus.global_batch (of all) are both given: leave one out")
+        if self.updates_in_backward:
+            self._check_updates_in_backward()
         check_references(self)
         check_offload(self)
         return self
+
+    def _check_updates_in_backward(self) -> None:
+        """A gradient is gone before another pass, its norm or its scale could matter."""
+        against = {
+            "every optimizer must be": not all(optimizer.in_backward for optimizer in self.optimizer),
+            "accumulation must be 1": self.accumulation > 1,
+            "leave gradient_clipping out": self.gradient_clipping is not None,
+            "a GradScaler needs all gradients together: take bf16": self.precision.uses_grad_scaler,
+            "only one GPU is modelled": self.gpus.count > 1,
+        }
+        reason = next((text for text, applies in against.items() if applies), None)
+        if reason is not None:
+            raise ValueError(f"optimizer.in_backward: {reason}")
