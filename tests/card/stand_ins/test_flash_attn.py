@@ -182,7 +182,7 @@ def test_flash_attn_3_sums_gradients_of_shared_keys_in_fp32() -> None:
 
 
 def test_pytorchs_own_copy_splits_keys_too() -> None:
-    """Measured on an H200 with 128 queries and 4,096 keys: 4,396,032 bytes at most in the forward pass, 136,192 kept."""
+    """Measured on an H200 with 128 queries and 4,096 keys: 4,396,032 bytes at most, of which 136,192 are kept."""
     with vramcast.virtual_gpu("h200"):
         q = torch.randn(1, 128, 8, 64, device="cuda", dtype=torch.bfloat16)
         k = torch.randn(1, 4096, 8, 64, device="cuda", dtype=torch.bfloat16)
