@@ -47,5 +47,5 @@ def test_amp_is_named_as_what_it_was() -> None:
     with vramcast.virtual_gpu("h200", packages=["apex"]):
         import apex
 
-        with pytest.raises(ImportError, match="torch.autocast and torch.amp.GradScaler do the same"):
+        with pytest.raises(ImportError, match=r"torch\.autocast and torch\.amp\.GradScaler do the same"):
             apex.amp  # noqa: B018

@@ -85,7 +85,7 @@ class _FusedNorm(torch.nn.Module):
 
     def reset_parameters(self) -> None:
         if self.elementwise_affine:
-            torch.nn.init.ones_(self.weight)
+            torch.nn.init.ones_(self.get_parameter("weight"))
 
     def forward(self, input: Tensor) -> Any:
         bias = self.bias if self._centred else None
@@ -134,7 +134,7 @@ class _Fused(torch.optim.Optimizer):
         super().zero_grad(set_to_none=self.set_grad_none if set_to_none is None else set_to_none)
 
     @torch.no_grad()
-    def step(self, closure: Any = None, **unused: Any) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None, **unused: Any) -> Any:
         loss = None if closure is None else closure()
         for group in self.param_groups:
             group["step"] = group.get("step", 0) + 1
