@@ -154,6 +154,7 @@ def mamba_2_scan() -> Any:
 def measure(make: Callable[[], Any]) -> dict[str, int]:
     """Bytes above what there was before: after the second forward pass, and at most in it and in the backward pass.
     The first pass times kernels; what it took is a figure of its own."""
+    torch.cuda.empty_cache()  # blocks of another case would be cut up in other ways
     call = make()
     first = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()

@@ -38,6 +38,7 @@ _ALL = (
     Package("mamba_ssm", "mamba-ssm", "2.3.2"),
     Package("selective_scan_cuda", "mamba-ssm with its compiled part", "2.3.2", ("mamba_ssm",)),
     Package("causal_conv1d", "causal-conv1d", "1.6.1", ("mamba_ssm",)),
+    Package("apex", "apex", "0.1"),
 )  # fmt: skip
 KNOWN = {package.name: package for package in _ALL}
 _INSTALLED_IN = ("site-packages", "dist-packages")

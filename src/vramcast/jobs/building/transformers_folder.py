@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 from pathlib import Path
 from typing import Any
@@ -67,12 +68,11 @@ def build(key: str, component: Component, dtype: torch.dtype) -> Built:
 
 def _apply_liger(key: str, module: Any) -> None:
     library("liger_kernel", key)
-    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN, _apply_liger_kernel_to_instance
-
+    patches = importlib.import_module("liger_kernel.transformers.monkey_patch")
     kind = module.config.model_type
-    if kind not in MODEL_TYPE_TO_APPLY_LIGER_FN:
+    if kind not in patches.MODEL_TYPE_TO_APPLY_LIGER_FN:
         raise UsageError(f"{key}.liger: Liger Kernel has nothing for {kind} models")
-    _apply_liger_kernel_to_instance(model=module)
+    patches._apply_liger_kernel_to_instance(model=module)
 
 
 def _dtype_argument() -> str:

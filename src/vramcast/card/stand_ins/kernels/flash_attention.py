@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vramcast.card.ops.attention import key_splits
 from vramcast.card.stand_ins.ops import dense_rows, is_traced, multiprocessors, op, rounded
 
 WIDTH_UNIT = 8
@@ -20,22 +21,6 @@ _ROWS = 128
 def padded_width(width: int) -> int:
     """head_size_rounded."""
     return rounded(width, 32 if width <= 128 else 64)
-
-
-def splits(heads_of_all: int, queries: int, keys: int, width: int, sms: int) -> int:
-    """Into how many parts the keys are split where heads and queries alone do not fill the card (num_splits_heuristic,
-    which set_params_splitkv calls)."""
-    block = 256 if width <= 64 else 128 if width <= 128 else 64
-    key_blocks, work, places = -(-keys // block), heads_of_all * -(-queries // 64), 2 * sms
-    if work >= 0.8 * places:
-        return 1
-    efficiency: dict[int, float] = {}
-    for number in range(1, min(128, places, key_blocks) + 1):
-        if number == 1 or -(-key_blocks // number) != -(-key_blocks // (number - 1)):
-            waves = work * number / places
-            efficiency[number] = waves / -(-work * number // places)
-    best = max(efficiency.values())
-    return next(number for number, value in efficiency.items() if value >= 0.85 * best)
 
 
 @op(
@@ -54,7 +39,7 @@ def forward(
     dropped = _dropped(q, (batch, heads, queries, k.shape[1]), return_softmax)
     parts = 1
     if not is_traced(q) and dropout_p == 0.0:
-        parts = splits(batch * heads, queries, k.shape[1], width, multiprocessors(q))
+        parts = key_splits(batch * heads, queries, k.shape[1], width, multiprocessors(q))
     partial = None
     if parts > 1:
         shape = (parts, batch, heads, queries)
