@@ -5,6 +5,7 @@ python -m lab.published.run_one RANK < recipe.json
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -38,7 +39,7 @@ def run(recipe: Recipe, rank: int) -> dict[str, Any]:
     prediction = run_script(
         recipe.program,
         recipe.arguments,
-        gpu=find_gpu(recipe.gpu),
+        gpu=dataclasses.replace(find_gpu(recipe.gpu), **recipe.card_changes),
         steps=recipe.steps,
         environment={**recipe.environment, **_launched(recipe, rank)},
         limit_bytes=1 << 43,

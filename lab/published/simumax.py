@@ -68,7 +68,7 @@ def _model(row: dict[str, str]) -> list[str]:
     words = ["--num-layers", layers.group(1), "--seq-length", row["seq"], "--max-position-embeddings", row["seq"]]
     if row["model"] in LLAMA:
         words += LLAMA[row["model"]].split()
-        words += "--group-query-attention --norm-epsilon 1e-5 --init-method-std 0.008".split()
+        words += ["--group-query-attention", "--norm-epsilon", "1e-5", "--init-method-std", "0.008"]
     elif row["model"] in DEEPSEEK:
         dense = int(layers.group(1)) - 1
         words += [*DEEPSEEK[row["model"]].split(), *EXPERTS.split(), "--moe-layer-freq", f"([0]*1+[1]*{dense})*1"]
