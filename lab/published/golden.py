@@ -81,8 +81,8 @@ def recipe(row: dict[str, str]) -> Recipe:
 
 
 def _behind(family: str, settings: dict[str, object]) -> int:
-    """The last rank's place from the end. BERT's and T5's programs send the sizes of a batch to the other tensor-parallel
-    ranks, so there the first rank of the last group is run: it holds as much."""
+    """The last rank's place from the end. BERT's and T5's programs send the sizes of a batch to the other ranks of a
+    tensor-parallel group, so there the first rank of the last group is run: it holds as much."""
     return int(str(settings.get("--tensor-model-parallel-size", 1))) if family in ("bert", "t5") else 1
 
 

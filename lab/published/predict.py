@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -85,7 +86,7 @@ def predict(row: dict[str, str], python: str) -> dict[str, Any]:
     except NoRecipe as error:
         return {"failure": str(error), **versions}
     largest = max(ranks, key=lambda rank: rank["reserved"])
-    slowest = max((rank["step_seconds"] or 0 for rank in ranks), default=0)
+    slowest = max(_with_bubble(row, rank) for rank in ranks)
     return {
         **{key: largest[key] for key in ("allocated", "reserved", "rank")},
         "step_seconds": slowest,
@@ -93,6 +94,27 @@ def predict(row: dict[str, str], python: str) -> dict[str, Any]:
         "assumed": recipe.assumed,
         **versions,
     }
+
+
+PASSES = ("forward", "backward")
+
+
+def _with_bubble(row: dict[str, str], rank: dict[str, Any]) -> float:
+    """A stage of a pipeline waits while the others begin and end: for the passes of (stages - 1) microbatches, divided by
+    the parts of the model that each stage holds."""
+    seconds = float(rank["step_seconds"] or 0.0)
+    stages = int(row["pp"] or 1)
+    if stages == 1:
+        return seconds
+    parts = 2 if "Interleaved" in row["notes"] else 1
+    passes = sum(rank.get("phases", {}).get(name, 0.0) for name in PASSES) or seconds
+    return seconds + passes * (stages - 1) / (microbatches(row) * parts)
+
+
+def microbatches(row: dict[str, str]) -> int:
+    """Of a rank in a step. torchtitan's rows state the local batch, which it cuts into single samples."""
+    stated = re.search(r"micro_batches=(\d+)", row["notes"])
+    return int(stated.group(1)) if stated else int(row["micro_batch"])
 
 
 def _run(recipe: Recipe, rank: int, python: str) -> dict[str, Any]:

@@ -50,6 +50,9 @@ def run(recipe: Recipe, rank: int) -> dict[str, Any]:
         "allocated": prediction.peak_allocated_bytes,
         "reserved": prediction.peak_reserved_bytes,
         "step_seconds": step.seconds if step else None,
+        "phases": dict(step.phases) if step else {},
+        "device_seconds": step.device_seconds if step else None,
+        "host_seconds": step.host_seconds if step else None,
         "steps": prediction.steps,
         "took": round(time.time() - began, 1),
     }

@@ -10,7 +10,7 @@ from lab.published.recipe import NoRecipe, Recipe
 TITAN = "pytorch/torchtitan"
 SCRIPT = Path(__file__).with_name("titan_script.py")
 DECEMBER_2024, JUNE_2025 = "9dec370", "e7c0cae"
-"""Weights gathered in float8 are tensors of torchao's own class, which PyTorch differentiates only where there is a card.
+"""Weights gathered in float8 are of torchao's own class, which PyTorch differentiates only where there is a card.
 torchao 0.18 has no longer what the first calls for float8, so such runs use the second.
 `benchmarks/llama3_h100_202412_torchtitan.md` names the one, `llama3-8b_h200_202506_trainy-whitefiber.md` the other.
 The runs with asynchronous tensor parallelism are of the same day as the second, those of torchao some weeks before."""
@@ -24,8 +24,8 @@ CARDS = {
     "A100 80GB": ("a100-sxm4-80gb", {}),
     "B200 power limited": ("b200", {}),
 }
-"""The first: bandwidth as its page says; it calls the rate of arithmetic unknown, between an H100 SXM (989 TFLOPS) and an
-H100 NVL (835), so the middle is taken."""
+"""The first: bandwidth as its page says. It calls the rate of arithmetic unknown, between an H100 SXM (989 TFLOPS) and
+an H100 NVL (835), so the middle is taken."""
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 """Set by torchtitan's `run_train.sh` and before it `run_llama_train.sh`; Trainy's page calls torchrun itself."""
 SIZES = {"405B": "405B", "70B": "70B", "13B": "13B", "8B": "8B"}

@@ -13,13 +13,13 @@ from vramcast.gpus.networks import network_of
 
 LINK_SHARES = {"all_reduce": 0.74, "all_gather": 0.67, "reduce_scatter": 0.67, "all_to_all": 0.60}
 USUAL_LINK_SHARE = 0.7
-"""Share of a card's links that large collectives reach. Fitted to nccl-tests on 8 B200 by MooreThreads/SimuMax (4dcaae5,
-configs/system/b200_bf16_ceperm.json): 742, 674, 673 and 597 of 1,000 parts. On 8 A100s nccl-tests are said to print 230
-to 250 of 300 GB/s (docs.alayanew.com/en/docs/tech-blog/2026-05-06-nccl-tests). Measured on no pair of cards here."""
+"""Share of a card's links that large collectives reach. Measured on 8 B200 by MooreThreads/SimuMax (4dcaae5,
+configs/system/b200_bf16_ceperm.json): 0.742, 0.674, 0.673 and 0.597. On 8 A100s nccl-tests are said to print 230 to
+250 of 300 GB/s (docs.alayanew.com/en/docs/tech-blog/2026-05-06-nccl-tests). Measured on no pair of cards here."""
 NETWORK_SHARE = 0.8
 """The same of a network's adapters: an assumption."""
 START_SECONDS = 23e-6
-"""From the launch of the kernel to its first byte, with the handshake of the ranks: 22 to 26 microseconds in the same file."""
+"""From the launch of the kernel to its first byte, with the handshake of the ranks: 22 to 26 µs in the same file."""
 HOP_SECONDS, NETWORK_HOP_SECONDS = 1.5e-6, 5e-6
 """Latency of a hop from card to card, and from machine to machine: assumptions. They count where messages are small."""
 
