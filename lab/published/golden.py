@@ -34,12 +34,21 @@ USUAL_TOKENIZER = {"bert": "BertWordPieceLowerCase", "t5": "BertWordPieceCase"}
 FILES = {
     *("--tensorboard-dir", "--save", "--load", "--data-path", "--vocab-file", "--merge-file", "--data-cache-path"),
     *("--async-save", "--use-persistent-ckpt-worker", "--ckpt-assume-constant-structure", "--tokenizer-type"),
-    *("--tokenizer-model", "--vocab-size", "--wandb-project", "--wandb-exp-name", "--wandb-save-dir", "--mock-data"),
+    *(
+        "--tokenizer-model",
+        "--vocab-size",
+        "--wandb-project",
+        "--wandb-exp-name",
+        "--wandb-save-dir",
+        "--mock-data",
+        "--num-workers",
+    ),
     *("--load-main-params-from-ckpt", "--per-split-data-args-path", "--pretrained-checkpoint", "--config-logger-dir"),
     *("--auto-detect-ckpt-format", "--data-args-path", "--tiktoken-pattern"),
     *("--use-checkpoint-args", "--use-checkpoint-opt_param-scheduler"),
 }
 """Options about files, which are not here."""
+NO_FILES = ("--data-path", "none", "--num-workers", "0", "--tokenizer-type", "NullTokenizer")
 STEPS = 2
 """The recorded peaks are the same from the second step on."""
 RELEASE_CARDS = 64
@@ -72,8 +81,8 @@ def recipe(row: dict[str, str]) -> Recipe:
 
 
 def _behind(family: str, settings: dict[str, object]) -> int:
-    """The last rank's place from the end. BERT's and T5's programs send the sizes of a batch to the other tensor-parallel
-    ranks, so there the first rank of the last group is run: it holds as much."""
+    """The last rank's place from the end. BERT's and T5's programs send the sizes of a batch to the other ranks of a
+    tensor-parallel group, so there the first rank of the last group is run: it holds as much."""
     return int(str(settings.get("--tensor-model-parallel-size", 1))) if family in ("bert", "t5") else 1
 
 
@@ -99,11 +108,11 @@ def _arguments(settings: dict[str, object], family: str) -> list[str]:
     for name, value in settings.items():
         if name in FILES or value is False:
             continue
-        words += [name] if value is True or value == "true" else [name, *str(value).split()]
+        words += [name] if value is True or value == "true" else [name, *str(value).strip("[]").split()]
     tokenizer = str(settings.get("--tokenizer-type", USUAL_TOKENIZER.get(family, "GPT2BPETokenizer")))
     size = VOCABULARIES.get(tokenizer)
     if size is None:
         raise NoRecipe(f"size of the vocabulary of {tokenizer} not known")
     size = size or int(str(settings.get("--vocab-size", 0)))
     extra = int(str(settings.get("--vocab-extra-ids", 0)))
-    return [*words, "--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", str(size + extra)]
+    return [*words, *NO_FILES, "--vocab-size", str(size + extra)]

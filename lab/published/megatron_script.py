@@ -71,6 +71,32 @@ def use_zeros(kind: str) -> None:
     builder.BlendedMegatronDatasetBuilder.build = build
 
 
+def balance_experts() -> None:
+    """Every expert gets as many tokens: what a router chooses is unknown where nothing is computed."""
+    from megatron.core.transformer.moe.router import TopKRouter
+
+    route = TopKRouter.forward
+
+    def forward(self: Any, *args: Any, **rest: Any) -> Any:
+        probabilities, chosen = route(self, *args, **rest)
+        if chosen is not None and not self.config.moe_pad_expert_input_to_capacity:
+            tokens, experts = chosen.shape
+            first = torch.arange(tokens, device="cpu").unsqueeze(1) * self.topk
+            places = (first + torch.arange(self.topk, device="cpu")) % experts
+            even = torch.zeros((tokens, experts), dtype=torch.bool, device="cpu").scatter_(1, places, True)
+            chosen = even.to(chosen.device)
+        return probabilities, chosen
+
+    TopKRouter.forward = forward
+
+
+def let_t5_be() -> None:
+    """Its dataset asks for tokens that only a real tokenizer has."""
+    from megatron.core.datasets import t5_dataset
+
+    t5_dataset.T5MaskedWordPieceDatasetConfig.__post_init__ = lambda self: None
+
+
 def main() -> None:
     sys.path[:0] = [str(ROOT)]
     from lab.published.engine_kernels.install import install
@@ -81,6 +107,8 @@ def main() -> None:
     if engine != "-":
         install(Path(engine), version)
     use_zeros(next((kind for kind in ("bert", "t5") if kind in program), "gpt"))
+    balance_experts()
+    let_t5_be()
     sys.argv = [program, *arguments]
     runpy.run_path(str(Path(megatron) / program), run_name="__main__")
 

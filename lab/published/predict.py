@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import ROOT
-from lab.published import golden, simumax
+from lab.published import golden, simumax, titan
 from lab.published.checkouts import work_folder
 from lab.published.recipe import NoRecipe, Recipe
 
@@ -27,7 +29,12 @@ FOLDER = Path(__file__).parent
 RESULT_COLUMNS = ("row", "allocated", "reserved", "step_seconds", "rank", "took", "assumed", "failure", "torch")
 TIMEOUT_SECONDS = 900
 
-RECIPES: dict[str, Callable[[dict[str, str]], Recipe]] = {"Megatron-LM": golden.recipe, "SimuMax": simumax.recipe}
+RECIPES: dict[str, Callable[[dict[str, str]], Recipe]] = {
+    "Megatron-LM": golden.recipe,
+    "SimuMax": simumax.recipe,
+    "torchtitan": titan.recipe,
+    "torchao": titan.recipe,
+}
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -79,7 +86,7 @@ def predict(row: dict[str, str], python: str) -> dict[str, Any]:
     except NoRecipe as error:
         return {"failure": str(error), **versions}
     largest = max(ranks, key=lambda rank: rank["reserved"])
-    slowest = max((rank["step_seconds"] or 0 for rank in ranks), default=0)
+    slowest = max(_with_bubble(row, rank) for rank in ranks)
     return {
         **{key: largest[key] for key in ("allocated", "reserved", "rank")},
         "step_seconds": slowest,
@@ -89,27 +96,63 @@ def predict(row: dict[str, str], python: str) -> dict[str, Any]:
     }
 
 
+PASSES = ("forward", "backward")
+
+
+def _with_bubble(row: dict[str, str], rank: dict[str, Any]) -> float:
+    """A stage of a pipeline waits while the others begin and end: for the passes of (stages - 1) microbatches, divided by
+    the parts of the model that each stage holds."""
+    seconds = float(rank["step_seconds"] or 0.0)
+    stages = int(row["pp"] or 1)
+    if stages == 1:
+        return seconds
+    parts = 2 if "Interleaved" in row["notes"] else 1
+    passes = sum(rank.get("phases", {}).get(name, 0.0) for name in PASSES) or seconds
+    return seconds + passes * (stages - 1) / (microbatches(row) * parts)
+
+
+def microbatches(row: dict[str, str]) -> int:
+    """Of a rank in a step. torchtitan's rows state the local batch, which it cuts into single samples."""
+    stated = re.search(r"micro_batches=(\d+)", row["notes"])
+    return int(stated.group(1)) if stated else int(row["micro_batch"])
+
+
 def _run(recipe: Recipe, rank: int, python: str) -> dict[str, Any]:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    kept = run_file(recipe, rank)
+    if not kept.exists():
+        run(json.dumps(dataclasses.asdict(recipe)), rank, python, kept)
+    if not kept.exists():
+        raise NoRecipe(f"not done in {TIMEOUT_SECONDS} s")
+    result = json.loads(kept.read_text())
+    if "failure" in result:
+        raise NoRecipe(result["failure"])
+    return dict(result)
+
+
+def run_file(recipe: Recipe, rank: int) -> Path:
+    """Where the run of one rank is kept: a recipe that changes is another run."""
+    text = json.dumps({**dataclasses.asdict(recipe), "rank": rank}, sort_keys=True)
+    return work_folder() / "runs" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def run(recipe: str, rank: int, python: str, kept: Path, timeout: float = TIMEOUT_SECONDS) -> None:
+    """In a process of its own; what comes out is written to `kept`."""
+    found = ":".join((str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")))
+    environment = {**os.environ, "PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1"}
     command = [python, "-m", "lab.published.run_one", str(rank)]
     try:
         done = subprocess.run(
-            command,
-            input=json.dumps(dataclasses.asdict(recipe)),
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
+            command, input=recipe, capture_output=True, text=True, env=environment, timeout=timeout, check=False
         )
-    except subprocess.TimeoutExpired as error:
-        raise NoRecipe(f"not done in {TIMEOUT_SECONDS} s") from error
+    except subprocess.TimeoutExpired:
+        return
+    kept.parent.mkdir(parents=True, exist_ok=True)
     if done.returncode:
-        work_folder().mkdir(parents=True, exist_ok=True)
-        (work_folder() / "last_failure.txt").write_text(done.stderr)
         errors = [line for line in done.stderr.splitlines() if "Error" in line or "Failed" in line or "Predict" in line]
-        raise NoRecipe(errors[-1][:300] if errors else f"exit {done.returncode}")
-    return dict(json.loads(done.stdout))
+        failure = {"failure": errors[-1][:300] if errors else f"exit {done.returncode}", "log": done.stderr[-6000:]}
+        kept.write_text(json.dumps(failure))
+    else:
+        kept.write_text(done.stdout)
 
 
 def _show(row: dict[str, str], result: dict[str, Any]) -> None:

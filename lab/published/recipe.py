@@ -17,6 +17,8 @@ class Recipe:
     cards_per_node: int
     ranks: tuple[int, ...]
     """The largest of these is compared."""
+    card_changes: dict[str, float] = field(default_factory=dict)
+    """Figures of the card that differ from the catalogue's."""
     environment: dict[str, str] = field(default_factory=dict)
     steps: int = 3
     assumed: str = ""

@@ -5,6 +5,7 @@ python -m lab.published.run_one RANK < recipe.json
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -38,7 +39,7 @@ def run(recipe: Recipe, rank: int) -> dict[str, Any]:
     prediction = run_script(
         recipe.program,
         recipe.arguments,
-        gpu=find_gpu(recipe.gpu),
+        gpu=dataclasses.replace(find_gpu(recipe.gpu), **recipe.card_changes),
         steps=recipe.steps,
         environment={**recipe.environment, **_launched(recipe, rank)},
         limit_bytes=1 << 43,
@@ -49,6 +50,9 @@ def run(recipe: Recipe, rank: int) -> dict[str, Any]:
         "allocated": prediction.peak_allocated_bytes,
         "reserved": prediction.peak_reserved_bytes,
         "step_seconds": step.seconds if step else None,
+        "phases": dict(step.phases) if step else {},
+        "device_seconds": step.device_seconds if step else None,
+        "host_seconds": step.host_seconds if step else None,
         "steps": prediction.steps,
         "took": round(time.time() - began, 1),
     }

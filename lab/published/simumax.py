@@ -23,17 +23,16 @@ COMMON = """
 --cross-entropy-loss-fusion --cross-entropy-fusion-impl te
 """
 LLAMA = {
-    "llama3-8b": "--hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --num-query-groups 8 --vocab-size 128257",
     "llama3-70b": "--hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 --num-query-groups 8 "
     "--vocab-size 128256",
     "llama3-405b": "--hidden-size 16384 --ffn-hidden-size 53248 --num-attention-heads 128 --num-query-groups 16 "
     "--vocab-size 128256",
 }
 DEEPSEEK = {
-    "deepseekv2": "--hidden-size 5120 --ffn-hidden-size 12288 --vocab-size 102400 --num-experts 160 --moe-router-topk 6 "
-    "--moe-ffn-hidden-size 1536 --moe-shared-expert-intermediate-size 3072",
-    "deepseekv3": "--hidden-size 7168 --ffn-hidden-size 18432 --vocab-size 129280 --num-experts 256 --moe-router-topk 8 "
-    "--moe-ffn-hidden-size 2048 --moe-shared-expert-intermediate-size 2048",
+    "deepseekv2": "--hidden-size 5120 --ffn-hidden-size 12288 --vocab-size 102400 --num-experts 160 "
+    "--moe-router-topk 6 --moe-ffn-hidden-size 1536 --moe-shared-expert-intermediate-size 3072",
+    "deepseekv3": "--hidden-size 7168 --ffn-hidden-size 18432 --vocab-size 129280 --num-experts 256 "
+    "--moe-router-topk 8 --moe-ffn-hidden-size 2048 --moe-shared-expert-intermediate-size 2048",
 }
 EXPERTS = """
 --num-attention-heads 128 --norm-epsilon 1e-6 --init-method-std 0.006 --moe-token-dispatcher-type alltoall
@@ -68,7 +67,7 @@ def _model(row: dict[str, str]) -> list[str]:
     words = ["--num-layers", layers.group(1), "--seq-length", row["seq"], "--max-position-embeddings", row["seq"]]
     if row["model"] in LLAMA:
         words += LLAMA[row["model"]].split()
-        words += "--group-query-attention --norm-epsilon 1e-5 --init-method-std 0.008".split()
+        words += ["--group-query-attention", "--norm-epsilon", "1e-5", "--init-method-std", "0.008"]
     elif row["model"] in DEEPSEEK:
         dense = int(layers.group(1)) - 1
         words += [*DEEPSEEK[row["model"]].split(), *EXPERTS.split(), "--moe-layer-freq", f"([0]*1+[1]*{dense})*1"]

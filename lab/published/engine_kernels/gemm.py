@@ -100,4 +100,6 @@ def te_general_grouped_gemm(
         elif out is None:
             out = torch.empty(0, dtype=dtype, device=b.device)
         made.append(out)
-    return None if D is not None else made
+    if D is None:
+        return made
+    return [torch.empty(b.shape[-1], dtype=dtype, device=b.device) for b in B] if grad and bias[0].numel() else bias
