@@ -24,6 +24,8 @@ SHOWN = (
     *("features/diagnose", "features/compare", "features/explain", "features/watch", "features/sweep"),
 )
 """Folders whose sentences are all shown to somebody."""
+PARTLY_SHOWN = ("timing", "prediction", "memory")
+"""Where sentences of four words and more are."""
 NOT_SHOWN = ("html_document.py", "svg.py", "names.py", "chrome_trace.py", "documents.py")
 UNTRANSLATED = ("mcp", "features/measure", "features/guard", "pytest_plugin.py")
 """Where errors and notes are English: for programs, and for those who write code against vramcast."""
@@ -64,7 +66,9 @@ def composed() -> frozenset[str]:
         if not name.startswith(UNTRANSLATED):
             found |= set(_raised(tree))
         if name.startswith(SHOWN) and path.name not in NOT_SHOWN:
-            found |= set(_sentences(tree))
+            found |= {*_sentences(tree, 1), *_headings(tree)}
+        if name.startswith(PARTLY_SHOWN):
+            found |= set(_sentences(tree, 4))
     return frozenset({one.strip() for one in found if _has_words(one)} - asked())
 
 
@@ -101,8 +105,8 @@ ERRORS = (
 )  # fmt: skip
 
 
-def _sentences(tree: ast.Module) -> Iterator[str]:
-    """Every text of two words or more that is no docstring, no HTML and not asked for with `say`."""
+def _sentences(tree: ast.Module, fewest: int) -> Iterator[str]:
+    """Every text of so many words that is no docstring, no HTML, no list of names and not asked for with `say`."""
     left_out = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -117,13 +121,22 @@ def _sentences(tree: ast.Module) -> Iterator[str]:
             left_out |= set(ast.walk(node))
     for node in ast.walk(tree):
         if node not in left_out and (text := _text(node)) is not None:
-            words = re.sub(r"\{\d+\}|--[\w-]+", " ", text)
-            if (
-                len(re.findall(r"[A-Za-z]{2,}", words)) > 1
-                and " " in text.strip()
-                and not re.search(r"[<=\\\\]|\|\w|aten", text)
-            ):
+            words = re.findall(r"[A-Za-z]{2,}", re.sub(r"\{\d+\}|--[\w-]+", " ", text))
+            if len(words) >= fewest and " " in text.strip() and not re.search(r"[<=\\\\]|\|\w|aten|_\w+ \w+_", text):
                 yield text.strip()
+
+
+def _headings(tree: ast.Module) -> Iterator[str]:
+    """Single words that stand in a table."""
+    for node in ast.walk(tree):
+        called = node.func if isinstance(node, ast.Call) else None
+        name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+        if name in ("table", "Grid", "add_row", "_table"):
+            for part in ast.walk(node):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    yield from re.findall(
+                        r"^(?!bold$|jobs$|gpus$|heat$|uses$|user$|name$)[A-Za-z][a-z/]{2,}$", part.value
+                    )
 
 
 def _assigned(tree: ast.Module) -> dict[str, list[ast.expr]]:
@@ -166,4 +179,4 @@ def _has_words(text: str) -> bool:
     """And is more than a name, a line of a config, a style or a command."""
     if re.fullmatch(r"\w+(\.\w+)+|\w+: [\w{}]+|bold \w+|vramcast predict .*", text):
         return False
-    return len(re.findall(r"[A-Za-z]{2,}", re.sub(r"\{\w+\}", " ", text))) > 0
+    return len(re.findall("[A-Za-z]", re.sub(r"\{\w+\}", " ", text))) > (3 if "{" in text else 1)

@@ -25,6 +25,10 @@ _LANGUAGE: ContextVar[str] = ContextVar("language", default="en")
 def say(message: str, **values: object) -> str:
     """The message in the language in force, with the values put in."""
     found = catalogue(_LANGUAGE.get()).get(message, message)
+    if _LANGUAGE.get() != "en":
+        values = {
+            key: sentence(value) if isinstance(value, str) and " " in value else value for key, value in values.items()
+        }
     return found.format(**values) if values else found
 
 
@@ -50,20 +54,41 @@ def _sentence(text: str, chosen: str) -> str:
         return indent + known[stripped]
     if " " not in stripped or not _WORD.search(stripped):
         return text
+    return indent + (
+        _matched(stripped, chosen, whole_clauses=True)
+        or _cut(stripped, chosen, _CLAUSES)
+        or _matched(stripped, chosen, whole_clauses=False)
+        or _cut(stripped, chosen, _PARTS)
+        or stripped
+    )
+
+
+def _matched(text: str, chosen: str, *, whole_clauses: bool) -> str | None:
+    """By the message that the text was made from. First those are tried whose values hold no clause of their own."""
     for pattern, found in _patterns(chosen):
-        matched = pattern.fullmatch(stripped)
-        if matched is not None:
-            values = (_sentence(value, chosen) for value in matched.groups())
-            return indent + found.format(*values)
-    for mark, other in ((". ", "。"), ("; ", "；"), (": ", "："), (", ", "，")):
-        parts = stripped.split(mark)
-        if len(parts) > 1 and (made := [_sentence(part, chosen) for part in parts]) != parts:
-            return indent + other.join(made)
-    return text
+        matched = pattern.fullmatch(text)
+        if matched is not None and not (whole_clauses and any("; " in value for value in matched.groups())):
+            return found.format(*(_sentence(value, chosen) for value in matched.groups()))
+    return None
+
+
+def _cut(text: str, chosen: str, marks: Mapping[str, str]) -> str | None:
+    """Each part by itself, where one of them is known."""
+    for mark, other in marks.items():
+        head, found, tail = text.partition(mark)
+        if found and not head.isdigit():
+            made = _sentence(head, chosen), _sentence(tail, chosen)
+            if made != (head, tail):
+                return other.join(made)
+    number, found, rest = text.partition(". ")
+    return f"{number}. {_sentence(rest, chosen)}" if found and number.isdigit() else None
 
 
 _WORD = re.compile("[A-Za-z]{2}")
 _PLACE = re.compile(r"\{\d+\}")
+_FEWEST_LETTERS = 4
+_CLAUSES = {": ": "：", "; ": "；", ". ": "。"}
+_PARTS = {" + ": " + ", ", ": "，"}
 
 
 @cache
@@ -72,8 +97,8 @@ def _patterns(chosen: str) -> list[tuple[re.Pattern[str], str]]:
     made = []
     for english, other in catalogue(chosen).items():
         own = _PLACE.split(english)
-        if len(own) > 1 and _WORD.search("".join(own)):
-            plain = "(.+?)".join(re.escape(part.replace("{{", "{").replace("}}", "}")) for part in own)
+        if len(own) > 1 and len(re.findall("[A-Za-z]", "".join(own))) >= _FEWEST_LETTERS:
+            plain = "((?!%).*?)".join(re.escape(part.replace("{{", "{").replace("}}", "}")) for part in own)
             made.append((sum(map(len, own)), re.compile(plain, re.DOTALL), other))
     made.sort(key=lambda one: -one[0])
     return [(pattern, other) for _, pattern, other in made]

@@ -38,6 +38,8 @@ class Row:
     module: str
     op: str
     shape: str
+    line: str = ""
+    """Of the code that had it allocated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Point:
     module: str
     allocated_bytes: int
     reserved_bytes: int
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ def course_without_segments(
         most_points //= 2
     return StepCourse(
         step=prediction.account.moment.step,
-        points=tuple(_point(shown, event) for event in events),
+        points=_points(shown, events),
         peak=bisect_left(events, peak),
         rows=tuple(rows),
         events=len(window),
@@ -165,8 +168,19 @@ def _rows(run: Replay, window: range, events: Sequence[int]) -> tuple[list[Row],
         of_key = found.setdefault(key, [0, 0])
         of_key[0] += trace.requested_bytes[block]
         of_key[1] += 1
+    lines = trace.line_of()
     rows = [
-        Row(first, end, size, count, kind, trace.modules[module], trace.ops[op], trace.shapes[shape])
+        Row(
+            first,
+            end,
+            size,
+            count,
+            kind,
+            trace.modules[module],
+            trace.ops[op],
+            trace.shapes[shape],
+            lines.get((op, module), ""),
+        )
         for (first, end, kind, module, op, shape), (size, count) in found.items()
     ]
     return rows, short_lived
@@ -186,13 +200,27 @@ def _coarser(rows: Sequence[Row], most: int) -> list[Row]:
             merged[key] = replace(
                 known, size_bytes=known.size_bytes + row.size_bytes, count=known.count + row.count,
                 op=known.op if known.op == row.op else SEVERAL, shape="",
+                line=known.line if known.line == row.line else "",
             )  # fmt: skip
     return kept + list(merged.values())
 
 
-def _point(run: Replay, event: int) -> Point:
-    at = run.moment(event)
-    return Point(event, at.phase, at.op, at.module, at.allocated_bytes, at.reserved_bytes)
+def _points(run: Replay, events: Sequence[int]) -> tuple[Point, ...]:
+    trace = run.trace
+    lines = {(trace.ops[op], trace.modules[module]): line for (op, module), line in trace.line_of().items()}
+    moments = (run.moment(event) for event in events)
+    return tuple(
+        Point(
+            at.event,
+            at.phase,
+            at.op,
+            at.module,
+            at.allocated_bytes,
+            at.reserved_bytes,
+            lines.get((at.op, at.module), ""),
+        )
+        for at in moments
+    )
 
 
 def _segments(shown: Replay, event: int) -> tuple[SegmentCourse, ...]:

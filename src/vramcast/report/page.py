@@ -12,6 +12,7 @@ from rich.text import Text
 
 from vramcast.base.language import sentence
 from vramcast.report.grid import table
+from vramcast.report.names import cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,10 @@ def _spoken_line(line: Line) -> Line:
 
 def _spoken_grid(grid: Grid) -> Grid:
     def row(cells: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(sentence(cell) for cell in cells)
+        return tuple(cell(text) for text in cells)
 
     total = None if grid.total is None else row(grid.total)
-    return replace(grid, headings=row(grid.headings), rows=tuple(map(row, grid.rows)), total=total)
+    return replace(grid, headings=tuple(map(sentence, grid.headings)), rows=tuple(map(row, grid.rows)), total=total)
 
 
 def print_page(page: Page, console: Console) -> None:

@@ -27,7 +27,7 @@ def course_columns(
     course: StepCourse, context_bytes: int, limit_bytes: int, kinds: Sequence[str] = KINDS
 ) -> dict[str, Any]:
     """`kinds` are what the rows' kinds count in. A limit of 0 is not drawn."""
-    phases, ops, modules, shapes = _Table(), _Table(), _Table(), _Table()
+    phases, ops, modules, shapes, lines = _Table(), _Table(), _Table(), _Table(), _Table()
     points, rows = course.points, course.rows
     return {
         "step": course.step,
@@ -41,6 +41,7 @@ def course_columns(
             "phase": phases.numbers(point.phase for point in points),
             "op": ops.numbers(point.op for point in points),
             "module": modules.numbers(point.module for point in points),
+            "line": lines.numbers(point.line for point in points),
             "allocated": [point.allocated_bytes for point in points],
             "reserved": [point.reserved_bytes for point in points],
         },
@@ -53,12 +54,14 @@ def course_columns(
             "module": modules.numbers(row.module for row in rows),
             "op": ops.numbers(row.op for row in rows),
             "shape": shapes.numbers(row.shape for row in rows),
+            "line": lines.numbers(row.line for row in rows),
         },
         "segments": [_segment(segment) for segment in course.segments],
         "phases": phases.names,
         "ops": ops.names,
         "modules": modules.names,
         "shapes": shapes.names,
+        "lines": lines.names,
     }
 
 

@@ -47,6 +47,8 @@ class TraceBuilder:
         self._shapes.intern("")  # memory that no tensor describes: workspaces, what a kernel takes for itself
         self._notes: dict[tuple[str, str, str | None], int] = {}
         self.calls = CallLog()
+        self.lines: dict[tuple[int, int], str] = {}
+        """By op and module."""
         self.intern_op = self._ops.intern
         self.intern_module = self._modules.intern
         self.intern_phase = self._phases.intern
@@ -185,6 +187,7 @@ class TraceBuilder:
             phases=tuple(self._phases.ids),
             labels=tuple(self._labels.ids),
             shapes=tuple(self._shapes.ids),
+            lines=tuple((op, module, line) for (op, module), line in self.lines.items() if line),
             event_kind=array("b", [event & _CODE_MASK for event in events]),
             event_arg=array("q", [event >> _CODE_BITS for event in events]),
             requested_bytes=array("q", rows[0::_ROW]),

@@ -124,6 +124,10 @@ class StepTrace:
     """Where the process uses several cards: these, in the order of their places in the numbers of streams
     (allocator/card_streams.py). `capacity_bytes` and `context_bytes` are the first one's."""
 
+    lines: Sequence[tuple[int, int, str]] = ()
+    """Op, module and the line of code, "net.py:42", that first had the op allocate in that module. Only code of the
+    user and of model libraries is named; empty in files of earlier releases."""
+
     calls: OpCalls | None = None
     """The ops in the order they were issued; None in files of earlier releases, and where sizes were worked out."""
 
@@ -166,6 +170,10 @@ class StepTrace:
         if "event_kind" in columns or "event_arg" in columns:
             new._set_lifetimes()
         return new
+
+    def line_of(self) -> Mapping[tuple[int, int], str]:
+        """(op, module) → line of code."""
+        return {(op, module): line for op, module, line in self.lines}
 
     def between(self, first: int, last: int) -> StepTrace:
         """The events from `first` up to `last` and the blocks that were made in them, as if nothing had been before."""

@@ -36,7 +36,7 @@ _BLOCK_COLUMNS = (
 _TABLES = ("ops", "modules", "phases", "labels")
 # Files of earlier releases do not have these.
 _SHAPES, _SHAPE, _HOST, _GROWTH, _CARDS = "shapes", "shape", "host", "growth", "cards"
-_CALLS = "calls"
+_CALLS, _LINES = "calls", "lines"
 _CALL_COLUMNS = (("call", "i"), ("module", "i"), ("phase", "i"), ("flags", "b"), ("event", "q"))
 _SCALARS: tuple[tuple[str, type], ...] = (
     ("torch_version", str),
@@ -70,6 +70,7 @@ def save(trace: StepTrace, path: Path) -> None:
     for name in (*_TABLES, _SHAPES):
         document[name] = list(getattr(trace, name))
     document[_SHAPE] = trace.shape.tolist()
+    document[_LINES] = [list(line) for line in trace.lines]
     document[_HOST] = None if trace.host is None else trace.host.to_dict()
     document[_GROWTH] = None if trace.growth is None else trace.growth.to_dict()
     if trace.cards:
@@ -108,6 +109,8 @@ def load(path: Path) -> StepTrace:
             fields[_GROWTH] = Growth.from_dict(document[_GROWTH])
         if _CARDS in document:
             fields[_CARDS] = tuple(CardLimits(*map(_whole, row)) for row in document[_CARDS])
+        if _LINES in document:
+            fields[_LINES] = tuple((int(op), int(module), _names([line])[0]) for op, module, line in document[_LINES])
         if _CALLS in document:
             fields[_CALLS] = _calls(document[_CALLS])
         trace = StepTrace(

@@ -16,6 +16,7 @@ from vramcast.allocator.stream_uses import USED_ELSEWHERE
 from vramcast.allocator.trials import Trial, try_out
 from vramcast.card.device import streams
 from vramcast.card.dispatch.storages import GPU, HOST, HOST_ATTRIBUTE, Block, HostBlock, attach, block_of
+from vramcast.card.dispatch.unknown import line_of_code
 from vramcast.trace import TraceBuilder
 from vramcast.trace.builder import KIND_ID
 from vramcast.trace.host import PAGEABLE, HostLog
@@ -154,6 +155,9 @@ class Ledger:
             callback, self.before_next_allocation = self.before_next_allocation, None
             callback()
         builder = self.builder
+        place = self.op, self.module
+        if place not in builder.lines:
+            builder.lines[place] = line_of_code()
         stream = self.stream
         if self.pools and stream in self.pools:
             stream = stream_in_pool(self.pools[stream], stream)

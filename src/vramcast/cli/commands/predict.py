@@ -105,10 +105,10 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.report.screens import job_screen
 
     write_export(args.export, result.prediction)
-    write_html(args.html, lambda: job_report(result.job_account(), changes))
+    of_ranks = [rank.to_document() for rank in ranks]
+    write_html(args.html, lambda: job_report(result.job_account(), changes, of_ranks))
     if args.json:
-        of_ranks = {"ranks": [rank.to_document() for rank in ranks]} if ranks else {}
-        print_json({**result.to_document(), **of_ranks})
+        print_json({**result.to_document(), **({"ranks": of_ranks} if ranks else {})})
     elif args.full:
         from vramcast.report.job import print_job
 

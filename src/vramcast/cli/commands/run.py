@@ -182,7 +182,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.html is not None:
         from vramcast.report.html_report import prediction_report
 
-        write_html(args.html, lambda: prediction_report(prediction))
+        write_html(args.html, lambda: prediction_report(prediction, ranks=of_ranks))
     document = {"files": overlay.latest().to_document(), **({"ranks": of_ranks} if of_ranks else {})}
     return report(prediction, as_json=args.json, full=args.full, more=document)
 
