@@ -104,7 +104,7 @@ def _page(rows: list[Row]) -> list[str]:
     lines += paragraph(
         "Predicted and measured: the most memory that PyTorch's allocator reserves over the steps that the script made "
         "in both runs. (The report of `vramcast run` is of a few more: it repeats the last step to see whether memory "
-        "still grows.) Seconds: from the start of `vramcast run` to its answer, on two cores that others use too; of several "
+        "still grows.) Seconds: from the start of `vramcast run` to its answer, on two cores that others use; of several "
         "runs the quickest."
     )
     lines += [""]
