@@ -235,6 +235,10 @@ class Position:
         """Whether the backward pass that runs now has made a block."""
         return block >= self._first_backward_block
 
+    def is_of_backward(self, block: int) -> bool:
+        """Whether a backward pass, this or an earlier one, has made a block."""
+        return block >= 0 and self.ledger.builder.phase_of(block) == self._backward
+
     def made_by_node(self, block: int) -> bool:
         """Whether the autograd node that runs now has made a block."""
         return self.backward_depth > 0 and block >= self._first_block_of_node
