@@ -173,8 +173,9 @@ class Ema(Section):
     """Where the copy lies."""
     components: list[Name] | None = None
     """Left out: all that are trained."""
-    update: Literal["foreach", "loop"] = "foreach"
-    """foreach: torch.optim.swa_utils.AveragedModel. loop: a deep copy, parameter by parameter, as KAIR does."""
+    update: Literal["foreach", "loop", "differences"] = "foreach"
+    """foreach: torch.optim.swa_utils.AveragedModel. loop: a deep copy, parameter by parameter, as KAIR does.
+    differences: those of all parameters at once, a third copy for a moment, as diffusers' foreach_ema does."""
 
 
 class Evaluation(Section):
