@@ -521,3 +521,12 @@ def test_updates_in_the_backward_pass_are_one_step() -> None:
     usual = _traced({})
     assert trace.steps == usual.steps == 3
     assert predict_trace(trace).peak_allocated_bytes < predict_trace(usual).peak_allocated_bytes
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_state_in_8_bits_of_torchao_is_counted_as_it_is_stored() -> None:
+    """Codes of one byte and a scale for 256 of them, twice; small tensors stay in fp32. The largest are rounded."""
+    pytest.importorskip("torchao")
+    result = predict(JOB | {"optimizer": {"name": "torchao-adamw8bit"}}, CARD)
+    count = result.parameters.count
+    assert 2 * count * (1 + 4 / 256) <= result.parameters.optimizer_bytes <= 2.1 * count

@@ -117,7 +117,7 @@ class Optimizer(Section):
 
     name: str = "adamw"
     """A class of torch.optim in any case (adamw, sgd, adafactor), of bitsandbytes (adamw8bit, paged-adamw8bit,
-    lion8bit), or transformers-adafactor."""
+    lion8bit), of torchao (torchao-adamw8bit, torchao-adamw4bit), or transformers-adafactor."""
     factory: FactoryName | None = None
     """Instead of a name: a Python function or class that is called with the parameters and `arguments`."""
     arguments: Arguments = {}

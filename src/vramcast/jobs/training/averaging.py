@@ -42,8 +42,10 @@ class Average:
         assert self._copy is not None
         with torch.no_grad():
             if self._at_once:
-                averaged, new_ones = list(self._copy.parameters()), list(self._module.parameters())
-                torch._foreach_sub_(averaged, torch._foreach_sub(averaged, new_ones), alpha=1 - self._decay)
+                averaged: list[torch.Tensor] = list(self._copy.parameters())
+                differences = torch._foreach_sub(averaged, tuple(self._module.parameters()))
+                torch._foreach_sub_(averaged, differences, alpha=1 - self._decay)
+                del differences
                 return
             for kept, new in zip(self._copy.parameters(), self._module.parameters(), strict=True):
                 kept.mul_(self._decay).add_(new.detach().to(kept.device), alpha=1 - self._decay)
