@@ -39,6 +39,9 @@ _ALL = (
     Package("selective_scan_cuda", "mamba-ssm with its compiled part", "2.3.2", ("mamba_ssm",)),
     Package("causal_conv1d", "causal-conv1d", "1.6.1", ("mamba_ssm",)),
     Package("apex", "apex", "0.1"),
+    Package("dropout_layer_norm", "dropout-layer-norm", "2.8.4"),
+    Package("rotary_emb", "rotary-emb", "2.5"),
+    Package("xentropy_cuda_lib", "xentropy-cuda-lib", "2.5"),
 )  # fmt: skip
 KNOWN = {package.name: package for package in _ALL}
 _INSTALLED_IN = ("site-packages", "dist-packages")
