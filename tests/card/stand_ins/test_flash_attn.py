@@ -11,6 +11,7 @@ import torch
 
 import vramcast
 from vramcast.base.errors import UsageError
+from vramcast.card.dispatch.failures import ScriptFailed
 from vramcast.card.ops.attention import key_splits
 from vramcast.card.stand_ins.kernels.flash_attention import padded_width
 from vramcast.scripts.runner import run_script
@@ -216,3 +217,10 @@ def test_extensions_of_its_source_folder() -> None:
         losses, sums = xentropy_cuda_lib.forward(x, torch.zeros(4096, device="cuda", dtype=torch.int64), 0.0)
         assert xentropy_cuda_lib.backward(losses, x, sums, sums, 0.0, True) is x
         assert _grown(before) == 2 * 4096 * 4
+
+
+def test_an_error_that_names_a_package_says_what_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text('raise ValueError("xformers is not available. Make sure it is installed correctly")\n')
+    with pytest.raises(ScriptFailed, match="--with xformers predicts the run as if xformers were installed here"):
+        run_script(str(script), gpu="h200")
