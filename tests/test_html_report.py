@@ -183,3 +183,37 @@ def test_the_front_is_what_no_other_beats() -> None:
     picture = front_picture(ways, 24 * GIB)
     assert picture.count("<circle") == 4 and "worse: 6.00 GiB, 1.5 samples/s" in picture
     assert front_picture(ways[:1], 24 * GIB) == ""
+
+
+def test_the_line_of_code_that_allocates(tmp_path: Path) -> None:
+    import torch
+
+    from vramcast import virtual_gpu
+    from vramcast.trace import StepTrace
+
+    with virtual_gpu("rtx-4090") as gpu:
+        layer = torch.nn.Linear(64, 64).cuda()
+        kept = layer(torch.ones(8, 64, device="cuda"))  # this line
+    prediction = gpu.prediction()
+    number = next(
+        i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if line.endswith("# this line")
+    )
+    course = step_course(prediction)
+    assert course is not None and kept is not None
+    assert any(row.line.endswith(f"test_html_report.py:{number}") and row.op == "aten.addmm" for row in course.rows)
+    assert prediction.trace is not None
+    prediction.trace.save(tmp_path / "run.trace")
+    assert StepTrace.load(tmp_path / "run.trace").lines == prediction.trace.lines
+
+
+def test_ranks_side_by_side() -> None:
+    prediction = predict(transformer())
+    ranks = [
+        {"rank": rank, "fits": True, "peak_allocated_bytes": GIB, "peak_reserved_bytes": (rank + 1) * GIB}
+        for rank in (0, 7)
+    ]
+    html = prediction_report(prediction, ranks=ranks).to_html()
+    for rank in ranks:
+        assert f'<data value="{rank["peak_reserved_bytes"] + prediction.context_bytes}">' in html
+    assert "rank 7" in html
+    assert "class=ranks" not in prediction_report(prediction, ranks=ranks[:1]).to_html()

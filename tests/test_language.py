@@ -11,13 +11,14 @@ from rich.cells import cell_len
 
 from tests.messages import messages
 from tests.samples import transformer
-from vramcast.base.language import LANGUAGES, catalogue, language, say, spoken, usual_language
+from vramcast.base.language import LANGUAGES, catalogue, language, say, sentence, spoken, usual_language
 from vramcast.base.units import GIB
 from vramcast.cli.main import main
 from vramcast.cli.options import LANGUAGES as OFFERED
 from vramcast.memory import Prediction, predict
 from vramcast.report.documents import prediction_document
 from vramcast.report.html_report import prediction_report
+from vramcast.report.names import cell
 from vramcast.report.screens import prediction_screen
 from vramcast.report.wording import verdict
 from vramcast.report.wrapping import wrap
@@ -106,6 +107,52 @@ def test_the_option_and_the_locale(
     assert json.loads(capsys.readouterr().out)["verdict"].startswith("Fits an RTX 4090")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     assert usual_language() == "en"
+
+
+def test_errors_notes_and_suggestions_are_found_by_their_template() -> None:
+    with spoken("zh"):
+        assert sentence("no such file or folder: a.yaml") == "没有这个文件或文件夹：a.yaml"
+        assert sentence("needs 1.13 GiB, with a margin of 1.7 % 1.15 GiB; 0.13 GiB short") == (
+            "需要 1.13 GiB，含 1.7 % 的余量：1.15 GiB；还差 0.13 GiB"
+        )
+        assert sentence("  bf16 autocast + 8-bit Adam") == "  bf16 自动混合精度 + 8 位 Adam"
+        assert sentence("my_model.layers.0") == "my_model.layers.0"
+        assert sentence("allocator configuration: 'backend' is native or cudaMallocAsync, not 'x{y}'").endswith(
+            "'x{y}'"
+        )
+    assert sentence("does not fit") == "does not fit"
+
+
+def test_names_of_modules_stay_as_they_are() -> None:
+    with spoken("zh"):
+        assert [cell(text) for text in ("model", "  norm", "loss", "gradients", "on the device")] == [
+            *("model", "  norm", "loss", "梯度", "设备上")
+        ]
+
+
+def test_errors_and_help_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "nowhere.yaml", "--lang", "zh"]) == 2
+    assert capsys.readouterr().err == "vramcast: 没有这个文件或文件夹：nowhere.yaml\n"
+    assert main(["predict", "nowhere.yaml", "--lang=zh", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"] == "no such file or folder: nowhere.yaml"
+    with pytest.raises(SystemExit):
+        main(["--lang", "zh", "--help"])
+    assert "训练任务在一张显卡上占用多少" in capsys.readouterr().out
+    for verb in ("predict", "advise", "serve", "sweep"):
+        with pytest.raises(SystemExit):
+            main([verb, "--lang", "zh", "--help"])
+        shown = capsys.readouterr().out
+        assert not re.search(r"[a-z]+ (?:the|a|of|which|is) [a-z]+", shown), "English is left"
+        options = shown[shown.index("选项") :].splitlines()
+        assert max(map(cell_len, options)) <= 80
+    with pytest.raises(SystemExit):
+        main(["predict", "--gup", "x", "--lang", "zh"])
+    assert "无法识别的参数：--gup；是不是想写 --gpu？" in capsys.readouterr().err
+
+
+def test_the_language_of_a_script_is_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--steps", "2", str(tmp_path / "nowhere.py"), "--lang", "zh"]) == 2
+    assert "no such script" in capsys.readouterr().err
 
 
 def test_what_nobody_translated_stays_as_it_is() -> None:

@@ -68,10 +68,13 @@ def line(comparison: Comparison) -> str:
     )
 
 
-def evaluate_external(jobs: int) -> Any:
-    """Scores of the published rows, or None where they are not here. In a process with the authors' libraries."""
+def evaluate_external(jobs: int, predicted: Path | None) -> Any:
+    """Scores of the published rows, or None where they are not here. In a process with the authors' libraries, unless
+    they were `predicted` before."""
     from lab.external.score import load
 
+    if predicted is not None:
+        return load(predicted)
     folder = external_rows.folder()
     if folder is None:
         print("published measurements of other cards: not here, left out (lab/external)")
@@ -122,6 +125,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="regular expression searched in names and tags; writes nothing")
     parser.add_argument("--jobs", type=int, default=2, help="children at a time")
+    parser.add_argument(
+        "--published", type=Path, help="what `python -m lab.external --out FILE` wrote: not predicted again"
+    )
     parser.add_argument("--no-external", action="store_true", help="leave the published measurements out")
     parser.add_argument("--dry-run", action="store_true", help="print, write no file")
     options = parser.parse_args(arguments)
@@ -139,7 +145,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.only:
         times = with_others(times, options.jobs)
     print_summary(times)
-    external = None if options.no_external or options.only else evaluate_external(options.jobs)
+    without = options.no_external or options.only
+    external = None if without else evaluate_external(options.jobs, options.published)
     print()
     print("\n".join(page.terminal_summary(results, external)))
     print(f"{time.monotonic() - started:.0f} s")

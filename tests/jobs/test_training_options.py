@@ -86,6 +86,23 @@ def _script(
     return gpu.trace()
 
 
+class _UpdatesInBackward:
+    """As torchtune's optimizer_in_bwd: an optimizer for each parameter, called by a hook."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self._of = {parameter: torch.optim.AdamW([parameter], lr=1e-4) for parameter in parameters}
+        for parameter in parameters:
+            parameter.register_post_accumulate_grad_hook(self._update)
+
+    def _update(self, parameter: torch.Tensor) -> None:
+        self._of[parameter].step()  # type: ignore[index]
+        self._of[parameter].zero_grad()  # type: ignore[index]
+
+    def zero_grad(self) -> None: ...
+
+    def step(self) -> None: ...
+
+
 def _checkpointed() -> nn.Module:
     net = Mixer()
     for block in net.blocks:
@@ -160,6 +177,11 @@ def _evaluated(net: nn.Module) -> None:
             {"optimizer": {"name": "Adam", "arguments": {"fused": True, "betas": [0.9, 0.99]}}},
             lambda: _script(optimizer=lambda p: torch.optim.Adam(p, lr=1e-4, fused=True, betas=(0.9, 0.99))),
             id="fused-adam",
+        ),
+        pytest.param(
+            {"optimizer": {"name": "adamw", "in_backward": True}},
+            lambda: _script(optimizer=_UpdatesInBackward),
+            id="in-backward",
         ),
         pytest.param({"checkpointing": "all"}, lambda: _script(model=_checkpointed), id="checkpointing-all"),
         pytest.param(
@@ -469,3 +491,20 @@ def test_the_page_for_a_notebook() -> None:
     assert page.startswith("<div")
     assert "Fits" in page
     assert "<script" not in page
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [({"accumulation": 2}, "accumulation must be 1"), ({"gradient_clipping": 1.0}, "gradient_clipping"),
+     ({"precision": "fp16"}, "GradScaler"), ({"gpus": 2}, "one GPU")],
+)  # fmt: skip
+def test_what_updates_in_the_backward_pass_cannot_have(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=f"in_backward: .*{message}"):
+        predict(JOB | {"optimizer": {"name": "adamw", "in_backward": True}} | more, CARD)
+
+
+def test_updates_in_the_backward_pass_are_one_step() -> None:
+    trace = _traced({"optimizer": {"name": "adamw", "in_backward": True}})
+    usual = _traced({})
+    assert trace.steps == usual.steps == 3
+    assert predict_trace(trace).peak_allocated_bytes < predict_trace(usual).peak_allocated_bytes

@@ -53,6 +53,8 @@ def noted(*ops: str) -> OpCalls:
         ("aten.index_put_.default", "f32(96), [i64(4)], f32(4)", False),
         ("aten.mm.default", "f32(8,8), f32(8,8)", False),
         ("synchronize", "", True),
+        ("aten.mm.default", "f32(8,8)sparse_coo, f32(8,4)", True),
+        ("aten.mm.default", "f32(8,8), f32(8,4)", False),
     ],
 )
 def test_what_makes_the_host_wait(op: str, arguments: str, expected: bool) -> None:

@@ -73,15 +73,23 @@ def _end(code: int) -> None:
 
 def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int:
     """The only place where errors end: a user's mistake is one line, never a traceback."""
-    from vramcast.base.errors import DEFECT, VramcastError
-    from vramcast.cli.options import chosen_language, chosen_timing, kept_off_files
+    from vramcast.base.language import spoken
+    from vramcast.cli.options import language_in
 
     own, flags = split_flags(sys.argv[1:] if argv is None else list(argv))
+    with spoken(language_in(_before_script(own))):
+        return _run(own, flags, own_process=own_process)
+
+
+def _run(own: list[str], flags: list[str], *, own_process: bool) -> int:
+    from vramcast.base.errors import DEFECT, VramcastError
+    from vramcast.cli.options import chosen_timing, kept_off_files
+
     as_json = _wants_json(own)
     args = make_parser(as_json=as_json).parse_args(own)
     args.script_flags, args.own_process = flags, own_process
     try:
-        with chosen_language(args), chosen_timing(args), kept_off_files(args, own_process=own_process):
+        with chosen_timing(args), kept_off_files(args, own_process=own_process):
             code = args.execute(args)
             sys.stdout.flush()
         return int(code)
@@ -103,22 +111,26 @@ def main(argv: Sequence[str] | None = None, *, own_process: bool = False) -> int
 
 
 def _wants_json(argv: Sequence[str]) -> bool:
-    """Whether --json is one of our own options; what stands after a script's name is the script's."""
+    return "--json" in _before_script(argv)
+
+
+def _before_script(argv: Sequence[str]) -> Sequence[str]:
+    """Our own options; what stands after a script's name is the script's."""
     if argv[:1] != ["run"]:
-        return "--json" in argv
+        return argv
     takes_none = ("--json", "--full", "--whole", "--epoch", "--longest", "--force", "--write-through", "--traceback")
     for i, word in enumerate(argv[1:], 1):
-        if word == "--json":
-            return True
         is_value = argv[i - 1].startswith("--") and argv[i - 1] not in takes_none and "=" not in argv[i - 1]
         if not word.startswith("-") and not is_value:
-            return False
-    return False
+            return argv[:i]
+    return argv
 
 
 def _failed(text: str, exit_code: int, as_json: bool) -> int:
     """Said to whoever reads standard error, and as a document to whoever asked for one."""
-    print(f"vramcast: {text}", file=sys.stderr)
+    from vramcast.base.language import sentence
+
+    print(f"vramcast: {sentence(text)}", file=sys.stderr)
     if as_json:
         import json
 
@@ -171,7 +183,8 @@ def make_parser(*, as_json: bool = False) -> argparse.ArgumentParser:
     from typing import NoReturn
 
     from vramcast import __version__
-    from vramcast.cli.parser import Parser
+    from vramcast.cli.options import add_language_option
+    from vramcast.cli.parser import Parser, translate_help
 
     class JsonParser(Parser):
         def error(self, message: str) -> NoReturn:
@@ -184,6 +197,7 @@ def make_parser(*, as_json: bool = False) -> argparse.ArgumentParser:
         prog="vramcast", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"vramcast {__version__}")
+    add_language_option(parser)
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     for module in commands():
         name = module.__name__.rpartition(".")[2]
@@ -195,8 +209,11 @@ def make_parser(*, as_json: bool = False) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(verb)
+        add_language_option(verb)
         parser.known_options.update(verb._option_string_actions)
         verb.set_defaults(execute=module.execute, runs_code=getattr(module, "RUNS_CODE", False))
+        translate_help(verb)
+    translate_help(parser)
     return parser
 
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -280,13 +280,18 @@ def add_language_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lang", choices=LANGUAGES, help="the language of the result (left out: that of the locale)")
 
 
-def chosen_language(args: argparse.Namespace) -> AbstractContextManager[None]:
-    """Around a verb: the language that its result is shown in."""
-    if not hasattr(args, "lang"):
-        return contextlib.nullcontext()
-    from vramcast.base.language import spoken, usual_language
+def language_in(words: Sequence[str]) -> str:
+    """The language that a command asks for, before its options are read: help and errors are in it too."""
+    from vramcast.base.language import usual_language
 
-    return spoken(args.lang or usual_language())
+    for i, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if name == "--lang":
+            value = value or next(iter(words[i + 1 : i + 2]), "")
+            return value if value in LANGUAGES else usual_language()
+        if word == "--":
+            break
+    return usual_language()
 
 
 def add_export_option(parser: argparse.ArgumentParser) -> None:

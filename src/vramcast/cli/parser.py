@@ -4,10 +4,59 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from typing import Any, NoReturn
+
+from vramcast.base.language import language, sentence
 
 _UNKNOWN = "unrecognized arguments: "
 _NEAREST = 4
+OWN_TEXTS = (
+    "usage: ",
+    "options",
+    "positional arguments",
+    "show this help message and exit",
+    "show program's version number and exit",
+    "the following arguments are required: {0}",
+    "unrecognized arguments: {0}",
+    "unrecognized arguments: {0}; did you mean {1}?",
+    "argument {0}: {1}",
+    "expected one argument",
+    "expected at least one argument",
+    "invalid choice: {0} (choose from {1})",
+    "invalid {0} value: {1}",
+    "not allowed with argument {0}",
+    "ignored explicit argument {0}",
+    "ambiguous option: {0} could match {1}",
+)
+"""What argparse itself says."""
+
+
+def translate_help(parser: argparse.ArgumentParser) -> None:
+    """Say what the options mean in the language in force."""
+    if language() == "en":
+        return
+    parser.description = sentence(parser.description or "") or None
+    parser.epilog = sentence(parser.epilog or "") or None
+    for group in parser._action_groups:
+        group.title = sentence(group.title or "") or None
+        group.description = sentence(group.description or "") or None
+    for action in parser._actions:
+        if action.help and action.help != argparse.SUPPRESS:
+            action.help = sentence(action.help)
+        if isinstance(action, argparse._SubParsersAction):
+            for choice in action._choices_actions:
+                choice.help = sentence(choice.help or "")
+    parser.formatter_class = WideFormatter
+
+
+class WideFormatter(argparse.RawDescriptionHelpFormatter):
+    """Lines that are as wide as they look: a Chinese character takes two columns."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        from vramcast.report.wrapping import wrap
+
+        return wrap(re.sub(r"\s+", " ", text).strip(), width, 100)
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,7 +68,13 @@ class Parser(argparse.ArgumentParser):
         """Of all verbs."""
 
     def error(self, message: str) -> NoReturn:
-        super().error(self.with_suggestion(message))
+        super().error(sentence(self.with_suggestion(message)))
+
+    def format_usage(self) -> str:
+        return super().format_usage().replace("usage: ", sentence("usage: ").rstrip() + " ", 1)
+
+    def format_help(self) -> str:
+        return super().format_help().replace("usage: ", sentence("usage: ").rstrip() + " ", 1)
 
     def with_suggestion(self, message: str) -> str:
         """Name the nearest option beside one that there is not."""

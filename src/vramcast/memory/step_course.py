@@ -38,6 +38,8 @@ class Row:
     module: str
     op: str
     shape: str
+    line: str = ""
+    """Of the code that had it allocated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Point:
     module: str
     allocated_bytes: int
     reserved_bytes: int
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class StepCourse:
     short_lived: int
     """Blocks that are alive at none of the points."""
     segments: tuple[SegmentCourse, ...]
-    """At the peak."""
+    """At the peak; empty where they were not asked for."""
 
 
 def step_course(
@@ -93,12 +96,19 @@ def step_course(
     """None where the prediction does not have its trace."""
     if prediction.trace is None:
         return None
-    run = lengthened(prediction.trace)
     # As `predict` does: what fits is shown under the limit, what does not as it would be without one.
     limit = prediction.limit_bytes - prediction.context_bytes if prediction.out_of_memory is None else None
-    shown = replay(run, prediction.allocator_conf, limit)
+    shown = replay(lengthened(prediction.trace), prediction.allocator_conf, limit)
+    course = course_without_segments(prediction, shown, most_points, most_rows)
+    return replace(course, segments=_segments(shown, prediction.account.moment.event))
+
+
+def course_without_segments(
+    prediction: Prediction, shown: Replay, most_points: int = MOST_POINTS, most_rows: int = MOST_ROWS
+) -> StepCourse:
+    """`shown` is the replay that the prediction's account is of. Where blocks lie would take another replay."""
     peak = prediction.account.moment.event
-    window = _step_around(run, peak, shown.n_events)
+    window = _step_around(shown.trace, peak, shown.n_events)
     while True:
         events = _kept(shown, window, peak, most_points)
         rows, short_lived = _rows(shown, window, events)
@@ -109,12 +119,12 @@ def step_course(
         most_points //= 2
     return StepCourse(
         step=prediction.account.moment.step,
-        points=tuple(_point(shown, event) for event in events),
+        points=_points(shown, events),
         peak=bisect_left(events, peak),
         rows=tuple(rows),
         events=len(window),
         short_lived=short_lived,
-        segments=_segments(shown, peak),
+        segments=(),
     )
 
 
@@ -158,8 +168,19 @@ def _rows(run: Replay, window: range, events: Sequence[int]) -> tuple[list[Row],
         of_key = found.setdefault(key, [0, 0])
         of_key[0] += trace.requested_bytes[block]
         of_key[1] += 1
+    lines = trace.line_of()
     rows = [
-        Row(first, end, size, count, kind, trace.modules[module], trace.ops[op], trace.shapes[shape])
+        Row(
+            first,
+            end,
+            size,
+            count,
+            kind,
+            trace.modules[module],
+            trace.ops[op],
+            trace.shapes[shape],
+            lines.get((op, module), ""),
+        )
         for (first, end, kind, module, op, shape), (size, count) in found.items()
     ]
     return rows, short_lived
@@ -179,13 +200,27 @@ def _coarser(rows: Sequence[Row], most: int) -> list[Row]:
             merged[key] = replace(
                 known, size_bytes=known.size_bytes + row.size_bytes, count=known.count + row.count,
                 op=known.op if known.op == row.op else SEVERAL, shape="",
+                line=known.line if known.line == row.line else "",
             )  # fmt: skip
     return kept + list(merged.values())
 
 
-def _point(run: Replay, event: int) -> Point:
-    at = run.moment(event)
-    return Point(event, at.phase, at.op, at.module, at.allocated_bytes, at.reserved_bytes)
+def _points(run: Replay, events: Sequence[int]) -> tuple[Point, ...]:
+    trace = run.trace
+    lines = {(trace.ops[op], trace.modules[module]): line for (op, module), line in trace.line_of().items()}
+    moments = (run.moment(event) for event in events)
+    return tuple(
+        Point(
+            at.event,
+            at.phase,
+            at.op,
+            at.module,
+            at.allocated_bytes,
+            at.reserved_bytes,
+            lines.get((at.op, at.module), ""),
+        )
+        for at in moments
+    )
 
 
 def _segments(shown: Replay, event: int) -> tuple[SegmentCourse, ...]:
@@ -199,12 +234,11 @@ def _segments(shown: Replay, event: int) -> tuple[SegmentCourse, ...]:
         parts = (
             (one.size_bytes, kind_at.get(one.address, _OTHER) if one.allocated else None) for one in segment.blocks
         )
-        joined = tuple(_joined(parts))
-        made.append(SegmentCourse(segment.size_bytes, segment.pool == "small", segment.stream, joined))
+        made.append(SegmentCourse(segment.size_bytes, segment.pool == "small", segment.stream, tuple(joined(parts))))
     return tuple(made)
 
 
-def _joined(parts: Iterator[tuple[int, int | None]]) -> Iterator[SegmentPart]:
+def joined(parts: Iterator[tuple[int, int | None]]) -> Iterator[SegmentPart]:
     """Neighbours of one kind as one part."""
     size, kind = 0, None
     for size_bytes, of_kind in parts:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.table import Table
+
+from vramcast.base.language import sentence
+from vramcast.report.names import cell
 
 _GAP = 2
 _LEAST_LABEL = 16
@@ -14,10 +18,11 @@ _LEAST_LABEL = 16
 def table(*headings: str, text_columns: int = 1) -> Table:
     """No lines but one under the heading, so that it reads the same in a terminal, a file and a log. Words stay whole:
     figures are never wrapped, text is between words."""
-    table = Table(box=None, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+    table = _SpokenTable(box=None, pad_edge=False, show_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for i, heading in enumerate(headings):
         is_text = i < text_columns or heading in ("mostly", "source")
         longest_word = max((len(word) for word in heading.split()), default=0)
+        heading = sentence(heading)
         table.add_column(
             heading,
             justify="left" if is_text else "right",
@@ -26,6 +31,13 @@ def table(*headings: str, text_columns: int = 1) -> Table:
             min_width=longest_word,
         )
     return table
+
+
+class _SpokenTable(Table):
+    """Its cells are in the language in force."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*(cell(one) if isinstance(one, str) else one for one in cells), **options)
 
 
 def plain_rows(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from vramcast.base.language import say
+from vramcast.base.language import say, sentence
 from vramcast.memory.account import largest
 from vramcast.prediction.job_account import JobAccount
 from vramcast.report.job import headline
@@ -37,7 +37,9 @@ def job_page(account: JobAccount) -> str:
     if account.time is not None:
         parts.append(page_html(time_page(account.time, account.throughput)))
     if prediction.notes:
-        notes = "".join(f"<li>{escape(note.topic)}: {escape(note.text)}</li>" for note in prediction.notes)
+        notes = "".join(
+            f"<li>{escape(sentence(note.topic))}: {escape(sentence(note.text))}</li>" for note in prediction.notes
+        )
         parts.append(f"<ul>{notes}</ul>")
     return f'<div class="vramcast">{"".join(parts)}</div>'
 

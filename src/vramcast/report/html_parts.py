@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from vramcast.base.language import say
+from vramcast.base.language import say, sentence
 from vramcast.base.units import format_gib, format_size
-from vramcast.report.page import Grid, Line, Page
+from vramcast.report.page import Grid, Line, Page, spoken_page
 from vramcast.trace import Note
 
 _ICICLE = "Click a box to look into it, the top one to go back; or arrow keys, Enter and Escape."
@@ -44,10 +44,10 @@ def bars(found: Sequence[Bar], limit_bytes: int) -> str:
     scale = max(limit_bytes, *(bar.size_bytes for bar in found)) * 1.04
     rows = []
     for bar in found:
-        aside = f"<small>{escape(bar.aside)}</small>" if bar.aside else ""
+        aside = f"<small>{escape(sentence(bar.aside))}</small>" if bar.aside else ""
         over = "" if bar.fits else " over"
         rows.append(
-            f'<div class="label wrap">{escape(bar.label)}{aside}</div>'
+            f'<div class="label wrap">{escape(sentence(bar.label))}{aside}</div>'
             f'<div class="track"><div class="fill{over}" style="width:{100 * bar.size_bytes / scale:.2f}%"></div>'
             f'<div class="limit" style="left:{100 * limit_bytes / scale:.2f}%"></div></div>'
             f'<div class="value">{data(bar.size_bytes, gib=True)}{"" if bar.fits else " ✗"}</div>'
@@ -73,11 +73,14 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], text_columns: 
 
 def page(found: Page) -> str:
     """Lines and grids that a terminal would show."""
-    return "".join(_line(part) if isinstance(part, Line) else _grid(part) for part in found)
+    return "".join(_line(part) if isinstance(part, Line) else _grid(part) for part in spoken_page(found))
 
 
 def notes(found: Iterable[Note]) -> str:
-    rows = [(escape(note.topic), escape(note.text), escape(note.where or "–"), f"{note.count:,}") for note in found]
+    rows = [
+        (escape(sentence(note.topic)), escape(sentence(note.text)), escape(note.where or "–"), f"{note.count:,}")
+        for note in found
+    ]
     return table((say("assumed"), say("what"), say("where"), say("times")), rows, text_columns=3)
 
 

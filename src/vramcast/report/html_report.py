@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from vramcast.base.language import say
+from vramcast.base.language import say, sentence
 from vramcast.base.units import format_gib
 from vramcast.features.advise.from_trace import EXPANDABLE, fits_with_expandable_segments
 from vramcast.features.advise.result import Advice, Suggestion
@@ -60,19 +60,44 @@ class Report:
 
     def to_html(self) -> str:
         tone = "" if self.fits is None else " good" if self.fits else " bad"
-        header = f'<h1>{escape(self.title)}</h1><p class="verdict{tone}">{escape(self.verdict)}</p>{self.head}'
+        title, first = escape(sentence(self.title)), escape(sentence(self.verdict))
+        header = f'<h1>{title}</h1><p class="verdict{tone}">{first}</p>{self.head}'
         return html_document(self.title, header, self.body, self.footer, {"results": list(self.results)})
 
 
-def prediction_report(prediction: Prediction, title: str = "", changes: Sequence[Bar] = ()) -> Report:
+Ranks = Sequence[Mapping[str, Any]]
+"""Of each rank its number, whether it fits, and what it allocates and reserves at its peak."""
+
+
+def prediction_report(
+    prediction: Prediction, title: str = "", changes: Sequence[Bar] = (), ranks: Ranks = ()
+) -> Report:
     """The report of a script's run, or of a saved trace."""
-    return _report(title or prediction.source or say("a run"), prediction, None, changes or _from_trace(prediction))
+    shown = changes or _from_trace(prediction)
+    return _report(title or prediction.source or say("a run"), prediction, None, shown, rank_bars(ranks, prediction))
 
 
-def job_report(account: JobAccount, changes: Sequence[Suggestion] = ()) -> Report:
+def rank_bars(ranks: Ranks, prediction: Prediction) -> str:
+    """Side by side against the limit, where several were predicted."""
+    if len(ranks) < 2:
+        return ""
+    shown = [
+        Bar(
+            say("rank {number}", number=rank["rank"]),
+            rank["peak_reserved_bytes"] + prediction.context_bytes,
+            rank["fits"],
+            say("{size} allocated at the peak", size=format_gib(rank["peak_allocated_bytes"])),
+        )
+        for rank in ranks
+    ]
+    return section(say("The ranks that were predicted"), bars(shown, prediction.limit_bytes), "ranks")
+
+
+def job_report(account: JobAccount, changes: Sequence[Suggestion] = (), ranks: Ranks = ()) -> Report:
     prediction = account.prediction
     tables = (
-        section(say("Parameters"), parameter_table(account) if account.parameters.count else "")
+        rank_bars(ranks, prediction)
+        + section(say("Parameters"), parameter_table(account) if account.parameters.count else "")
         + section(say("Activations"), stage_table(account))
         + section(say("Cards that hold it"), card_table(account))
     )

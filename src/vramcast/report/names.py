@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vramcast.base.language import sentence
 from vramcast.memory.account import CONTEXT, FRAGMENTATION, ROUNDING
 from vramcast.timing.results import (
     ARITHMETIC,
@@ -21,4 +22,17 @@ PHASES = ("setup", DATA, FORWARD, BACKWARD, SYNC, OPTIMIZER)
 LIMITS = (HOST, ARITHMETIC, BANDWIDTH, LAUNCHES)
 SIZES = ("batch", "sequence", "height", "width", "frames")
 TASKS = ("training", "inference")
-NAMES = (*PARTS, *PHASES, *LIMITS, *SIZES, *TASKS)
+WORDS = (
+    *("fits", "look", "ok", "disk", "software", "(itself)", "none", "yes", "no", "total", "mostly", "used", "free"),
+    *("measured", "predicted", "traced", "failed", "optimizer", "gradients", "weights", "parameters"),
+)
+"""Single words in cells of tables. Others there are names of modules, files and cards, and stay as they are."""
+NAMES = (*PARTS, *PHASES, *LIMITS, *SIZES, *TASKS, *WORDS)
+
+_OWN = frozenset(NAMES)
+
+
+def cell(text: str) -> str:
+    """A cell of a table in the language in force."""
+    stripped = text.strip()
+    return sentence(text) if " " in stripped or stripped in _OWN else text

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from vramcast.base.language import sentence
 from vramcast.report.grid import table
+from vramcast.report.names import cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,25 @@ _HTML = {
 }
 
 
+def spoken_page(page: Page) -> Page:
+    """In the language in force. Code and columns of figures stay as they are."""
+    return [_spoken_line(part) if isinstance(part, Line) else _spoken_grid(part) for part in page]
+
+
+def _spoken_line(line: Line) -> Line:
+    return line if line.tone == "code" else replace(line, text=sentence(line.text))
+
+
+def _spoken_grid(grid: Grid) -> Grid:
+    def row(cells: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(cell(text) for text in cells)
+
+    total = None if grid.total is None else row(grid.total)
+    return replace(grid, headings=tuple(map(sentence, grid.headings)), rows=tuple(map(row, grid.rows)), total=total)
+
+
 def print_page(page: Page, console: Console) -> None:
+    page = spoken_page(page)
     for i, part in enumerate(page):
         if isinstance(part, Line):
             _print_line(part, console)
@@ -73,7 +93,7 @@ def _print_line(line: Line, console: Console) -> None:
 
 
 def page_html(page: Page) -> str:
-    return f'<div class="vramcast">{"".join(_html(part) for part in page)}</div>'
+    return f'<div class="vramcast">{"".join(_html(part) for part in spoken_page(page))}</div>'
 
 
 def _html(part: Line | Grid) -> str:

@@ -18,26 +18,30 @@ def pictures(prediction: Prediction) -> dict[str, Any]:
     """What is drawn of one prediction; nothing where its trace is not at hand."""
     course = step_course(prediction)
     return {
-        "course": None if course is None else course_columns(course, prediction),
+        "course": None if course is None else course_columns(course, prediction.context_bytes, prediction.limit_bytes),
         "lanes": _lanes_of(prediction),
     }
 
 
-def course_columns(course: StepCourse, prediction: Prediction) -> dict[str, Any]:
-    phases, ops, modules, shapes = _Table(), _Table(), _Table(), _Table()
+def course_columns(
+    course: StepCourse, context_bytes: int, limit_bytes: int, kinds: Sequence[str] = KINDS
+) -> dict[str, Any]:
+    """`kinds` are what the rows' kinds count in. A limit of 0 is not drawn."""
+    phases, ops, modules, shapes, lines = _Table(), _Table(), _Table(), _Table(), _Table()
     points, rows = course.points, course.rows
     return {
         "step": course.step,
         "peak": course.peak,
         "events": course.events,
-        "context": prediction.context_bytes,
-        "limit": prediction.limit_bytes,
-        "kinds": list(KINDS),
+        "context": context_bytes,
+        "limit": limit_bytes,
+        "kinds": list(kinds),
         "points": {
             "event": [point.event for point in points],
             "phase": phases.numbers(point.phase for point in points),
             "op": ops.numbers(point.op for point in points),
             "module": modules.numbers(point.module for point in points),
+            "line": lines.numbers(point.line for point in points),
             "allocated": [point.allocated_bytes for point in points],
             "reserved": [point.reserved_bytes for point in points],
         },
@@ -50,12 +54,14 @@ def course_columns(course: StepCourse, prediction: Prediction) -> dict[str, Any]
             "module": modules.numbers(row.module for row in rows),
             "op": ops.numbers(row.op for row in rows),
             "shape": shapes.numbers(row.shape for row in rows),
+            "line": lines.numbers(row.line for row in rows),
         },
         "segments": [_segment(segment) for segment in course.segments],
         "phases": phases.names,
         "ops": ops.names,
         "modules": modules.names,
         "shapes": shapes.names,
+        "lines": lines.names,
     }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from rich.cells import cell_len
 from rich.console import Console
 
-from vramcast.base.language import name, say
+from vramcast.base.language import name, say, sentence
 from vramcast.base.units import GIB
 from vramcast.memory import Account, ModuleNode, Part
 from vramcast.memory.account import largest
@@ -80,7 +80,8 @@ def print_screen(lines: Sequence[Line], console: Console) -> None:
 
 def wrapped(text: str, width: int, tone: str = "", most: int = 2, indent: str = "") -> list[Line]:
     """Words stay whole; what does not fit into `most` lines ends in an ellipsis."""
-    return [Line(line, tone, continues=i > 0) for i, line in enumerate(wrap(text, width, most, indent))]
+    spoken = text if tone == "code" else sentence(text)
+    return [Line(line, tone, continues=i > 0) for i, line in enumerate(wrap(spoken, width, most, indent))]
 
 
 def memory(account: Account, width: int) -> list[Section]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from vramcast.base.language import say
+from vramcast.base.language import say, sentence
 from vramcast.base.units import GIB, format_gib
 from vramcast.features.advise.from_trace import EXPANDABLE, Room, fits_with_expandable_segments, room
 from vramcast.features.advise.result import Advice, Suggestion
@@ -230,7 +230,7 @@ def _changes(changes: Sequence[Suggestion], width: int, *, is_search: bool = Fal
         title = say("what makes it fit, best first") if several else say("what makes it fit")
     lines = [Line(title, "heading")]
     for number, one in enumerate(changes[:_SHOWN], 1):
-        lines += wrapped(f"{number}. {one.text}: {_figures(one)}", width, most=2, indent="   ")
+        lines += wrapped(f"{number}. {sentence(one.text)}: {_figures(one)}", width, most=2, indent="   ")
         if one.changes:
             lines += wrapped(f"   {one.changes[0].cost}", width, most=1)
         flags = wrapped(f"   {one.options}", width, "code", most=_FLAG_LINES + 1, indent="   ") if one.options else []
@@ -278,7 +278,9 @@ def _assumed(notes: Iterable[Note], time: StepTime | None, width: int) -> Sectio
         first = group[0]
         where = f"{first.where}: " if first.where else ""
         more = say(" (and {count} more)", count=len(group) - 1) if len(group) > 1 else ""
-        lines += wrapped(f"{topic}: {where}{first.text}{more}", width, "aside", most=1 if lines else 2)
+        lines += wrapped(
+            f"{sentence(topic)}: {where}{sentence(first.text)}{more}", width, "aside", most=1 if lines else 2
+        )
     if len(by_topic) > _NOTES:
         left = sum(len(group) for group in list(by_topic.values())[_NOTES:])
         lines.append(Line(say("and {count} more notes: --full", count=left), "aside"))

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from vramcast.base.language import say
+from vramcast.base.language import say, sentence
 from vramcast.base.units import format_gib, format_size
 from vramcast.memory import Account, Part, Prediction
 from vramcast.memory.account import largest
@@ -112,7 +112,7 @@ def print_notes(notes: Iterable[Note], console: Console) -> None:
         for note in group[:_NOTES_PER_TOPIC]:
             times = f" ({note.count} times)" if note.count > 1 else ""
             where = f"{note.where}: " if note.where else ""
-            console.print(Padding(Text(f"{where}{note.text}{times}"), (0, 0, 0, 2)))
+            console.print(Padding(Text(f"{where}{sentence(note.text)}{sentence(times)}"), (0, 0, 0, 2)))
         if len(group) > _NOTES_PER_TOPIC:
             console.print(Padding(Text(f"and {len(group) - _NOTES_PER_TOPIC} more (--json lists all)"), (0, 0, 0, 2)))
 

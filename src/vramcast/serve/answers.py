@@ -18,19 +18,22 @@ from pydantic import ValidationError
 
 from vramcast.base.access import Limits, limited
 from vramcast.base.errors import UsageError
-from vramcast.base.language import say
+from vramcast.base.language import language, say, sentence
 from vramcast.base.sealing import sealed
 from vramcast.base.units import parse_bytes
 from vramcast.features.advise.write import whole_yaml
 from vramcast.gpus import all_gpus, find_gpu
 from vramcast.jobs.load import LoadedJob
 from vramcast.jobs.schema import Job
-from vramcast.memory import Prediction, predict
+from vramcast.memory import Prediction
+from vramcast.memory.prediction import predict_and_replay
+from vramcast.memory.replay import Replay
 from vramcast.memory.scaling import DifferentRuns, ScaledTrace
+from vramcast.memory.step_course import course_without_segments
 from vramcast.prediction.job_prediction import JobPrediction
 from vramcast.report.html_parts import Bar, bars
 from vramcast.report.html_report import suggested_bar
-from vramcast.report.pictures import pictures
+from vramcast.report.pictures import course_columns, pictures
 from vramcast.report.time import headline as time_headline
 from vramcast.report.wording import place, verdict
 from vramcast.serve.sources import EXAMPLES, Sources
@@ -40,6 +43,9 @@ from vramcast.trace import StepTrace
 
 _MOST_RECIPES = 6
 _MOST_BATCHES = 4
+_MOST_DOCUMENTS = 60
+_MOVING_POINTS, _MOVING_ROWS = 400, 1500
+"""Of the picture while a slider moves; all of it is drawn when it rests."""
 TRACED, REPLAYED, WORKED_OUT = "traced", "replayed", "worked out"
 
 
@@ -50,12 +56,21 @@ class _Recipe:
     traced: dict[tuple[int, str], JobPrediction] = field(default_factory=dict)
     """By batch and card."""
     scaled: dict[tuple[int, ...], ScaledTrace | None] = field(default_factory=dict)
+    documents: OrderedDict[tuple[str, ...], dict[str, Any]] = field(default_factory=OrderedDict)
+    """What was answered, for whoever moves a slider to and fro and for several who look at the same."""
+
+    def keep(self, key: tuple[str, ...], document: dict[str, Any]) -> dict[str, Any]:
+        self.documents[key] = document
+        while len(self.documents) > _MOST_DOCUMENTS:
+            self.documents.popitem(last=False)
+        return document
 
     def add(self, batch: int, found: JobPrediction) -> None:
         self.traced[batch, found.gpu.id] = found
         while len(self.traced) > _MOST_BATCHES:
             del self.traced[next(iter(self.traced))]
         self.scaled.clear()
+        self.documents.clear()
 
     def trace(self, batch: int, gpu: str) -> StepTrace | None:
         """Of this batch, for this card if there is one."""
@@ -129,20 +144,38 @@ class Answers:
         recipe = self._recipe(loaded.job, make=False)
         if recipe is None:
             return None
-        batch = loaded.job.effective_sizes["batch"]
-        exact = recipe.traced.get((batch, find_gpu(state.gpu).id))
+        key = (state.model_dump_json(), language(), str(with_pictures))
+        known = recipe.documents.get(key)
+        if known is not None:
+            return known
+        found = self._from_traces(state, loaded, recipe, with_pictures)
+        return None if found is None else recipe.keep(key, found)
+
+    def _from_traces(
+        self, state: PageState, loaded: LoadedJob, recipe: _Recipe, with_pictures: bool
+    ) -> dict[str, Any] | None:
+        batch, gpu = loaded.job.effective_sizes["batch"], find_gpu(state.gpu)
+        exact = recipe.traced.get((batch, gpu.id))
         if exact is not None and not state.limit and exact.job.allocator_conf == loaded.job.allocator_conf:
-            return self._document(state, loaded, exact.prediction, TRACED, "", with_pictures)
-        trace = recipe.trace(batch, find_gpu(state.gpu).id)
+            return self._document(state, loaded, exact.prediction, TRACED, "", pictures(exact.prediction), exact)
+        trace = recipe.trace(batch, gpu.id)
         if trace is not None:
-            how = say("replayed: traced on {card}", card=trace.gpu.get("name", "?"))
-            return self._document(state, loaded, _replayed(trace, state), REPLAYED, how, with_pictures)
-        found = recipe.worked_out(batch, find_gpu(state.gpu).id)
-        if found is None:
-            return None
-        first, second = found[1]
-        how = say("worked out from traces of batch {first} and {second}", first=first, second=second)
-        return self._document(state, loaded, _replayed(found[0], state), WORKED_OUT, how, with_pictures)
+            kind, how = REPLAYED, say("replayed: traced on {card}", card=trace.gpu.get("name", "?"))
+        else:
+            found = recipe.worked_out(batch, gpu.id)
+            if found is None:
+                return None
+            trace, (first, second) = found
+            kind = WORKED_OUT
+            how = say("worked out from traces of batch {first} and {second}", first=first, second=second)
+        prediction, shown = _replayed(trace, state)
+        if with_pictures:
+            drawn = pictures(prediction)
+        else:
+            course = course_without_segments(prediction, shown, _MOVING_POINTS, _MOVING_ROWS)
+            columns = course_columns(course, prediction.context_bytes, prediction.limit_bytes)
+            drawn = {"course": columns, "moving": True}
+        return self._document(state, loaded, prediction, kind, how, drawn)
 
     def exact(self, state: PageState, stop: threading.Event, progress: Callable[[str], None]) -> dict[str, Any]:
         """Traced as `vramcast predict` does it."""
@@ -157,7 +190,7 @@ class Answers:
             recipe.worked_out(
                 batch + 1, found.gpu.id
             )  # compares the traces, so that the first move of a slider is quick
-        return self._document(state, loaded, found.prediction, TRACED, "", True, found)
+        return self._document(state, loaded, found.prediction, TRACED, "", pictures(found.prediction), found)
 
     def changes(self, state: PageState, stop: threading.Event) -> dict[str, Any]:
         """What makes the job fit, as bars against the limit, and as settings of the page where it has them."""
@@ -165,7 +198,7 @@ class Answers:
         limit = found[0].prediction.limit_bytes if found else 0
         return {
             "bars": bars([suggested_bar(one) for one in found], limit),
-            "changes": [{"text": one.text, "state": _as_state(state, one.overrides)} for one in found],
+            "changes": [{"text": sentence(one.text), "state": _as_state(state, one.overrides)} for one in found],
         }
 
     def second_batch(self, state: PageState) -> PageState | None:
@@ -197,7 +230,7 @@ class Answers:
             yield
 
     def _document(
-        self, state: PageState, loaded: LoadedJob, prediction: Prediction, kind: str, how: str, with_pictures: bool,
+        self, state: PageState, loaded: LoadedJob, prediction: Prediction, kind: str, how: str, drawn: dict[str, Any],
         traced: JobPrediction | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         parts = {part.name: part.size_bytes for part in prediction.account.parts if part.size_bytes}
@@ -223,10 +256,13 @@ class Answers:
                 [Bar(prediction.gpu.short_name, prediction.device_bytes, prediction.fits)], prediction.limit_bytes
             ),
             "cards": [{"id": card.gpu.id, "name": card.gpu.short_name} for card in cards[:8]],
-            "notes": [{"topic": note.topic, "text": note.text, "where": note.where} for note in prediction.notes],
+            "notes": [
+                {"topic": sentence(note.topic), "text": sentence(note.text), "where": note.where}
+                for note in prediction.notes
+            ],
             "command": self.sources.command(state, loaded),
-            "config": whole_yaml(loaded.job) if with_pictures else "",
-            "pictures": pictures(prediction) if with_pictures else None,
+            "config": "" if "moving" in drawn else whole_yaml(loaded.job),
+            "pictures": drawn,
         }
 
 
@@ -240,7 +276,7 @@ def _as_state(state: PageState, overrides: Mapping[str, Any]) -> dict[str, Any] 
         return None
 
 
-def _replayed(trace: StepTrace, state: PageState) -> Prediction:
+def _replayed(trace: StepTrace, state: PageState) -> tuple[Prediction, Replay]:
     gpu = find_gpu(state.gpu)
     limit = parse_bytes(state.limit) if state.limit else None
     if limit is None and gpu.id == trace.gpu.get("id"):
@@ -248,4 +284,4 @@ def _replayed(trace: StepTrace, state: PageState) -> Prediction:
         limit = gpu.total_memory_bytes - trace.context_bytes
         if limit <= 0:
             raise UsageError(f"{gpu.short_name}: nothing is left for PyTorch")
-    return predict(trace, gpu=gpu, capacity_bytes=limit, allocator_conf=state.allocator or None)
+    return predict_and_replay(trace, gpu=gpu, capacity_bytes=limit, allocator_conf=state.allocator or None)

@@ -24,6 +24,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vramcast.base.errors import VramcastError
+from vramcast.base.language import sentence
 from vramcast.overlay.helper import Helper
 from vramcast.serve.answers import Answers
 from vramcast.serve.page import page_html, page_script, page_styles
@@ -216,9 +217,9 @@ async def _problem(request: Request, error: Exception) -> Response:
     """An error of the user's, in vramcast's own words."""
     assert isinstance(error, VramcastError)
     status = 499 if isinstance(error, Stopped) else 422
-    return JSONResponse({"error": str(error), "exit_code": error.exit_code}, status, HEADERS)
+    return JSONResponse({"error": sentence(str(error)), "exit_code": error.exit_code}, status, HEADERS)
 
 
 def _refusal(request: Request, error: Exception) -> Awaitable[Response] | Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, HEADERS)
+    return JSONResponse({"error": sentence(error.detail)}, error.status_code, HEADERS)

@@ -52,6 +52,8 @@ REPLAYED = 16
 """Part of a CUDA graph: the host does nothing for it."""
 COMPILED = 32
 """Called by code that Inductor wrote, past autograd."""
+LOADING = 64
+"""While a data loader that has no workers makes a batch."""
 
 
 def parameter_count(optimizer_arguments: str) -> float:

@@ -90,6 +90,19 @@ def test_answers_are_those_of_predict(grid_file: Path, capsys: pytest.CaptureFix
     assert rows(grid_file.with_suffix(".csv")) == found
 
 
+def test_a_report_of_all_answers(grid_file: Path, tmp_path: Path) -> None:
+    html = tmp_path / "out.html"
+    assert main(["sweep", str(grid_file), "--workers", "1", "--html", str(html), "--json"]) == 0
+    shown = html.read_text(encoding="utf-8")
+    with grid_file.with_suffix(".csv").open(encoding="utf-8", newline="") as file:
+        answers = list(csv.DictReader(file))
+    fits = sum(answer["verdict"] == "fits" for answer in answers)
+    assert f"{fits} of {len(answers)} fit" in shown
+    for answer in answers:
+        if answer["device_bytes"]:
+            assert f'<data value="{answer["device_bytes"]}">' in shown
+
+
 def test_a_line_that_is_cut_off_is_asked_again(tmp_path: Path) -> None:
     grid, path = Grid(("a",), ("h100",), {"sizes.batch": (1, 2)}), tmp_path / "answers.csv"
     first, second = grid

@@ -14,6 +14,7 @@ import torch
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optimizer_module
 
+from vramcast.allocator.card_streams import place_of
 from vramcast.card.device.containers import all_of
 from vramcast.card.dispatch.activations import Activations
 from vramcast.card.dispatch.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS, Ledger
@@ -59,6 +60,7 @@ class Position:
         self._steps: dict[int, int] = {}
         self.steps_done = 0
         """Steps of all optimizers together."""
+        self._updated_in_backward = False
         self.on_step: Callable[[list[int]], None] = lambda steps: None
         self.on_forward: Callable[[torch.nn.Module], None] = lambda module: None
         self.on_backward: Callable[[], None] = lambda: None
@@ -239,7 +241,7 @@ class Position:
 
     def _take_stream_of(self, node: Any) -> None:
         stream = self.node_streams.entered(node)
-        if stream is not None:
+        if stream is not None and place_of(stream) == self.ledger.place:
             self.ledger.stream = stream
 
     def enter_backward(self, *, fills_gradients: bool) -> int:
@@ -265,11 +267,14 @@ class Position:
         if not self.backward_depth:
             self.activations.end_backward()
             self.node_streams.left()
-            self.ledger.stream = self._stream_of_caller
+            self.ledger.use_stream(self._stream_of_caller)
             if not any(self._steps.values()):  # else the optimizers' steps classify the gradients
                 for root in _alive(self._roots):
                     self._classify_module(root)
             self.ledger.module = self._stack[-1] if self._stack else self._outside
+            if self._updated_in_backward:
+                self._updated_in_backward = False
+                self._end_step(max(self._steps.values()))
             if not self._stack:
                 self.on_backward()
 
@@ -290,11 +295,18 @@ class Position:
             return  # of an optimizer inside another, which has more to do
         self._optimizer_depth = 0
         self.mark(calls.OPTIMIZER_END, self._name(optimizer))
-        self.ledger.phase = self._forward
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+        if self.backward_depth:  # a hook updates one parameter after the other: the step ends with the pass
+            self.ledger.phase = self._backward
+            self._updated_in_backward = True
+            return
+        self.ledger.phase = self._forward
+        self._end_step(self._steps[id(optimizer)])
+
+    def _end_step(self, count: int) -> None:
         self.steps_done += 1
         self.ledger.builder.mark("step")
-        if self._steps[id(optimizer)] == self.log_after:
+        if count == self.log_after:
             self.on_log()
         self.on_step([count for i, count in self._steps.items() if self._optimizers[i]() is not None])
 

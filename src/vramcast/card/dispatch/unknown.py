@@ -78,6 +78,16 @@ def caller(*beyond: str) -> str:
     return outermost
 
 
+def line_of_code() -> str:
+    """file:line of the innermost frame of the user's code or of a model library; empty where there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not is_machinery(frame.f_code.co_filename):
+            return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
 def own_line() -> str:
     """file:line of the innermost frame of the user's own code or, failing that, as `caller` has it."""
     frame: FrameType | None = sys._getframe(1)

@@ -23,7 +23,6 @@ from vramcast.cli.options import (
     add_host_option,
     add_html_option,
     add_json_option,
-    add_language_option,
     add_room_options,
     check_output,
     print_json,
@@ -44,7 +43,6 @@ RUNS_CODE = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
-    add_language_option(parser)
     add_full_option(parser)
     add_html_option(parser)
     add_force_option(parser)

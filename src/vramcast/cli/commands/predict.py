@@ -29,7 +29,6 @@ from vramcast.cli.options import (
     add_full_option,
     add_html_option,
     add_json_option,
-    add_language_option,
     check_export,
     check_output,
     forks_possible,
@@ -60,7 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", type=step_count, default=3, metavar="N", help="trace N optimizer steps (%(default)s)"
     )
     add_json_option(parser)
-    add_language_option(parser)
     add_full_option(parser)
     add_html_option(parser)
     add_export_option(parser)
@@ -107,10 +105,10 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.report.screens import job_screen
 
     write_export(args.export, result.prediction)
-    write_html(args.html, lambda: job_report(result.job_account(), changes))
+    of_ranks = [rank.to_document() for rank in ranks]
+    write_html(args.html, lambda: job_report(result.job_account(), changes, of_ranks))
     if args.json:
-        of_ranks = {"ranks": [rank.to_document() for rank in ranks]} if ranks else {}
-        print_json({**result.to_document(), **of_ranks})
+        print_json({**result.to_document(), **({"ranks": of_ranks} if ranks else {})})
     elif args.full:
         from vramcast.report.job import print_job
 

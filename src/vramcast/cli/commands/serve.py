@@ -11,7 +11,7 @@ import argparse
 import signal
 import sys
 
-from vramcast.cli.options import EXIT_FITS, add_language_option
+from vramcast.cli.options import EXIT_FITS
 from vramcast.cli.servers import add_root_option, needing, root_of
 
 _HIGHEST_PORT = 65535
@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--allow-code", action="store_true",
         help="let jobs below --root run the Python code they name: factories, class paths, code in model folders",
     )  # fmt: skip
-    add_language_option(parser)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """Ask a saved trace again: another card, another limit, every byte by kind or module.
 
-Reads what `vramcast run --save` wrote and replays it through the allocator. Needs neither the script nor torch.
+Reads what `vramcast run --save` wrote and replays it through the allocator. A memory snapshot of PyTorch
+(torch.cuda.memory._dump_snapshot), of any size, is shown by line of code. Needs neither the script nor torch.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from vramcast.cli.options import (
     add_host_option,
     add_html_option,
     add_json_option,
-    add_language_option,
     check_export,
     check_output,
+    device_number,
     limit_bytes,
+    print_json,
     report,
     write_chrome,
     write_export,
@@ -40,18 +42,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--at-peak", action="store_true", help="only the account at the peak, by kind and by module")
     add_host_option(parser)
     add_json_option(parser)
-    add_language_option(parser)
     add_html_option(parser)
     add_export_option(parser)
     add_chrome_option(parser)
     add_force_option(parser)
-    parser.add_argument("trace", type=Path, metavar="TRACE", help="a file that `vramcast run --save` wrote")
+    parser.add_argument("--device", type=device_number, metavar="N", help="the card of a snapshot that has several")
+    parser.add_argument(
+        "trace", type=Path, metavar="TRACE", help="a file that `vramcast run --save` wrote, or a memory snapshot"
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
     check_output(args.chrome, CHROME_TRACE, force=args.force)
     check_output(args.html, REPORT, force=args.force)
     check_export(args.export, force=args.force)
+    from vramcast.features.snapshot.snapshot import is_snapshot
+
+    if is_snapshot(args.trace):
+        return _show_snapshot(args)
     from vramcast.gpus import find_gpu
     from vramcast.memory import predict, with_time
     from vramcast.trace import StepTrace
@@ -87,3 +95,25 @@ def execute(args: argparse.Namespace) -> int:
     else:
         emit(lambda console: print_account(account, console), sys.stdout)
     return EXIT_FITS if prediction.fits else EXIT_DOES_NOT_FIT
+
+
+def _show_snapshot(args: argparse.Namespace) -> int:
+    from vramcast.base.errors import UsageError
+    from vramcast.cli.progress import reporting
+    from vramcast.features.snapshot.snapshot import read_snapshot
+    from vramcast.report.console import emit
+    from vramcast.report.page import print_page
+    from vramcast.report.snapshot import snapshot_document, snapshot_page, snapshot_report
+
+    given = ("gpu", "limit", "allocator_conf", "chrome", "export", "by")
+    unfit = next((f"--{name.replace('_', '-')}" for name in given if getattr(args, name) is not None), None)
+    if unfit is not None:
+        raise UsageError(f"{unfit}: a memory snapshot is what was measured, and cannot be asked for anything else")
+    with reporting() as progress:
+        found = read_snapshot(args.trace, args.device, progress)
+    write_html(args.html, lambda: snapshot_report(found))
+    if args.json:
+        print_json(snapshot_document(found))
+    else:
+        emit(lambda console: print_page(snapshot_page(found), console), sys.stdout)
+    return EXIT_FITS

@@ -11,7 +11,17 @@ import os
 from pathlib import Path
 
 from vramcast.cli.job_options import add_code_option
-from vramcast.cli.options import EXIT_FITS, add_json_option, positive, print_json
+from vramcast.cli.options import (
+    EXIT_FITS,
+    REPORT,
+    add_force_option,
+    add_html_option,
+    add_json_option,
+    check_output,
+    positive,
+    print_json,
+    write_html,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ray", metavar="ADDRESS", help="a Ray cluster instead: auto, or host:port")
     add_code_option(parser)
     add_json_option(parser)
+    add_html_option(parser)
+    add_force_option(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -30,6 +42,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.features.sweep.grid import read_grid
     from vramcast.features.sweep.sweep import sweep
 
+    check_output(args.html, REPORT, force=args.force)
     grid = read_grid(args.grid)
     out = args.out or args.grid.with_suffix(".csv")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -37,6 +50,10 @@ def execute(args: argparse.Namespace) -> int:
     with reporting() as progress:
         progress(f"{len(grid):,} questions")
         done = sweep(grid, out, workers=workers, ray=args.ray, allow_code=args.allow_code, progress=progress)
+    if args.html is not None:
+        from vramcast.report.html_sweep import read_answers, sweep_report
+
+        write_html(args.html, lambda: sweep_report(read_answers(done.lines), str(args.grid)))
     if args.json:
         print_json(
             {

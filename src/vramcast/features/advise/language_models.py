@@ -49,6 +49,21 @@ def vocabulary(part: Component) -> int | None:
     return size if isinstance(size, int) else None
 
 
+def rough_parameters(part: Component) -> int:
+    """About how many parameters, counted from the config as for a Llama: embeddings and a head, and in every block
+    attention with its key-value heads and a gated feed-forward network. 0 where the config does not say."""
+    config = _config(part)
+    keys = ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads")
+    sizes = [size for key in keys if isinstance(size := config.get(key), int) and size > 0]
+    if len(sizes) < len(keys):
+        return 0
+    vocabulary_size, hidden, blocks, inner, heads = sizes
+    key_value_heads = config.get("num_key_value_heads") or heads
+    attention = 2 * hidden * hidden + 2 * hidden * hidden * key_value_heads // heads
+    tables = 1 if config.get("tie_word_embeddings") else 2
+    return tables * vocabulary_size * hidden + blocks * (attention + 3 * hidden * inner)
+
+
 def block_patterns(part: Component) -> list[str]:
     """One for each block, in order; none where the names are not known."""
     config = _config(part)

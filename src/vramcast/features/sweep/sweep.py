@@ -26,6 +26,8 @@ class Sweep:
     """How often each was the answer, of those asked now."""
     seconds: float
     path: Path
+    lines: Path
+    """The answers as CSV, which a Parquet file is made of."""
 
 
 def sweep(
@@ -56,7 +58,7 @@ def sweep(
             progress(_how_far(done, len(waiting), time.monotonic() - began))
     if is_parquet:
         write_parquet(path, out)
-    return Sweep(len(grid), len(waiting), verdicts, time.monotonic() - began, out)
+    return Sweep(len(grid), len(waiting), verdicts, time.monotonic() - began, out, path)
 
 
 def connect_to_ray(address: str) -> Any:

@@ -128,6 +128,9 @@ class Optimizer(Section):
     """Only parameters whose name matches one of these patterns. Left out: all."""
     decay_groups: bool = False
     """Two parameter groups, biases and norm weights apart, as Hugging Face's Trainer makes them."""
+    in_backward: bool = False
+    """Each parameter is updated, and its gradient let go of, as soon as the backward pass has made it (torchtune's
+    optimizer_in_bwd). One GPU, no accumulation, no clipping, no GradScaler."""
 
 
 class Offload(Section):

@@ -59,6 +59,9 @@ def make_optimizers(
         if both is not None:
             raise UsageError(f"{key}: {both} belongs to an earlier optimizer already: say `components` or `parameters`")
         taken |= {id(parameter) for _, parameter in chosen}
+        if wish.in_backward:
+            made += [_in_backward(key, wish, parameter, offload) for _, parameter in chosen]
+            continue
         made.append(_make(key, wish, _groups(chosen) if wish.decay_groups else [p for _, p in chosen], offload))
     return made
 
@@ -99,6 +102,18 @@ def _make(key: str, wish: Optimizer, parameters: list[Any], offload: Offload) ->
         if isinstance(error, torch.OutOfMemoryError):
             raise
         raise UsageError(f"{key}.arguments: {wish.factory or wish.name}: {error}") from None
+
+
+def _in_backward(key: str, wish: Optimizer, parameter: nn.Parameter, offload: Offload) -> torch.optim.Optimizer:
+    """An optimizer of one parameter, which takes its step when the gradient is there and lets go of it."""
+    optimizer = _make(key, wish, [parameter], offload)
+
+    def update(_: torch.Tensor) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    parameter.register_post_accumulate_grad_hook(update)
+    return optimizer
 
 
 def _mixes_kinds(parameters: list[Any]) -> bool:

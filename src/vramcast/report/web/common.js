@@ -22,6 +22,11 @@ const COLOURS = {
   workspaces: "#cfa980", temporaries: "#f2cd55", rounding: "#d8d8d8", fragmentation: "#c9bcbc",
 };
 const STACK = Object.keys(COLOURS);
+const PALETTE = ["#7fb0e6", "#6cc58e", "#f2a765", "#b79ae0", "#f2cd55", "#5fcaca", "#e99bbb", "#bcc46a", "#cfa980", "#9fb4ff", "#c4c9d0"];
+/** Kinds that a picture brings itself, such as lines of code, get colours in their order. */
+function nameKinds(kinds) {
+  kinds.forEach((kind, i) => (COLOURS[kind] ??= PALETTE[i % PALETTE.length]));
+}
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);

@@ -3,6 +3,9 @@
 class Course {
   constructor(raw) {
     Object.assign(this, raw);
+    nameKinds(this.kinds);
+    // From the bottom up; the usual kinds in their usual order.
+    this.stack = this.kinds.every((kind) => STACK.includes(kind)) ? STACK : ["context and kernels", ...this.kinds, "rounding", "fragmentation"];
     this.length = raw.points.event.length;
     this.byKind = this.kinds.map(() => new Float64Array(this.length + 1));
     const { first, end, size: bytes, kind } = raw.rows;
@@ -28,11 +31,13 @@ class Course {
   }
 
   where(point) {
-    const { phase, op, module } = this.points;
+    const { event, phase, op, module, line } = this.points;
+    if (this.recording) return t("event {number} of {count}", { number: (event[point] + 1).toLocaleString("en"), count: this.events.toLocaleString("en") });
     const words = [t("step {step}", { step: this.step + 1 })];
     if (this.phases[phase[point]]) words.push(t(this.phases[phase[point]]));
     const running = this.ops[op[point]], inside = this.modules[module[point]];
     if (running) words.push(inside ? t("{op} in {module}", { op: running, module: inside }) : running);
+    if (this.lines[line[point]]) words.push(this.lines[line[point]]);
     return words.join(", ");
   }
 
@@ -45,15 +50,15 @@ class Course {
 
   /** What is alive, equal things together, largest first. */
   groups(point, folded, filter) {
-    const { size: bytes, count, kind, module, op, shape } = this.rows, groups = new Map();
+    const { size: bytes, count, kind, module, op, shape, line } = this.rows, groups = new Map();
     const wanted = filter.trim().toLowerCase();
     for (const row of this.alive(point)) {
       const name = folded ? foldedName(this.modules[module[row]]) : this.modules[module[row]];
       const key = [kind[row], name, op[row], shape[row]].join("\n");
       let group = groups.get(key);
       if (!group) {
-        group = { kind: this.kinds[kind[row]], module: name, op: this.ops[op[row]], shape: this.shapes[shape[row]], bytes: 0, count: 0 };
-        if (wanted && !`${group.kind} ${name} ${group.op} ${group.shape}`.toLowerCase().includes(wanted)) continue;
+        group = { kind: this.kinds[kind[row]], module: name, op: this.ops[op[row]], shape: this.shapes[shape[row]], line: this.lines[line[row]], bytes: 0, count: 0 };
+        if (wanted && !`${group.kind} ${name} ${group.op} ${group.shape} ${group.line}`.toLowerCase().includes(wanted)) continue;
         groups.set(key, group);
       }
       group.bytes += bytes[row];

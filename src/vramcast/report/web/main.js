@@ -1,14 +1,17 @@
 // Puts the pictures into their places; light, dark and the system's theme.
 
+/** Gives back the section of memory, which can show another course. */
 function drawResult(article, result, ceiling = 0) {
+  let memory = null;
   if (result.course) {
     const course = new Course(result.course);
-    memorySection(article.querySelector(".memory"), course, ceiling);
+    memory = memorySection(article.querySelector(".memory"), course, ceiling);
     const segments = article.querySelector(".segments");
     if (segments) segmentsSection(segments, course);
   }
   const lanes = article.querySelector(".lanes");
   if (lanes && result.lanes) lanesSection(lanes, result.lanes);
+  return memory;
 }
 
 const themes = [["", t("system theme")], ["light", t("light")], ["dark", t("dark")]];

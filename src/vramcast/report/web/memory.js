@@ -2,32 +2,37 @@
 
 const SHOWN_ROWS = 40;
 
+/** Columns of the chart: the upper edge of each kind's area, the highest first, since lower ones are drawn over it. */
+function stackedAreas(course, names) {
+  const levels = new Float64Array(course.length), GIB = 2 ** 30;
+  return names.map((name) => Array.from(levels, (_, i) => (levels[i] += course.part(name, i)) / GIB)).reverse();
+}
+
 function memoryChart(place, course, ceiling, onHover, onSelect) {
-  const { event } = course.points;
-  const x = event.map((e) => e - event[0]);
-  const names = STACK.filter((name) => x.some((_, i) => course.part(name, i) > 0));
-  const levels = new Array(x.length).fill(0);
-  // Each area is drawn down to zero and the lower ones over it, so the highest comes first.
-  const areas = names.map((name) => ({ name, column: x.map((_, i) => (levels[i] += course.part(name, i))) })).reverse();
   const GIB = 2 ** 30;
-  const columns = [x, ...areas.map((area) => area.column.map((bytes) => bytes / GIB))];
-  const top = Math.max(ceiling, course.limit * 1.04, ...columns[1].map((gib) => gib * GIB * 1.04)) / GIB;
+  let shown, x, phases;
+  function take(next) {
+    shown = next;
+    x = next.points.event.map((e) => e - next.points.event[0]);
+    phases = next.bands();
+    return [x, ...stackedAreas(next, next.stack)];
+  }
+  const columns = take(course);
+  const top = () => Math.max(ceiling, shown.limit * 1.04, ...shown.points.reserved.map((bytes) => (bytes + shown.context) * 1.04)) / GIB;
   const axis = { stroke: () => themeColour("--soft"), grid: { stroke: () => themeColour("--line"), width: 1 }, ticks: { stroke: () => themeColour("--line") } };
-  const phases = course.bands();
   const options = {
     width: Math.max(280, place.clientWidth), height: 330, padding: [18, 22, 0, 0], legend: { show: false },
     cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
-    scales: { x: { time: false }, y: { range: [0, top] } },
+    scales: { x: { time: false }, y: { range: () => [0, top()] } },
     axes: [
-      { ...axis, label: t("allocations and frees in the step"), labelSize: 20, values: (_, ticks) => ticks.map((v) => v.toLocaleString("en")) },
+      { ...axis, label: course.recording ? t("allocations and frees of the recording") : t("allocations and frees in the step"), labelSize: 20, values: (_, ticks) => ticks.map((v) => v.toLocaleString("en")) },
       { ...axis, label: "GiB", labelSize: 18, size: 52 },
     ],
-    series: [{}, ...areas.map((area) => ({
-      label: area.name, fill: COLOURS[area.name], stroke: COLOURS[area.name], width: 0.5, points: { show: false },
-      paths: uPlot.paths.stepped({ align: 1 }),
+    series: [{}, ...[...course.stack].reverse().map((name) => ({
+      label: name, fill: COLOURS[name], stroke: COLOURS[name], width: 0.5, points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }),
     }))],
     hooks: {
-      draw: [(u) => { drawPhases(u, phases); drawLimit(u, course.limit / GIB); drawMark(u, x[course.peak], course.device(course.peak) / GIB); }],
+      draw: [(u) => { drawPhases(u, phases); drawLimit(u, shown.limit / GIB); drawMark(u, x[shown.peak], shown.device(shown.peak) / GIB); }],
       setCursor: [(u) => u.cursor.idx !== null && u.cursor.idx !== undefined && u.cursor.left >= 0 && onHover(u.cursor.idx)],
     },
   };
@@ -37,7 +42,7 @@ function memoryChart(place, course, ceiling, onHover, onSelect) {
   plot.over.addEventListener("mouseleave", () => onHover(null));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plot.redraw());
   document.addEventListener("themechange", () => plot.redraw());
-  return { names, left: () => plot.bbox.left / (devicePixelRatio || 1), width: () => plot.bbox.width / (devicePixelRatio || 1) };
+  return { update: (next) => plot.setData(take(next)) };
 }
 
 function drawPhases(u, phases) {
@@ -62,7 +67,7 @@ function drawPhases(u, phases) {
 
 function drawLimit(u, gib) {
   const { ctx, bbox } = u, ratio = devicePixelRatio || 1, y = u.valToPos(gib, "y", true);
-  if (y < bbox.top) return;
+  if (!gib || y < bbox.top) return;
   ctx.save();
   ctx.strokeStyle = ctx.fillStyle = themeColour("--bad");
   ctx.lineWidth = 2 * ratio;
@@ -106,7 +111,7 @@ Course.prototype.bands = function () {
   return bands;
 };
 
-/** The whole section. */
+/** The whole section. What it gives back shows another course in its place. */
 function memorySection(section, course, ceiling = 0) {
   const place = section.querySelector(".chart"), slider = section.querySelector("input[type=range]");
   const where = section.querySelector(".where"), kinds = section.querySelector(".kinds"), alive = section.querySelector(".alive");
@@ -114,8 +119,6 @@ function memorySection(section, course, ceiling = 0) {
   const icicle = new Icicle(section.querySelector(".icicle"), course);
   let selected = course.peak, shown = -1;
   const chart = memoryChart(place, course, ceiling, hover, select);
-  section.querySelector(".legend").replaceChildren(...[...chart.names].reverse().map((name) => element("li", {}, swatch(name), t(name))));
-  slider.max = course.length - 1;
   slider.addEventListener("input", () => select(Number(slider.value)));
   section.querySelector(".to-peak").addEventListener("click", () => select(course.peak));
   filter.addEventListener("input", redraw);
@@ -125,6 +128,19 @@ function memorySection(section, course, ceiling = 0) {
   function hover(point) { wanted = point === null ? selected : point; if (wanted !== shown) later(); }
   function select(point) { selected = wanted = point; later(); }
   function redraw() { shown = -1; later(); }
+  function begin() {
+    const names = course.stack.filter((name) => course.points.event.some((_, i) => course.part(name, i) > 0));
+    section.querySelector(".legend").replaceChildren(...names.reverse().map((name) => element("li", {}, swatch(name), t(name))));
+    slider.max = course.length - 1;
+  }
+  function update(next) {
+    course = icicle.course = next;
+    begin();
+    chart.update(next);
+    selected = wanted = next.peak;
+    shown = -1;
+    draw();
+  }
   function draw() {
     if (shown === wanted) return;
     shown = wanted;
@@ -132,19 +148,21 @@ function memorySection(section, course, ceiling = 0) {
     const device = course.device(shown), text = course.where(shown);
     slider.setAttribute("aria-valuetext", `${text}: ${size(device)}`);
     where.replaceChildren(element("strong", {}, shown === course.peak ? t("At the peak") : t("At this moment")), `: ${text}`);
-    const rows = STACK.map((name) => [name, course.part(name, shown)]).filter(([, bytes]) => bytes).sort((a, b) => b[1] - a[1]);
+    const rows = course.stack.map((name) => [name, course.part(name, shown)]).filter(([, bytes]) => bytes).sort((a, b) => b[1] - a[1]);
     const lines = rows.map(([name, bytes]) => [element("span", { "data-part": name }, swatch(name), t(name)), figure(bytes), share(bytes, device)]);
     const total = [element("strong", { "data-part": "total" }, t("on the card")), figure(device), share(device, device)];
     kinds.replaceChildren(table([t("kind"), t("size"), t("share")], [total, ...lines], [1, 2]));
     const groups = course.groups(shown, fold.checked, filter.value);
     const listed = groups.slice(0, SHOWN_ROWS).map((g) => [
       element("span", {}, swatch(g.kind), t(g.kind)), figure(g.bytes), g.count.toLocaleString("en"),
-      element("span", { class: "wrap" }, g.module || "–"), g.op || "–", g.shape || "–",
+      element("span", { class: "wrap" }, g.module || "–"), element("span", {}, g.op || "–", ...(g.line ? [element("small", { class: "line" }, g.line)] : [])), g.shape || "–",
     ]);
     const rest = groups.slice(SHOWN_ROWS).reduce((sum, g) => sum + g.bytes, 0);
     if (rest) listed.push([t("{count} more", { count: groups.length - SHOWN_ROWS }), figure(rest), "", "", "", ""]);
-    alive.replaceChildren(table([t("alive, largest first"), t("size"), t("blocks"), t("module"), t("op"), t("tensor")], listed, [1, 2]));
+    alive.replaceChildren(table([t("alive, largest first"), t("size"), t("blocks"), ...(course.recording ? [t("called from"), t("op"), t("line")] : [t("module"), t("op"), t("tensor")])], listed, [1, 2]));
     icicle.draw(shown, fold.checked);
   }
+  begin();
   later();
+  return { update };
 }

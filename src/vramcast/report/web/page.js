@@ -3,7 +3,7 @@
 const form = document.getElementById("controls"), at = (id) => document.getElementById(id);
 const SIZES = ["batch", "sequence", "height", "width", "frames"];
 const MOST = { batch: 512, sequence: 32768, height: 2048, width: 2048, frames: 161 };
-let described = null, lastJob = "", waiting = null, asked = 0, idle = 0;
+let described = null, drawn = null, lastJob = "", waiting = null, asked = 0, idle = 0;
 
 async function ask(what, state, signal) {
   const answer = await fetch(`/api/${what}`, {
@@ -88,7 +88,8 @@ async function answerNow() {
     if (found) show(found, began);
     else pending(t("not traced yet"));
     const patience = found ? 400 : 60;
-    idle = setTimeout(() => (found && found.kind !== "worked out" ? drawPictures(number, state) : traceNow(number, state)), patience);
+    const next = !found || found.kind === "worked out" ? traceNow : found.pictures.moving ? drawPictures : learnBatches;
+    idle = setTimeout(() => next(number, state), patience);
   } catch (error) {
     if (number === asked) problem(error);
   }
@@ -191,15 +192,23 @@ function show(found, began = 0) {
   if (found.config) at("command").dataset.config = found.config;
   at("notes").hidden = !found.notes.length;
   at("notes").querySelector("ul").replaceChildren(...found.notes.map((note) => element("li", {}, `${note.topic}: ${note.text}${note.where ? ` (${note.where})` : ""}`)));
-  if (found.pictures) {
-    const places = at("picture-places").content.cloneNode(true);
-    if (!found.pictures.lanes) places.querySelector(".lanes").remove();
-    at("pictures").replaceChildren(places);
-    at("pictures").hidden = false;
-    drawResult(at("pictures"), found.pictures);
-  }
-  at("pictures").classList.toggle("stale", !found.pictures);
+  showPictures(found.pictures);
   if (began) requestAnimationFrame(() => { at("verdict").dataset.milliseconds = Math.round(performance.now() - began); });
+}
+
+/** While a slider moves, the chart follows in its place; what takes longer is drawn when it rests. */
+function showPictures(pictures) {
+  const place = at("pictures");
+  if (pictures.moving && drawn && !place.hidden) drawn.update(new Course(pictures.course));
+  else {
+    const places = at("picture-places").content.cloneNode(true);
+    if (!pictures.lanes) places.querySelector(".lanes").remove();
+    if (pictures.moving) places.querySelector(".segments").remove();
+    place.replaceChildren(places);
+    place.hidden = false;
+    drawn = drawResult(place, pictures);
+  }
+  for (const old of place.querySelectorAll(".segments, .lanes")) old.classList.toggle("stale", Boolean(pictures.moving));
 }
 
 async function copy(text, what) {
