@@ -24,6 +24,7 @@ from vramcast.timing.settings import timing_settings
 from vramcast.trace.calls import (
     AUTOCAST,
     BACKWARD,
+    CHECKPOINT,
     COMPILED,
     COMPILED_GRAPH,
     ENGINE,
@@ -49,7 +50,8 @@ LISTS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_forea
 """Ops on lists of tensors: the host works for each of them."""
 
 _MARK_FEATURES = {
-    HOOK: "hook", MODULE: "module", BACKWARD: "backward", ITERATION: "iteration", REPLAY: "replay",
+    HOOK: "hook", CHECKPOINT: "checkpoint", MODULE: "module", BACKWARD: "backward", ITERATION: "iteration",
+    REPLAY: "replay",
 }  # fmt: skip
 
 _FEW_KERNELS = 20

@@ -11,6 +11,7 @@ import torch
 
 import vramcast
 from vramcast.base.errors import UsageError
+from vramcast.card.dispatch.failures import ScriptFailed
 from vramcast.card.ops.attention import key_splits
 from vramcast.card.stand_ins.kernels.flash_attention import padded_width
 from vramcast.scripts.runner import run_script
@@ -18,6 +19,7 @@ from vramcast.scripts.runner import run_script
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("flash_attn") is not None, reason="the real one is installed")
 
 BATCH, LENGTH, HEADS, WIDTH = 2, 1024, 8, 64
+HALF = torch.bfloat16
 BF16 = 2
 TENSOR = BATCH * LENGTH * HEADS * WIDTH * BF16
 SUMS = BATCH * HEADS * LENGTH * 4
@@ -192,3 +194,33 @@ def test_pytorchs_own_copy_splits_keys_too() -> None:
         assert _grown(before) == 136_192
         assert torch.cuda.max_memory_allocated() - before == 4_396_032
         del kept
+
+
+def test_extensions_of_its_source_folder() -> None:
+    """As older programs call them: a norm that keeps two numbers a row, a rotation and a loss in place."""
+    with vramcast.virtual_gpu("h200", packages=["dropout-layer-norm", "rotary-emb", "xentropy-cuda-lib"]):
+        import dropout_layer_norm
+        import rotary_emb
+        import xentropy_cuda_lib
+
+        x, gamma = torch.randn(4096, 1024, device="cuda", dtype=HALF), torch.ones(1024, device="cuda", dtype=HALF)
+        before = torch.cuda.memory_allocated()
+        norm = dropout_layer_norm.dropout_add_ln_fwd(
+            x, None, gamma, None, None, None, None, None, 0.0, 1e-5, 1.0, 0, None, False, True
+        )
+        assert _grown(before) == 4096 * 1024 * 2 + 2 * 4096 * 4
+        assert norm[1] is None and norm[2] is None  # x is x0, and nothing was dropped
+        before = torch.cuda.memory_allocated()
+        first, second = x.chunk(2, dim=-1)
+        rotary_emb.apply_rotary(first, second, gamma, gamma, first, second, False)
+        assert _grown(before) == 0
+        losses, sums = xentropy_cuda_lib.forward(x, torch.zeros(4096, device="cuda", dtype=torch.int64), 0.0)
+        assert xentropy_cuda_lib.backward(losses, x, sums, sums, 0.0, True) is x
+        assert _grown(before) == 2 * 4096 * 4
+
+
+def test_an_error_that_names_a_package_says_what_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text('raise ValueError("xformers is not available. Make sure it is installed correctly")\n')
+    with pytest.raises(ScriptFailed, match="--with xformers predicts the run as if xformers were installed here"):
+        run_script(str(script), gpu="h200")

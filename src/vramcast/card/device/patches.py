@@ -19,7 +19,7 @@ import torch.utils.checkpoint
 
 from vramcast.card.device.one_card import CARD
 from vramcast.card.dispatch.storages import HOST, block_of
-from vramcast.trace.calls import HOOK
+from vramcast.trace.calls import CHECKPOINT, HOOK
 
 CPU = torch.device("cpu")
 
@@ -130,7 +130,7 @@ def hooks_with_modes(
     original: Callable[..., None], mode: Callable[[], Any], saving: Callable[[], Any], mark: Callable[[str], None]
 ) -> Callable[..., None]:
     """saved_tensors_hooks.__init__ whose hooks see the card: autograd calls them from inside our handlers. `saving`
-    holds while one packs; `mark` is told of each call."""
+    holds while one packs; `mark` is told of each call, and of each checkpoint."""
 
     def with_mode(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def run(value: Any) -> Any:
@@ -157,6 +157,8 @@ def hooks_with_modes(
 
         # What checkpointing packs with asks for shapes and dtypes of every tensor, and moves nothing.
         is_bookkeeping = getattr(pack_hook, "__module__", "") == torch.utils.checkpoint.__name__
+        if is_bookkeeping:
+            mark(CHECKPOINT)
         original(self, unseen(pack_hook) if is_bookkeeping else with_mode(pack), with_mode(unpack_hook))
 
     return __init__

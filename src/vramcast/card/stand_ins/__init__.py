@@ -5,6 +5,6 @@ is there: the same names, and memory as the package's source allocates it (`kern
 looks for the package and does without it gets no for an answer, unless the user says that the package will be there.
 """
 
-from vramcast.card.stand_ins.finder import KNOWN, StandIns
+from vramcast.card.stand_ins.finder import StandIns
 
-__all__ = ["KNOWN", "StandIns"]
+__all__ = ["StandIns"]

@@ -5,55 +5,21 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import Distribution, DistributionFinder
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-from vramcast.base.errors import UsageError
 from vramcast.card.dispatch.unknown import caller
 from vramcast.card.stand_ins import transformers_attention
 from vramcast.card.stand_ins.guarded import is_guarded
+from vramcast.card.stand_ins.known import KNOWN, Package, names_of
 
 PACKAGES = Path(__file__).parent / "packages"
 
 
-@dataclass(frozen=True, slots=True)
-class Package:
-    """`name` is what is imported, `distribution` what is installed."""
-
-    name: str
-    distribution: str
-    version: str
-    part_of: tuple[str, ...] = ()
-    """Packages that look for it as for a part of their own."""
-
-
-_ALL = (
-    Package("flash_attn", "flash-attn", "2.8.4"),
-    Package("flash_attn_interface", "flash-attn-3", "3.0.0"),
-    Package("xformers", "xformers", "0.0.34"),
-    Package("mamba_ssm", "mamba-ssm", "2.3.2"),
-    Package("selective_scan_cuda", "mamba-ssm with its compiled part", "2.3.2", ("mamba_ssm",)),
-    Package("causal_conv1d", "causal-conv1d", "1.6.1", ("mamba_ssm",)),
-    Package("apex", "apex", "0.1"),
-)  # fmt: skip
-KNOWN = {package.name: package for package in _ALL}
 _INSTALLED_IN = ("site-packages", "dist-packages")
-
-
-def names_of(packages: Iterable[str]) -> set[str]:
-    """What is imported of packages, which are called as they are installed or as they are imported."""
-    names = set()
-    for text in packages:
-        found = next((name for name, known in KNOWN.items() if text in (name, known.distribution)), None)
-        if found is None:
-            known = ", ".join(sorted(package.distribution for package in _ALL))
-            raise UsageError(f"there is no stand-in for {text}; there are: {known}")
-        names.add(found)
-    return names
 
 
 class _Metadata(Distribution):

@@ -11,6 +11,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Protocol
 
+from vramcast.card.stand_ins.known import KNOWN
+
 _MODULE = "transformers.modeling_utils"
 _METHODS = ("_check_and_adjust_attn_implementation", "_autoset_attn_implementation")
 """Where a model's attention is chosen: transformers 4.54 and newer; before."""
@@ -103,8 +105,6 @@ def _is_installed(package: str) -> bool:
 def _say_installed(package: str) -> None:
     """Correct what transformers found out when it was imported."""
     from transformers.utils import import_utils
-
-    from vramcast.card.stand_ins.finder import KNOWN
 
     mapping = getattr(import_utils, "PACKAGE_DISTRIBUTION_MAPPING", None)
     if mapping is not None and package not in mapping:
