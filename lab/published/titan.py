@@ -11,7 +11,6 @@ TITAN = "pytorch/torchtitan"
 SCRIPT = Path(__file__).with_name("titan_script.py")
 DECEMBER_2024, JUNE_2025 = "9dec370", "e7c0cae"
 """Weights gathered in float8 are of torchao's own class, which PyTorch differentiates only where there is a card.
-torchao 0.18 has no longer what the first calls for float8, so such runs use the second.
 `benchmarks/llama3_h100_202412_torchtitan.md` names the one, `llama3-8b_h200_202506_trainy-whitefiber.md` the other.
 The runs with asynchronous tensor parallelism are of the same day as the second, those of torchao some weeks before."""
 CARDS = {
@@ -34,7 +33,7 @@ SIZES = {"405B": "405B", "70B": "70B", "13B": "13B", "8B": "8B"}
 def recipe(row: dict[str, str]) -> Recipe:
     if row["gpu"] not in CARDS:
         raise NoRecipe(f"{row['gpu']}: not a card that is known")
-    old = "fp8" not in row["precision"] and ("202412" in row["source"] or "performance.md" in row["source"])
+    old = "202412" in row["source"] or "performance.md" in row["source"]
     revision = DECEMBER_2024 if old else JUNE_2025
     source = checkouts.checkout(TITAN, revision)
     options = _old_options(row, source) if old else _options(row, source)
@@ -75,6 +74,8 @@ def _old_options(row: dict[str, str], source: Path) -> list[str]:
     words += _checkpointing(row["recompute"])
     if row["compile"] == "yes":
         words += ["--training.compile"]
+    if "fp8" in row["precision"]:
+        words += ["--float8.enable_float8_linear"]
     if "AsyncTP" in row["notes"]:
         words += ["--experimental.enable_async_tensor_parallel"]
     if int(row["pp"] or 1) > 1:

@@ -46,8 +46,10 @@ class Tokenizer:
 
 def use_zeros_of_2024() -> None:
     """Revisions whose trainer is `train.py` in the root."""
+    from torchao.float8.config import ScalingType
     from torchtitan import datasets
 
+    ScalingType.DELAYED = object()  # asked for and not used; torchao has dropped it since
     datasets.build_tokenizer = lambda *args: Tokenizer()
     datasets.build_hf_data_loader = lambda name, path, tokenizer, batch, length, *rest: Texts(batch, length, False)
 
