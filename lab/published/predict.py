@@ -140,8 +140,8 @@ NEEDS_A_CARD = "hasPrimaryContext"
 
 
 def run(recipe: str, rank: int, python: str, kept: Path, timeout: float = TIMEOUT_SECONDS) -> None:
-    """What comes out is written to `kept`. Where compiling needs a card, the one named by `VRAMCAST_VISIBLE` is shown to
-    the process, and else the code runs as it is, which the result says."""
+    """What comes out is written to `kept`. Where compiling needs a card, the process is shown the one that
+    `VRAMCAST_VISIBLE` names; else the code runs as it is, which the result says."""
     _run_once(recipe, rank, python, kept, timeout, {})
     if "VRAMCAST_VISIBLE" in os.environ and _failed(kept):
         visible = {"CUDA_VISIBLE_DEVICES": os.environ["VRAMCAST_VISIBLE"]}

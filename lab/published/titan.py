@@ -59,6 +59,8 @@ def _assumed(row: dict[str, str]) -> str:
     found = []
     if "fp8" in row["precision"] and "rowwise" not in row["precision"]:
         found.append("weights are gathered in bf16")
+    if "rowwise" in row["precision"] and "titan 0.0.2" in row["notes"]:
+        found.append("one scale for each tensor")
     if "async" in row["notes"].lower():
         found.append("tensor parallelism waits for its messages")
     return "; ".join(found)
