@@ -15,6 +15,7 @@ pytest.importorskip("httpx")
 
 from starlette.testclient import TestClient
 
+from tests.samples import transformer
 from vramcast.base.errors import UsageError
 from vramcast.cli.main import main
 from vramcast.features.advise.result import Suggestion
@@ -226,6 +227,54 @@ def test_an_upload_is_read_and_never_run(client: TestClient) -> None:
     assert answer.status_code == 422 and "runs Python code" in answer.json()["error"]
     pickle = client.post("/api/upload", json={"name": "model.pkl", "text": "x"})
     assert pickle.status_code == 422 and ".yaml" in pickle.json()["error"]
+
+
+def test_an_upload_cannot_name_another_one(client: TestClient) -> None:
+    config = '{"model_type": "llama", "hidden_size": 64}'
+    other = ask(client, "upload", {"name": "config.json", "text": config})["job"].removeprefix("upload:")
+    for path in (f"../{other}", f"../{other}/config.json"):
+        text = f"name: x\ncomponents: {{model: {{path: '{path}'}}}}\nsizes: {{batch: 2, sequence: 8}}\n"
+        job = ask(client, "upload", {"name": "a.yaml", "text": text})["job"]
+        answer = client.post("/api/exact", json={"job": job})
+        assert answer.status_code == 422 and "outside" in answer.json()["error"], answer.text
+
+
+def test_a_trace_that_was_sent_is_replayed(client: TestClient, tmp_path: Path) -> None:
+    trace = transformer(layers=4)
+    trace.save(tmp_path / "run.trace")
+    binary = {"Content-Type": "application/octet-stream"}
+    sent = client.post("/api/trace", content=(tmp_path / "run.trace").read_bytes(), headers=binary)
+    job = sent.json()["job"]
+    described = ask(client, "job", {"job": job})
+    assert described["is_trace"] and described["sizes"] == {}
+    found = ask(client, "quick", {"job": job, "gpu": "t4"})
+    assert found["device_bytes"] == predict_trace(trace, gpu=find_gpu("t4")).device_bytes
+    assert found["kind"] == "replayed" and found["command"] == "vramcast show --gpu t4 run.trace"
+    assert ask(client, "exact", {"job": job, "gpu": "t4"})["device_bytes"] == found["device_bytes"]
+    assert ask(client, "more", {"job": job}) == {"traced": False}
+    assert client.post("/api/changes", json={"job": job}).status_code == 422
+    damaged = client.post("/api/trace", content=b"\x1f\x8bnot a trace", headers=binary)
+    assert damaged.status_code == 422 and "no trace" in damaged.json()["error"]
+    assert client.post("/api/trace", json={}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("change", "option"),
+    [
+        ({"freeze": "*bias, blocks.0.*"}, "freeze"),
+        ({"gpus": 2, "strategy": "fsdp"}, "gpus"),
+        ({"compile": "off"}, ""),
+    ],
+)
+def test_freezing_and_parallelism(client: TestClient, change: dict[str, Any], option: str) -> None:
+    plain = ask(client, "exact", SMALL)
+    changed = client.post("/api/exact", json=SMALL | change)
+    if "freeze" in change and changed.status_code == 422:
+        assert "no parameter's name matches" in changed.json()["error"]
+        changed = client.post("/api/exact", json=SMALL | {"freeze": "*weight*"})
+    assert changed.status_code == 200, changed.text
+    assert option in changed.json()["command"]
+    assert option == "" or changed.json()["device_bytes"] != plain["device_bytes"]
 
 
 def test_uploads_are_bounded(client: TestClient, answers: Answers) -> None:
