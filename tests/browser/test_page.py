@@ -54,7 +54,14 @@ def opened(tab: Tab, served: tuple[str, Answers]) -> Tab:
     tab.page.goto(served[0] + FNO)
     wait_for(tab, "traced")
     tab.page.wait_for_selector("#pictures .kinds table", timeout=60_000)
+    settled(tab)
     return tab
+
+
+def settled(tab: Tab) -> None:
+    """Nothing is traced any more."""
+    wait_for(tab, "traced")
+    tab.wait("document.querySelector('#busy').textContent === '' && document.querySelector('#stop').hidden")
 
 
 def wait_for(tab: Tab, kind: str) -> None:
@@ -145,15 +152,17 @@ def test_a_trace_can_be_sent(opened: Tab, tmp_path: Path) -> None:
 
 def test_frozen_parameters_and_gpus(opened: Tab) -> None:
     page = opened.page
-    before = opened.values("#figures [data-key=device_bytes]")[0]
+    before = opened.parts("#parts")["optimizer state"]
     page.fill("[name=freeze]", "*weight*")
-    opened.wait(f"document.querySelector('#figures data').value < {before}")
-    assert "freeze=" in page.url
+    opened.wait("document.querySelector('#command').innerText.includes('freeze')")
+    settled(opened)
+    assert opened.parts("#parts")["optimizer state"] < before and "freeze=" in page.url
     page.fill("[name=freeze]", "")
+    opened.wait("!document.querySelector('#command').innerText.includes('freeze')")
     page.fill("[name=gpus]", "2")
     page.select_option("[name=strategy]", "fsdp")
     opened.wait("document.querySelector('#command').innerText.includes('fsdp')")
-    wait_for(opened, "traced")
+    settled(opened)
     page.fill("[name=pipeline]", "2")
     opened.wait("document.querySelector('#verdict').innerText.includes('gpus.pipeline')")
 
