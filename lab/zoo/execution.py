@@ -214,7 +214,8 @@ def _why_not(code: int | None) -> str:
 def _message(error: str) -> str:
     """The end of what was said, from vramcast's own words on where there are any."""
     start = error.rfind("vramcast: ")
-    text = error[start:] if start >= 0 else error
+    is_ours = "defect of vramcast" in error[max(start, 0) :]  # then the traceback before it is what matters
+    text = error[start:] if start >= 0 and not is_ours else error
     return without_folders(text.strip())[-_KEPT_MESSAGE:]
 
 

@@ -37,7 +37,7 @@ class _Nothing:
 
 _nothing = _Nothing()
 __version__ = "0.19.0"
-run = None
+run = _Nothing()
 
 
 def __getattr__(name: str) -> _Nothing:
