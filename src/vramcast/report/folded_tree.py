@@ -31,10 +31,19 @@ class Row:
 
 
 def rows(
-    root: Branch, combine: Combine, weight: Callable[[Values], int], *, most: int, depth: int = 4, least: float = 0.01
+    root: Branch,
+    combine: Combine,
+    weight: Callable[[Values], int],
+    *,
+    most: int,
+    depth: int = 4,
+    least: float = 0.01,
+    every_first: bool = False,
 ) -> list[Row]:
-    """Lines below `root`, parents first. `combine` folds figures of equal modules, `weight` says what matters."""
+    """Lines below `root`, parents first. `combine` folds figures of equal modules, `weight` says what matters;
+    `every_first`: of the first level, small ones too."""
     threshold = weight(root.values) * least
+    small = [] if not every_first else [one for one in root.children if 0 < weight(one.values) < threshold]
     shown = list(_walk(_folded(root.children, combine), combine, weight, threshold, 0, depth))
     while len(shown) > most and max(row.depth for row in shown) > 0:
         deepest = max(row.depth for row in shown)
@@ -46,7 +55,8 @@ def rows(
             shown = [row for row in shown if row.depth < deepest or row in kept]
             break
         shown = shallower
-    return shown[:most] if len(shown) > most else shown
+    shown = shown[:most] if len(shown) > most else shown
+    return [*shown, *(Row(0, one.label, one.path, one.values) for one in small)]
 
 
 def _walk(

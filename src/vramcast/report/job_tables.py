@@ -33,7 +33,7 @@ class Unit:
 
 def parameter_rows(root: ParameterNode) -> list[Row]:
     """count, weights, gradients, optimizer state; components first, then their modules."""
-    return rows(_parameters(root), _sums, lambda values: values[0], most=_MOST_ROWS, depth=5)
+    return rows(_parameters(root), _sums, lambda values: values[0], most=_MOST_ROWS, depth=5, every_first=True)
 
 
 def stage_rows(root: Stage) -> list[Row]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from vramcast.base.language import say, sentence
 from vramcast.base.units import GIB, format_gib
 from vramcast.features.advise.from_trace import EXPANDABLE, Room, fits_with_expandable_segments, room
+from vramcast.features.advise.option import RISKS
 from vramcast.features.advise.result import Advice, Suggestion
 from vramcast.features.check.verdict import Verdict
 from vramcast.features.compare.scenario_results import Scenarios
@@ -232,7 +233,8 @@ def _changes(changes: Sequence[Suggestion], width: int, *, is_search: bool = Fal
     for number, one in enumerate(changes[:_SHOWN], 1):
         lines += wrapped(f"{number}. {sentence(one.text)}: {_figures(one)}", width, most=2, indent="   ")
         if one.changes:
-            lines += wrapped(f"   {one.changes[0].cost}", width, most=1)
+            largest = max(one.changes, key=lambda change: RISKS.index(change.risk))
+            lines += wrapped(f"   {largest.cost}", width, most=1)
         flags = wrapped(f"   {one.options}", width, "code", most=_FLAG_LINES + 1, indent="   ") if one.options else []
         lines += flags if len(flags) <= _FLAG_LINES else [Line("   `vramcast advise --write FILE` writes it", "code")]
     return Section(tuple(lines), least=len(lines), blank_before=True)
