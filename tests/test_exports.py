@@ -6,6 +6,7 @@ import csv
 import io
 import pickle
 import re
+import struct
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -93,3 +94,15 @@ def test_the_verb_writes_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert ".pickle, .csv, .md, .svg" in capsys.readouterr().err
     with pytest.raises(UsageError):
         export(predict(transformer()), Path("x"))
+
+
+def test_a_png_is_drawn_from_the_svg() -> None:
+    prediction = predict(transformer())
+    try:
+        import resvg_py  # noqa: F401
+    except ModuleNotFoundError:
+        with pytest.raises(UsageError, match=r"vramcast\[png\]"):
+            export(prediction, Path("chart.png"))
+        return
+    made = export(prediction, Path("chart.png"))
+    assert made.startswith(b"\x89PNG") and struct.unpack(">II", made[16:24]) == (2000, 920)

@@ -48,6 +48,9 @@ FILES = {
     *("--use-checkpoint-args", "--use-checkpoint-opt_param-scheduler"),
 }
 """Options about files, which are not here."""
+OVERLAP = "--tp-comm-overlap"
+"""Needs TransformerEngine's own communicators. Their buffers are not PyTorch's, so the figures do not hold them."""
+ONE_WORD = {"--step-batch-size-schedule"}
 NO_FILES = ("--data-path", "none", "--num-workers", "0", "--tokenizer-type", "NullTokenizer")
 STEPS = 2
 """The recorded peaks are the same from the second step on."""
@@ -106,9 +109,12 @@ def _engine(commit: str) -> str:
 def _arguments(settings: dict[str, object], family: str) -> list[str]:
     words = []
     for name, value in settings.items():
-        if name in FILES or value is False:
+        if name in FILES or name == OVERLAP or value is False:
             continue
-        words += [name] if value is True or value == "true" else [name, *str(value).strip("[]").split()]
+        if value is True or value == "true":
+            words.append(name)
+        else:
+            words += [name, *([str(value)] if name in ONE_WORD else str(value).strip("[]").split())]
     tokenizer = str(settings.get("--tokenizer-type", USUAL_TOKENIZER.get(family, "GPT2BPETokenizer")))
     size = VOCABULARIES.get(tokenizer)
     if size is None:

@@ -91,7 +91,7 @@ def predict(row: dict[str, str], python: str) -> dict[str, Any]:
         **{key: largest[key] for key in ("allocated", "reserved", "rank")},
         "step_seconds": slowest,
         "took": sum(rank["took"] for rank in ranks),
-        "assumed": recipe.assumed,
+        "assumed": "; ".join(text for text in (recipe.assumed, largest.get("assumed", "")) if text),
         **versions,
     }
 
@@ -100,8 +100,8 @@ PASSES = ("forward", "backward")
 
 
 def _with_bubble(row: dict[str, str], rank: dict[str, Any]) -> float:
-    """A stage of a pipeline waits while the others begin and end: for the passes of (stages - 1) microbatches, divided by
-    the parts of the model that each stage holds."""
+    """A stage of a pipeline waits while the others begin and end: for the passes of (stages - 1) microbatches, divided
+    by the parts of the model that each stage holds."""
     seconds = float(rank["step_seconds"] or 0.0)
     stages = int(row["pp"] or 1)
     if stages == 1:
@@ -135,10 +135,30 @@ def run_file(recipe: Recipe, rank: int) -> Path:
     return work_folder() / "runs" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
+NEEDS_A_CARD = "hasPrimaryContext"
+"""PyTorch differentiates compiled code with tensors of several ranks (DTensor) only where there is a CUDA driver."""
+
+
 def run(recipe: str, rank: int, python: str, kept: Path, timeout: float = TIMEOUT_SECONDS) -> None:
-    """In a process of its own; what comes out is written to `kept`."""
+    """What comes out is written to `kept`. Where compiling needs a card, the process is shown the one that
+    `VRAMCAST_VISIBLE` names; else the code runs as it is, which the result says."""
+    _run_once(recipe, rank, python, kept, timeout, {})
+    if "VRAMCAST_VISIBLE" in os.environ and _failed(kept):
+        visible = {"CUDA_VISIBLE_DEVICES": os.environ["VRAMCAST_VISIBLE"]}
+        _run_once(recipe, rank, python, kept, timeout, visible)
+    if _failed(kept):
+        _run_once(recipe, rank, python, kept, timeout, {"TORCHDYNAMO_DISABLE": "1"})
+        result = json.loads(kept.read_text())
+        kept.write_text(json.dumps({**result, "assumed": "the code is not compiled"}))
+
+
+def _failed(kept: Path) -> bool:
+    return kept.exists() and any(word in kept.read_text() for word in (NEEDS_A_CARD, "could not be compiled"))
+
+
+def _run_once(recipe: str, rank: int, python: str, kept: Path, timeout: float, more: dict[str, str]) -> None:
     found = ":".join((str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")))
-    environment = {**os.environ, "PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1", **more}
     command = [python, "-m", "lab.published.run_one", str(rank)]
     try:
         done = subprocess.run(

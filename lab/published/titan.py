@@ -10,8 +10,8 @@ from lab.published.recipe import NoRecipe, Recipe
 TITAN = "pytorch/torchtitan"
 SCRIPT = Path(__file__).with_name("titan_script.py")
 DECEMBER_2024, JUNE_2025 = "9dec370", "e7c0cae"
-"""Weights gathered in float8 are of torchao's own class, which PyTorch differentiates only where there is a card.
-torchao 0.18 has no longer what the first calls for float8, so such runs use the second.
+"""Weights gathered in float8 are of torchao's own class, which PyTorch differentiates only where there is a card; the
+kernels of asynchronous tensor parallelism need one too. Such runs are predicted without, and say so.
 `benchmarks/llama3_h100_202412_torchtitan.md` names the one, `llama3-8b_h200_202506_trainy-whitefiber.md` the other.
 The runs with asynchronous tensor parallelism are of the same day as the second, those of torchao some weeks before."""
 CARDS = {
@@ -34,7 +34,7 @@ SIZES = {"405B": "405B", "70B": "70B", "13B": "13B", "8B": "8B"}
 def recipe(row: dict[str, str]) -> Recipe:
     if row["gpu"] not in CARDS:
         raise NoRecipe(f"{row['gpu']}: not a card that is known")
-    old = "fp8" not in row["precision"] and ("202412" in row["source"] or "performance.md" in row["source"])
+    old = "202412" in row["source"] or "performance.md" in row["source"] or "titan 0.0.2" in row["notes"]
     revision = DECEMBER_2024 if old else JUNE_2025
     source = checkouts.checkout(TITAN, revision)
     options = _old_options(row, source) if old else _options(row, source)
@@ -49,12 +49,21 @@ def recipe(row: dict[str, str]) -> Recipe:
         cards=cards,
         cards_per_node=8,
         ranks=tuple(sorted({0, cards // stages * (stages - 1)})),
-        assumed="weights are gathered in bf16"
-        if "fp8" in row["precision"] and "rowwise" not in row["precision"]
-        else "",
+        assumed=_assumed(row),
         environment={} if "trainy" in row["source"] else EXPANDABLE,
         steps=3,
     )
+
+
+def _assumed(row: dict[str, str]) -> str:
+    found = []
+    if "fp8" in row["precision"] and "rowwise" not in row["precision"]:
+        found.append("weights are gathered in bf16")
+    if "rowwise" in row["precision"] and "titan 0.0.2" in row["notes"]:
+        found.append("one scale for each tensor")
+    if "async" in row["notes"].lower():
+        found.append("tensor parallelism waits for its messages")
+    return "; ".join(found)
 
 
 def _model(row: dict[str, str]) -> tuple[str, str]:
@@ -75,8 +84,8 @@ def _old_options(row: dict[str, str], source: Path) -> list[str]:
     words += _checkpointing(row["recompute"])
     if row["compile"] == "yes":
         words += ["--training.compile"]
-    if "AsyncTP" in row["notes"]:
-        words += ["--experimental.enable_async_tensor_parallel"]
+    if "fp8" in row["precision"]:
+        words += ["--float8.enable_float8_linear"]
     if int(row["pp"] or 1) > 1:
         schedule = "Interleaved1F1B" if "Interleaved" in row["notes"] else "1F1B"
         words += ["--experimental.pipeline_parallel_schedule", schedule]
@@ -110,8 +119,6 @@ def _options(row: dict[str, str], source: Path) -> list[str]:
             words += ["--float8.recipe_name", "rowwise"]
     elif row["precision"] != "bf16":
         raise NoRecipe(f"{row['precision']} is not in torchtitan at {JUNE_2025}")
-    if "async tp" in row["notes"].lower() or "asynctp" in row["notes"].lower():
-        words += ["--parallelism.enable_async_tensor_parallel"]
     words += ["--parallelism.context_parallel_degree", row["cp"] or "1"]
     if int(row["pp"] or 1) > 1:
         schedule = "Interleaved1F1B" if "Interleaved" in row["notes"] else "1F1B"

@@ -18,6 +18,9 @@ VOCABULARY = 128256
 """Llama 3's tokenizer."""
 
 
+WIDTHS = {"405b": 16384, "70b": 8192, "8b": 4096}
+
+
 class Texts:
     """A data loader of zeros, with the state that a checkpoint would ask for."""
 
@@ -46,8 +49,10 @@ class Tokenizer:
 
 def use_zeros_of_2024() -> None:
     """Revisions whose trainer is `train.py` in the root."""
+    from torchao.float8.config import ScalingType
     from torchtitan import datasets
 
+    ScalingType.DELAYED = object()  # asked for and not used; torchao has dropped it since
     datasets.build_tokenizer = lambda *args: Tokenizer()
     datasets.build_hf_data_loader = lambda name, path, tokenizer, batch, length, *rest: Texts(batch, length, False)
 
@@ -72,6 +77,26 @@ def use_zeros() -> None:
     train_spec.get_train_spec = get_train_spec
 
 
+def know_what_stages_send(arguments: list[str]) -> None:
+    """Stages of a pipeline tell each other the shape of what they send: one sample, its tokens shared by tensor and
+    context parallelism, in bf16."""
+    if not any(argument.endswith("pipeline_parallel_degree") for argument in arguments):
+        return
+
+    def option(name: str) -> int:
+        places = [place for place, argument in enumerate(arguments) if argument.endswith(name)]
+        return int(arguments[places[0] + 1]) if places else 1
+
+    tokens = option("seq_len") // (option("tensor_parallel_degree") * option("context_parallel_degree"))
+    width = next(width for size, width in WIDTHS.items() if size in " ".join(arguments))
+
+    def recv_object_list(objects: list[Any], *rest: Any, **settings: Any) -> int:
+        objects[0] = (torch.empty(1, tokens, width, dtype=torch.bfloat16, device="meta"),)
+        return 0
+
+    torch.distributed.recv_object_list = recv_object_list
+
+
 def main() -> None:
     checkout, *arguments = sys.argv[1:]
     sys.path[:0] = [checkout]
@@ -85,6 +110,7 @@ def main() -> None:
         use_zeros()
     else:
         use_zeros_of_2024()
+    know_what_stages_send(arguments)
     runpy.run_path(str(program), run_name="__main__")
 
 

@@ -104,7 +104,8 @@ def _page(rows: list[Row]) -> list[str]:
     lines += paragraph(
         "Predicted and measured: the most memory that PyTorch's allocator reserves over the steps that the script made "
         "in both runs. (The report of `vramcast run` is of a few more: it repeats the last step to see whether memory "
-        "still grows.) Seconds: from the start of `vramcast run` to its answer, on two shared cores."
+        "still grows.) Seconds: from the start of `vramcast run` to its answer, on two cores that others use; of several "
+        "runs the quickest."
     )
     lines += [""]
     header = ["script", "repository", "kind", "style", "predicted (GiB)", "measured (GiB)", "off by", "seconds"]

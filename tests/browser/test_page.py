@@ -17,7 +17,10 @@ pytest.importorskip("httpx")
 import uvicorn
 
 from tests.browser.conftest import Tab
+from tests.samples import transformer
 from tests.serve.test_server import TracerHere
+from vramcast.gpus import find_gpu
+from vramcast.memory import predict as predict_trace
 from vramcast.prediction.predict import predict
 from vramcast.serve.answers import Answers
 from vramcast.serve.app import make_app
@@ -51,7 +54,14 @@ def opened(tab: Tab, served: tuple[str, Answers]) -> Tab:
     tab.page.goto(served[0] + FNO)
     wait_for(tab, "traced")
     tab.page.wait_for_selector("#pictures .kinds table", timeout=60_000)
+    settled(tab)
     return tab
+
+
+def settled(tab: Tab) -> None:
+    """Nothing is traced any more."""
+    wait_for(tab, "traced")
+    tab.wait("document.querySelector('#busy').textContent === '' && document.querySelector('#stop').hidden")
 
 
 def wait_for(tab: Tab, kind: str) -> None:
@@ -90,6 +100,7 @@ def test_a_slider_moves_the_answer_and_the_address(opened: Tab) -> None:
         ("checkpointing", "none"),
         ("task", "inference"),
         ("allocator", "expandable_segments:True"),
+        ("compile", "off"),
     ],
 )
 def test_every_choice_is_answered(opened: Tab, name: str, value: str) -> None:
@@ -97,7 +108,7 @@ def test_every_choice_is_answered(opened: Tab, name: str, value: str) -> None:
     page.select_option(f"[name={name}]", value)
     opened.wait(f"location.hash.includes('{name}=')")
     opened.wait("!document.querySelector('#verdict').classList.contains('waiting')")
-    wait_for(opened, "traced") if name not in ("gpu", "allocator") else None
+    wait_for(opened, "traced") if name not in ("gpu", "allocator", "compile") else None
     assert "fit" in page.inner_text("#verdict").lower()
     assert not opened.errors
 
@@ -124,6 +135,36 @@ def test_a_config_can_be_sent(opened: Tab, tmp_path: Path) -> None:
     file.write_text("name: x\ncomponents: {model: {factory: 'os:system'}}\n", encoding="utf-8")
     opened.page.set_input_files("#upload", str(file))
     opened.wait("document.querySelector('#verdict').innerText.includes('runs Python code')")
+
+
+def test_a_trace_can_be_sent(opened: Tab, tmp_path: Path) -> None:
+    trace = transformer(layers=4)
+    trace.save(tmp_path / "run.trace")
+    opened.page.set_input_files("#upload", str(tmp_path / "run.trace"))
+    wait_for(opened, "replayed")
+    expected = predict_trace(trace, gpu=find_gpu("rtx-4090"))
+    opened.wait(f"document.querySelector('#figures data').value === '{expected.device_bytes}'")
+    assert opened.page.is_disabled("[name=precision]") and opened.page.is_enabled("[name=limit]")
+    opened.page.fill("[name=limit]", "1GiB")
+    opened.wait("document.querySelector('#verdict').innerText.startsWith('Does not fit')")
+    assert not opened.errors
+
+
+def test_frozen_parameters_and_gpus(opened: Tab) -> None:
+    page = opened.page
+    before = opened.parts("#parts")["optimizer state"]
+    page.fill("[name=freeze]", "*weight*")
+    opened.wait("document.querySelector('#command').innerText.includes('freeze')")
+    settled(opened)
+    assert opened.parts("#parts")["optimizer state"] < before and "freeze=" in page.url
+    page.fill("[name=freeze]", "")
+    opened.wait("!document.querySelector('#command').innerText.includes('freeze')")
+    page.fill("[name=gpus]", "2")
+    page.select_option("[name=strategy]", "fsdp")
+    opened.wait("document.querySelector('#command').innerText.includes('fsdp')")
+    settled(opened)
+    page.fill("[name=pipeline]", "2")
+    opened.wait("document.querySelector('#verdict').innerText.includes('gpus.pipeline')")
 
 
 @pytest.mark.parametrize("width", [390, 1280, 1920])

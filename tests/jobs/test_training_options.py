@@ -147,6 +147,18 @@ def _averaged_in_a_loop(net: nn.Module) -> Callable[[], None]:
     return update
 
 
+def _averaged_at_once(net: nn.Module) -> Callable[[], None]:
+    """As diffusers' EMAModel with foreach."""
+    kept = copy.deepcopy(net).requires_grad_(False)
+
+    def update() -> None:
+        with torch.no_grad():
+            averaged, new = list(kept.parameters()), list(net.parameters())
+            torch._foreach_sub_(averaged, torch._foreach_sub(averaged, new), alpha=0.001)
+
+    return update
+
+
 def _evaluated(net: nn.Module) -> None:
     net.eval()
     data = {"x": torch.randn(2 * BATCH, 64), "labels": torch.randint(0, 10, (2 * BATCH,))}
@@ -196,6 +208,7 @@ def _evaluated(net: nn.Module) -> None:
         ),
         pytest.param({"ema": True}, lambda: _script(prepare=_averaged), id="ema"),
         pytest.param({"ema": {"update": "loop"}}, lambda: _script(prepare=_averaged_in_a_loop), id="ema-loop"),
+        pytest.param({"ema": {"update": "differences"}}, lambda: _script(prepare=_averaged_at_once), id="ema-at-once"),
         pytest.param(
             {"evaluation": {"when": "between", "batch": 2 * BATCH}},
             lambda: _script(between=_evaluated),
@@ -508,3 +521,12 @@ def test_updates_in_the_backward_pass_are_one_step() -> None:
     usual = _traced({})
     assert trace.steps == usual.steps == 3
     assert predict_trace(trace).peak_allocated_bytes < predict_trace(usual).peak_allocated_bytes
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_state_in_8_bits_of_torchao_is_counted_as_it_is_stored() -> None:
+    """Codes of one byte and a scale for 256 of them, twice; small tensors stay in fp32. The largest are rounded."""
+    pytest.importorskip("torchao")
+    result = predict(JOB | {"optimizer": {"name": "torchao-adamw8bit"}}, CARD)
+    count = result.parameters.count
+    assert 2 * count * (1 + 4 / 256) <= result.parameters.optimizer_bytes <= 2.1 * count

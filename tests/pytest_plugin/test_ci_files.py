@@ -79,3 +79,54 @@ def test_the_workflow_s_command_runs(tmp_path: Path, gpu: str, margin: str, code
     assert done.returncode == code, done.stdout + done.stderr
     if code == 0:
         assert ", 10% of it kept free" in done.stdout
+
+
+def action() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+
+
+def test_no_input_of_the_action_is_shell_code() -> None:
+    document = action()
+    for step in document["runs"]["steps"]:
+        assert step["shell"] == "bash" and "${{" not in step["run"]
+        for value in step.get("env", {}).values():
+            for name in re.findall(r"inputs\.([\w-]+)", value):
+                assert name in document["inputs"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("job", "lang", "code", "words"), [(JOB, "zh", "0", "放得下"), ("none.yaml", "en", "2", "no such file")]
+)
+def test_the_action_writes_the_comment(tmp_path: Path, job: str, lang: str, code: str, words: str) -> None:
+    (step,) = (one for one in action()["runs"]["steps"] if one["name"] == "Predict")
+    summary, output = tmp_path / "summary", tmp_path / "output"
+    done = shell(
+        step["run"], tmp_path, JOB=job, GPU="t4", ALLOW_CODE="false", LANGUAGE_OF_COMMENT=lang,
+        RUNNER_TEMP=str(tmp_path), GITHUB_STEP_SUMMARY=str(summary), GITHUB_OUTPUT=str(output),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert output.read_text() == f"exit-code={code}\n"
+    comment = (tmp_path / "vramcast.md").read_text(encoding="utf-8")
+    assert (
+        words in comment and comment.endswith("<!-- vramcast -->\n") and summary.read_text(encoding="utf-8") == comment
+    )
+
+
+@pytest.mark.slow
+def test_the_action_rewrites_its_comment(tmp_path: Path) -> None:
+    """With a stand-in for GitHub's own program that knows one comment."""
+    (step,) = (one for one in action()["runs"]["steps"] if one["name"] == "Comment")
+    gh = tmp_path / "gh"
+    gh.write_text('#!/bin/sh\necho "$@" >> "$CALLS"\ncase "$*" in *paginate*) cat "$KNOWN";; esac\n', encoding="utf-8")
+    gh.chmod(0o755)
+    for known, asked in (("", "repos/o/r/issues/7/comments"), ("41\n", "-X PATCH repos/o/r/issues/comments/41")):
+        (tmp_path / "known").write_text(known, encoding="utf-8")
+        calls = tmp_path / "calls"
+        calls.unlink(missing_ok=True)
+        done = shell(
+            step["run"], tmp_path, NUMBER="7", REPOSITORY="o/r", RUNNER_TEMP=str(tmp_path), CALLS=str(calls),
+            KNOWN=str(tmp_path / "known"),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert calls.read_text().splitlines()[-1].startswith(f"api {asked} -F body=@")

@@ -15,6 +15,8 @@ pytest.importorskip("httpx")
 
 from starlette.testclient import TestClient
 
+from tests.samples import transformer
+from vramcast.base.access import Limits, limited
 from vramcast.base.errors import UsageError
 from vramcast.cli.main import main
 from vramcast.features.advise.result import Suggestion
@@ -39,12 +41,15 @@ class TracerHere:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self.traced: list[PageState] = []
+        self._lock = threading.Lock()
 
     def trace(self, state: PageState, stop: threading.Event, progress: Callable[[str], None]) -> JobPrediction:
         if stop.is_set():
             raise Stopped("stopped")
         self.traced.append(state)
-        found: JobPrediction = answer("predict", self._sources, state, progress)
+        limits = Limits(self._sources.limits_root(state), self._sources.code_allowed(state))
+        with self._lock, limited(limits):  # one at a time, as the real one
+            found: JobPrediction = answer("predict", self._sources, state, progress)
         return found
 
     def changes(self, state: PageState, stop: threading.Event) -> tuple[Suggestion, ...]:
@@ -226,6 +231,46 @@ def test_an_upload_is_read_and_never_run(client: TestClient) -> None:
     assert answer.status_code == 422 and "runs Python code" in answer.json()["error"]
     pickle = client.post("/api/upload", json={"name": "model.pkl", "text": "x"})
     assert pickle.status_code == 422 and ".yaml" in pickle.json()["error"]
+
+
+def test_an_upload_cannot_name_another_one(client: TestClient) -> None:
+    config = '{"model_type": "llama", "hidden_size": 64}'
+    other = ask(client, "upload", {"name": "config.json", "text": config})["job"].removeprefix("upload:")
+    for path in (f"../{other}", f"../{other}/config.json"):
+        text = f"name: x\ncomponents: {{model: {{transformers: '{path}'}}}}\nsizes: {{batch: 2, sequence: 8}}\n"
+        job = ask(client, "upload", {"name": "a.yaml", "text": text})["job"]
+        answer = client.post("/api/exact", json={"job": job})
+        assert answer.status_code == 422 and "outside" in answer.json()["error"]
+
+
+def test_a_trace_that_was_sent_is_replayed(client: TestClient, tmp_path: Path) -> None:
+    trace = transformer(layers=4)
+    trace.save(tmp_path / "run.trace")
+    binary = {"Content-Type": "application/octet-stream"}
+    sent = client.post("/api/trace", content=(tmp_path / "run.trace").read_bytes(), headers=binary)
+    job = sent.json()["job"]
+    described = ask(client, "job", {"job": job})
+    assert described["is_trace"] and described["sizes"] == {}
+    found = ask(client, "quick", {"job": job, "gpu": "t4"})
+    assert found["device_bytes"] == predict_trace(trace, gpu=find_gpu("t4")).device_bytes
+    assert found["kind"] == "replayed" and found["command"] == "vramcast show --gpu t4 run.trace"
+    assert ask(client, "exact", {"job": job, "gpu": "t4"})["device_bytes"] == found["device_bytes"]
+    assert ask(client, "more", {"job": job}) == {"traced": False}
+    assert client.post("/api/changes", json={"job": job}).status_code == 422
+    damaged = client.post("/api/trace", content=b"\x1f\x8bnot a trace", headers=binary)
+    assert damaged.status_code == 422 and "no trace" in damaged.json()["error"]
+    assert client.post("/api/trace", json={}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("change", "option"),
+    [({"freeze": "*weight*"}, "freeze"), ({"gpus": 2, "strategy": "fsdp"}, "fsdp"), ({"compile": "off"}, "")],
+)
+def test_freezing_and_parallelism(client: TestClient, change: dict[str, Any], option: str) -> None:
+    plain, changed = ask(client, "exact", SMALL), ask(client, "exact", SMALL | change)
+    assert option in changed["command"]
+    state = "optimizer state"
+    assert changed["parts"][state] < plain["parts"][state] if option else changed["parts"] == plain["parts"]
 
 
 def test_uploads_are_bounded(client: TestClient, answers: Answers) -> None:

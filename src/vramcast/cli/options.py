@@ -297,7 +297,7 @@ def language_in(words: Sequence[str]) -> str:
 def add_export_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--export", type=Path, metavar="FILE",
-        help="write the prediction for other programs: .pickle (PyTorch's memory viewer), .csv, .md or .svg",
+        help="write the prediction for other programs: .pickle (PyTorch's memory viewer), .csv, .md, .svg or .png",
     )  # fmt: skip
 
 

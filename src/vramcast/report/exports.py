@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vramcast.base.errors import UsageError
+from vramcast.base.language import name, say, sentence
 from vramcast.base.units import format_gib, format_size
 from vramcast.memory import Prediction
 from vramcast.memory.account import largest
@@ -82,25 +83,40 @@ def _markdown(prediction: Prediction) -> bytes:
     """For a pull request or a wiki."""
     mark = "✅" if prediction.fits else "❌"
     total = prediction.account.device_bytes
-    lines = [f"### {mark} {_cell(verdict(prediction))}", "", f"Peak at {_cell(place(prediction.account.moment))}."]
+    lines = [
+        f"### {mark} {_cell(verdict(prediction))}",
+        "",
+        sentence(f"Peak at {_cell(place(prediction.account.moment))}."),
+    ]
     if prediction.time is not None:
         lines.append(f"{headline(prediction.time)[0].upper()}{headline(prediction.time)[1:]}.")
-    lines += ["", "| at the peak | size | share |", "|---|---:|---:|"]
+    lines += ["", sentence("| at the peak | size | share |"), "|---|---:|---:|"]
     lines += [
-        f"| {part.name} | {format_size(part.size_bytes)} | {percent(part.size_bytes, total)} |"
+        f"| {name(part.name)} | {format_size(part.size_bytes)} | {percent(part.size_bytes, total)} |"
         for part in largest(prediction.account.parts)
     ]
-    lines += [f"| **on the card** | **{format_gib(total)}** | of {format_gib(prediction.limit_bytes)} |", ""]
-    lines += ["| module | size |", "|---|---:|"]
+    lines += [sentence(f"| **on the card** | **{format_gib(total)}** | of {format_gib(prediction.limit_bytes)} |"), ""]
+    lines += [sentence("| module | size |"), "|---|---:|"]
     lines += [
         f"| {'&emsp;' * row.depth}{_cell(row.label)} | {format_size(row.size_bytes)} |"
         for row in module_rows(prediction.account.modules, most=_MOST_MODULES)
     ]
     if prediction.notes:
-        lines += ["", "<details><summary>Assumed and not known</summary>", ""]
-        lines += [f"- {_cell(note.topic)}: {_cell(note.text)}" for note in prediction.notes[:_MOST_NOTES]]
+        lines += ["", f"<details><summary>{say('Assumed and not known')}</summary>", ""]
+        lines += [
+            f"- {_cell(sentence(note.topic))}: {_cell(sentence(note.text))}" for note in prediction.notes[:_MOST_NOTES]
+        ]
         lines += ["", "</details>"]
     return ("\n".join(lines) + "\n").encode()
+
+
+def _png(prediction: Prediction) -> bytes:
+    """The chart as pixels, at twice its size so that it is sharp."""
+    try:
+        import resvg_py
+    except ModuleNotFoundError:
+        raise UsageError("--export: .png needs resvg: pip install 'vramcast[png]'; or write an .svg") from None
+    return bytes(resvg_py.svg_to_bytes(svg_string=step_svg(_course(prediction), prediction), zoom=2))
 
 
 def _cell(text: str) -> str:
@@ -113,4 +129,5 @@ FORMATS: dict[str, Callable[[Prediction], bytes]] = {
     ".csv": _csv,
     ".md": _markdown,
     ".svg": lambda prediction: step_svg(_course(prediction), prediction).encode(),
+    ".png": _png,
 }

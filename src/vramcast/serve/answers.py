@@ -7,11 +7,13 @@ third would allocate (memory/scaling.py); such an answer says that it is worked 
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -26,7 +28,7 @@ from vramcast.gpus import all_gpus, find_gpu
 from vramcast.jobs.load import LoadedJob
 from vramcast.jobs.schema import Job
 from vramcast.memory import Prediction
-from vramcast.memory.prediction import predict_and_replay
+from vramcast.memory.prediction import predict_and_replay, with_time
 from vramcast.memory.replay import Replay
 from vramcast.memory.scaling import DifferentRuns, ScaledTrace
 from vramcast.memory.step_course import course_without_segments
@@ -36,7 +38,7 @@ from vramcast.report.html_report import suggested_bar
 from vramcast.report.pictures import course_columns, pictures
 from vramcast.report.time import headline as time_headline
 from vramcast.report.wording import place, verdict
-from vramcast.serve.sources import EXAMPLES, Sources
+from vramcast.serve.sources import EXAMPLES, TRACE, Sources
 from vramcast.serve.state import SIZES, PageState
 from vramcast.serve.tracer import Tracer
 from vramcast.trace import StepTrace
@@ -111,6 +113,8 @@ class Answers:
         self.sources = sources
         self.tracer = tracer or Tracer(sources)
         self._recipes: OrderedDict[str, _Recipe] = OrderedDict()
+        self._traces: OrderedDict[Path, StepTrace] = OrderedDict()
+        self._gpus = {gpu.id for gpu in all_gpus()}
         self._lock = threading.Lock()
 
     def start(self) -> dict[str, Any]:
@@ -123,6 +127,13 @@ class Answers:
 
     def job(self, state: PageState) -> dict[str, Any]:
         """The job as its files have it, for the page's controls."""
+        path = self.sources.trace_file(state)
+        if path is not None:
+            gpu = self._trace(path).gpu.get("id", "")
+            return {
+                "name": self._trace(path).source, "recognised_as": "a trace", "sizes": {}, "accumulation": 1,
+                "gpus": 1, "has_model": False, "is_trace": True, "gpu": gpu if gpu in self._gpus else "",
+            }  # fmt: skip
         with self._limits(state):
             loaded = self.sources.load_plain(state)
         job = loaded.job
@@ -135,10 +146,31 @@ class Answers:
             "gpus": job.gpus.count,
             "has_model": bool(job.components),
             "gpu": job.target.gpu or "",
+            "is_trace": False,
         }
+
+    def _trace(self, path: Path) -> StepTrace:
+        with self._lock:
+            if path not in self._traces:
+                self._traces[path] = StepTrace.load(path)
+                while len(self._traces) > _MOST_RECIPES:
+                    self._traces.popitem(last=False)
+            return self._traces[path]
+
+    def _of_trace(self, state: PageState, path: Path) -> dict[str, Any]:
+        """A trace that was sent, replayed for the card and the limit."""
+        prediction = with_time(_replayed(self._trace(path), state)[0])
+        options = ["--gpu", state.gpu, *(["--limit", state.limit] if state.limit else [])]
+        options += ["--allocator-conf", state.allocator] if state.allocator else []
+        command = shlex.join(["vramcast", "show", *options, TRACE])
+        how = say("replayed: traced on {card}", card=self._trace(path).gpu.get("name", "?"))
+        return self._document(command, "", prediction, REPLAYED, how, pictures(prediction))
 
     def quick(self, state: PageState, *, with_pictures: bool = False) -> dict[str, Any] | None:
         """From what was traced before; None where that does not say it."""
+        path = self.sources.trace_file(state)
+        if path is not None:
+            return self._of_trace(state, path)
         with self._limits(state):
             loaded = self.sources.load(state)
         recipe = self._recipe(loaded.job, make=False)
@@ -155,9 +187,10 @@ class Answers:
         self, state: PageState, loaded: LoadedJob, recipe: _Recipe, with_pictures: bool
     ) -> dict[str, Any] | None:
         batch, gpu = loaded.job.effective_sizes["batch"], find_gpu(state.gpu)
+        said = self.sources.command(state, loaded), whole_yaml(loaded.job)
         exact = recipe.traced.get((batch, gpu.id))
         if exact is not None and not state.limit and exact.job.allocator_conf == loaded.job.allocator_conf:
-            return self._document(state, loaded, exact.prediction, TRACED, "", pictures(exact.prediction), exact)
+            return self._document(*said, exact.prediction, TRACED, "", pictures(exact.prediction), exact)
         trace = recipe.trace(batch, gpu.id)
         if trace is not None:
             kind, how = REPLAYED, say("replayed: traced on {card}", card=trace.gpu.get("name", "?"))
@@ -175,10 +208,13 @@ class Answers:
             course = course_without_segments(prediction, shown, _MOVING_POINTS, _MOVING_ROWS)
             columns = course_columns(course, prediction.context_bytes, prediction.limit_bytes)
             drawn = {"course": columns, "moving": True}
-        return self._document(state, loaded, prediction, kind, how, drawn)
+        return self._document(*said, prediction, kind, how, drawn)
 
     def exact(self, state: PageState, stop: threading.Event, progress: Callable[[str], None]) -> dict[str, Any]:
         """Traced as `vramcast predict` does it."""
+        path = self.sources.trace_file(state)
+        if path is not None:
+            return self._of_trace(state, path)
         with self._limits(state):
             loaded = self.sources.load(state)
         found = self.tracer.trace(state, stop, progress)
@@ -190,10 +226,13 @@ class Answers:
             recipe.worked_out(
                 batch + 1, found.gpu.id
             )  # compares the traces, so that the first move of a slider is quick
-        return self._document(state, loaded, found.prediction, TRACED, "", pictures(found.prediction), found)
+        said = self.sources.command(state, loaded), whole_yaml(loaded.job)
+        return self._document(*said, found.prediction, TRACED, "", pictures(found.prediction), found)
 
     def changes(self, state: PageState, stop: threading.Event) -> dict[str, Any]:
         """What makes the job fit, as bars against the limit, and as settings of the page where it has them."""
+        if self.sources.trace_file(state) is not None:
+            raise UsageError("a trace can be replayed, not changed; send the job to find what makes it fit")
         found = self.tracer.changes(state, stop)
         limit = found[0].prediction.limit_bytes if found else 0
         return {
@@ -203,6 +242,8 @@ class Answers:
 
     def second_batch(self, state: PageState) -> PageState | None:
         """The state to trace so that other batches can be worked out; None where they can be already."""
+        if self.sources.trace_file(state) is not None:
+            return None
         with self._limits(state):
             job = self.sources.load(state).job
         batch = job.effective_sizes["batch"]
@@ -230,7 +271,7 @@ class Answers:
             yield
 
     def _document(
-        self, state: PageState, loaded: LoadedJob, prediction: Prediction, kind: str, how: str, drawn: dict[str, Any],
+        self, command: str, config: str, prediction: Prediction, kind: str, how: str, drawn: dict[str, Any],
         traced: JobPrediction | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         parts = {part.name: part.size_bytes for part in prediction.account.parts if part.size_bytes}
@@ -260,8 +301,8 @@ class Answers:
                 {"topic": sentence(note.topic), "text": sentence(note.text), "where": note.where}
                 for note in prediction.notes
             ],
-            "command": self.sources.command(state, loaded),
-            "config": "" if "moving" in drawn else whole_yaml(loaded.job),
+            "command": command,
+            "config": config,
             "pictures": drawn,
         }
 

@@ -28,7 +28,7 @@ from vramcast.base.language import sentence
 from vramcast.overlay.helper import Helper
 from vramcast.serve.answers import Answers
 from vramcast.serve.page import page_html, page_script, page_styles
-from vramcast.serve.sources import MOST_UPLOAD_BYTES, Sources
+from vramcast.serve.sources import MOST_TRACE_BYTES, MOST_UPLOAD_BYTES, Sources
 from vramcast.serve.state import PageState
 from vramcast.serve.tracer import Stopped
 
@@ -71,8 +71,9 @@ class OwnPageOnly:
             return "requests of other sites are refused"
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
             return "requests of other sites are refused"
-        if scope["method"] == "POST" and headers.get("content-type", "").partition(";")[0] != "application/json":
-            return "send JSON"
+        kind = "application/octet-stream" if scope["path"] == "/api/trace" else "application/json"
+        if scope["method"] == "POST" and headers.get("content-type", "").partition(";")[0] != kind:
+            return f"send {kind}"
         return ""
 
 
@@ -116,6 +117,11 @@ def make_app(answers: Answers, hosts: frozenset[str]) -> ASGIApp:
             raise HTTPException(400, "send a name and a text")
         return _json({"job": answers.sources.add_upload(name, text)})
 
+    async def trace(request: Request) -> Response:
+        """A trace that `vramcast run --save` wrote."""
+        content = await _content(request, MOST_TRACE_BYTES)
+        return _json({"job": await anyio.to_thread.run_sync(answers.sources.add_trace, content, limiter=replays)})
+
     async def script(request: Request) -> Response:
         return Response(page_script(), media_type="text/javascript", headers=HEADERS)
 
@@ -128,7 +134,7 @@ def make_app(answers: Answers, hosts: frozenset[str]) -> ASGIApp:
         Route("/page.css", styles),
         *(
             Route(f"/api/{work.__name__}", work, methods=["POST"])
-            for work in (job, quick, exact, more, changes, upload)
+            for work in (job, quick, exact, more, changes, upload, trace)
         ),
     ]  # fmt: skip
     handlers: dict[Any, Callable[..., Any]] = {VramcastError: _problem, HTTPException: _refusal}
@@ -194,14 +200,18 @@ async def _state(request: Request) -> PageState:
         raise HTTPException(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    body = b""
+async def _content(request: Request, most_bytes: int) -> bytes:
+    body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > _MOST_BODY_BYTES:
-            raise HTTPException(413, f"at most {_MOST_BODY_BYTES // 1024} KiB can be sent")
+        if len(body) > most_bytes:
+            raise HTTPException(413, f"at most {most_bytes // 1024} KiB can be sent")
+    return bytes(body)
+
+
+async def _body(request: Request) -> dict[str, Any]:
     try:
-        sent = json.loads(body)
+        sent = json.loads(await _content(request, _MOST_BODY_BYTES))
     except (ValueError, RecursionError):
         raise HTTPException(400, "send JSON") from None
     if not isinstance(sent, dict):

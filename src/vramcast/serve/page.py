@@ -40,7 +40,8 @@ def page_html(start: dict[str, Any]) -> str:
 <main>
 <form class="controls" id="controls" aria-label="{_said("Job and settings")}">
 <label>{_said("Job")} <select name="job">{jobs}</select></label>
-<label class="file">{_said("or send a config")} <input type="file" id="upload" accept=".yaml,.yml,.json,.toml"></label>
+<label class="file">{_said("or send a config or a saved trace")}
+<input type="file" id="upload" accept=".yaml,.yml,.json,.toml,.trace"></label>
 <label>{_said("Card")} <select name="gpu">{_options(gpus)}</select></label>
 <label>{_said("PyTorch may reserve")}
 <input type="text" name="limit" placeholder="{_said("all of the card, or 20GiB")}" maxlength="40"></label>
@@ -49,11 +50,17 @@ def page_html(start: dict[str, Any]) -> str:
 {_select(say("Optimizer"), "optimizer", _OPTIMIZERS)}
 {_select(say("Checkpointing"), "checkpointing", ("none", "all"))}
 {_select(say("Trained"), "mode", ("trained", "lora"))}
+<label>{_said("Frozen parameters")}
+<input type="text" name="freeze" placeholder="{_said("names, e.g. *embed*, *layers.0.*")}" maxlength="300"></label>
+{_select("torch.compile", "compile", ("on", "off"))}
 {_select(say("Task"), "task", ("training", "inference"))}
 <label>{_said("Allocator")} <select name="allocator">{_options(allocators)}</select></label>
 <label>{_said("Accumulation")} <input type="number" name="accumulation" min="1" placeholder="{unchanged}"></label>
 <label>{_said("GPUs")} <input type="number" name="gpus" min="1" max="4096" placeholder="{unchanged}"></label>
-{_select(say("Strategy"), "strategy", ("ddp", "fsdp"))}
+{_select(say("Strategy"), "strategy", ("ddp", "fsdp", "hsdp"))}
+<label>{_said("Tensor parallel")} <input type="number" name="tensor" min="1" max="64" placeholder="{unchanged}"></label>
+<label>{_said("Pipeline stages")}
+<input type="number" name="pipeline" min="1" max="64" placeholder="{unchanged}"></label>
 </form>
 <div class="answer">
 <p class="verdict" id="verdict" role="status" aria-live="polite">…</p>
@@ -62,6 +69,7 @@ def page_html(start: dict[str, Any]) -> str:
 <button type="button" id="copy-command">{_said("Copy the command")}</button>
 <button type="button" id="copy-config">{_said("Copy the config")}</button>
 <button type="button" id="copy-link">{_said("Copy a link")}</button><span id="copied" role="status"></span></div>
+<p class="aside" id="busy" role="status"></p>
 <div id="bar"></div>
 <div class="row noprint"><button type="button" id="advise" hidden>{_said("What makes it fit?")}</button></div>
 <div id="advice" role="status"></div>

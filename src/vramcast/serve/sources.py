@@ -18,8 +18,11 @@ from vramcast.base.errors import UsageError
 from vramcast.features.advise.config import options_text
 from vramcast.jobs.load import LoadedJob, load_job, load_kind, with_overrides
 from vramcast.serve.state import PageState
+from vramcast.trace import StepTrace
 
 MOST_UPLOAD_BYTES = 256 * 1024
+MOST_TRACE_BYTES = 32 * 2**20
+TRACE = "run.trace"
 _MOST_UPLOADS = 50
 _MOST_LISTED = 200
 _MOST_VISITED = 5000
@@ -81,18 +84,53 @@ class Sources:
         if len(text.encode()) > MOST_UPLOAD_BYTES:
             raise UsageError(f"{name}: at most {MOST_UPLOAD_BYTES // 1024} KiB can be sent")
         number = sha256(f"{suffix}\n{text}".encode()).hexdigest()[:16]
-        folder = self.uploads / number
-        if not folder.is_dir():
-            if len(list(self.uploads.iterdir())) >= _MOST_UPLOADS:
-                raise UsageError("too many files were sent; start the server again")
-            folder.mkdir()
+        folder = self._new_folder(number)
+        if folder is not None:
             usual = Path(name).name if Path(name).name in _FOLDER_FILES else f"job{suffix}"
             (folder / usual).write_text(text, encoding="utf-8")
         return f"upload:{number}"
 
+    def add_trace(self, content: bytes) -> str:
+        """Keep a trace that was sent, if it is one."""
+        number = sha256(content).hexdigest()[:16]
+        folder = self._new_folder(number)
+        if folder is not None:
+            (folder / TRACE).write_bytes(content)
+            try:
+                StepTrace.load(folder / TRACE)
+            except UsageError:
+                (folder / TRACE).unlink()
+                folder.rmdir()
+                raise UsageError("this is no trace that `vramcast run --save` wrote") from None
+        return f"upload:{number}"
+
+    def _new_folder(self, number: str) -> Path | None:
+        """None where the same was sent before."""
+        folder = self.uploads / number
+        if folder.is_dir():
+            return None
+        if len(list(self.uploads.iterdir())) >= _MOST_UPLOADS:
+            raise UsageError("too many files were sent; start the server again")
+        folder.mkdir()
+        return folder
+
+    def trace_file(self, state: PageState) -> Path | None:
+        """The trace that was sent, where the job is one."""
+        if not state.job.startswith("upload:"):
+            return None
+        path = self._upload(state) / TRACE
+        return path if path.is_file() else None
+
+    def _upload(self, state: PageState) -> Path:
+        name = state.job.removeprefix("upload:")
+        folder = self.uploads / name
+        if not name.isalnum() or not folder.is_dir():
+            raise UsageError("this upload is gone; send the file again")
+        return folder
+
     def limits_root(self, state: PageState) -> Path:
-        """The folder that may be read for it."""
-        return self.uploads if state.job.startswith("upload:") else self.root
+        """The folder that may be read for it: an upload cannot name what somebody else has sent."""
+        return self._upload(state) if state.job.startswith("upload:") else self.root
 
     def code_allowed(self, state: PageState) -> bool:
         """The code of an example is vramcast's own."""
@@ -119,10 +157,7 @@ class Sources:
                 raise UsageError(f"there is no example {name!r}")
             return load_kind(example.kind, example.sizes, example.width, example.layers)
         if kind == "upload":
-            folder = self.uploads / name
-            if not name.isalnum() or not folder.is_dir():
-                raise UsageError("this upload is gone; send the file again")
-            return load_job(str(next(folder.iterdir())))
+            return load_job(str(next(self._upload(state).iterdir())))
         if kind != "folder":
             raise UsageError(f"{state.job}: a job is folder:PATH, example:NAME or upload:NUMBER")
         path = self.root / name
@@ -153,4 +188,8 @@ def _says_more(loaded: LoadedJob, key: str, value: Any) -> bool:
         return bool(loaded.job.effective_sizes.get(key.partition(".")[2]) != value)
     if key == "accumulation":
         return bool(loaded.job.accumulation != value)
-    return key != "gpus.count" or bool(loaded.job.gpus.count != value)
+    if key == "torch_compile":
+        return bool(loaded.job.torch_compile != value)
+    if key in ("gpus.count", "gpus.tensor", "gpus.pipeline"):
+        return bool(getattr(loaded.job.gpus, key.partition(".")[2]) != value)
+    return True

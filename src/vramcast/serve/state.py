@@ -33,7 +33,12 @@ class PageState(BaseModel):
     task: Literal["", "training", "inference"] = ""
     accumulation: Size | None = None
     gpus: Annotated[int, Field(ge=1, le=4096)] | None = None
-    strategy: Literal["", "ddp", "fsdp"] = ""
+    strategy: Literal["", "ddp", "fsdp", "hsdp"] = ""
+    tensor: Annotated[int, Field(ge=1, le=64)] | None = None
+    pipeline: Annotated[int, Field(ge=1, le=64)] | None = None
+    compile: Literal["", "on", "off"] = ""
+    freeze: Annotated[str, StringConstraints(max_length=300, pattern=r"^[\w.,*?\[\]! -]*$")] = ""
+    """Patterns of parameters that are not trained, with commas between."""
 
     def overrides(self, main: str) -> dict[str, Any]:
         """Dotted keys of the job; empty settings stay as the job has them. `main`: its main component."""
@@ -42,7 +47,12 @@ class PageState(BaseModel):
         changes["accumulation"] = self.accumulation
         changes["gpus.count"] = self.gpus
         changes["gpus.strategy"] = self.strategy or None
+        changes["gpus.tensor"] = self.tensor
+        changes["gpus.pipeline"] = self.pipeline
+        changes["torch_compile"] = {"on": True, "off": False}.get(self.compile)
         if main:
+            patterns = [word.strip() for word in self.freeze.split(",") if word.strip()]
+            changes[f"components.{main}.freeze"] = patterns or None
             changes[f"components.{main}.mode"] = self.mode or None
         changes["allocator_conf"] = self.allocator or None
         return {key: value for key, value in changes.items() if value is not None}

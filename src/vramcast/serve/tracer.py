@@ -107,8 +107,11 @@ def answer(what: str, sources: Sources, state: PageState, progress: Callable[[st
     """Call it with the limits in force."""
     from vramcast.features.advise.first_changes import predict_and_change
     from vramcast.prediction.predict import predict
+    from vramcast.prediction.ranks import predict_distinct_ranks
 
     loaded, limit = sources.load(state), state.limit or None
+    if what == "predict" and loaded.job.gpus.pipeline > 1:
+        return predict_distinct_ranks(loaded, state.gpu, limit, progress=progress)[0]
     if what == "predict":
         return predict(loaded, state.gpu, limit, progress=progress)
     return predict_and_change(loaded, state.gpu, limit, 3, None, 1, progress)[1]

@@ -93,6 +93,9 @@ class TraceBuilder:
     def module_of(self, block: int) -> int:
         return self._rows[block * _ROW + 2]
 
+    def phase_of(self, block: int) -> int:
+        return self._rows[_ROW * block + 3]
+
     def size_of(self, block: int) -> int:
         return self._rows[block * _ROW]
 

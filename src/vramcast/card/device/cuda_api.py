@@ -175,7 +175,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
     state = torch.zeros(16, dtype=torch.uint8, device="cpu")
     api: dict[str, Any] = {
         "is_available": lambda: True,
-        "is_initialized": lambda: True,
+        "is_initialized": lambda: ledger.on_first_use is None,
         "device_count": lambda: CARD.count,
         "current_device": lambda: CARD.index,
         "set_device": set_device,

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from vramcast.card.choices import tf32
 from vramcast.card.dispatch.storages import HOST, block_of
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from vramcast.card.dispatch.ledger import Ledger
     from vramcast.card.dispatch.position import Position
 
+_NO_WORKERS = (
+    "a DataLoader has no workers, so the training process loads every batch itself: the time of a step leaves that out"
+)
 _Tensor = torch.Tensor
 _strided = torch.strided
 _grad_enabled = torch.is_grad_enabled
@@ -131,6 +135,8 @@ class OpLog:
         """`load`, which makes a batch: what it does on the host is no part of the step (docs/timing.md)."""
 
         def __next__(iterator: Any) -> Any:
+            if isinstance(iterator, _SingleProcessDataLoaderIter):
+                self._ledger.builder.note("data", _NO_WORKERS, None)
             before, self._loading = self._loading, LOADING
             try:
                 return load(iterator)

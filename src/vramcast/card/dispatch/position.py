@@ -15,7 +15,7 @@ from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optimizer_module
 
 from vramcast.allocator.card_streams import place_of
-from vramcast.card.device.containers import all_of
+from vramcast.card.device.containers import all_of, stored
 from vramcast.card.dispatch.activations import Activations
 from vramcast.card.dispatch.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS, Ledger
 from vramcast.card.dispatch.node_streams import LAST_NUMBER, NodeStreams
@@ -235,6 +235,10 @@ class Position:
         """Whether the backward pass that runs now has made a block."""
         return block >= self._first_backward_block
 
+    def is_of_backward(self, block: int) -> bool:
+        """Whether a backward pass, this or an earlier one, has made a block."""
+        return block >= 0 and self.ledger.builder.phase_of(block) == self._backward
+
     def made_by_node(self, block: int) -> bool:
         """Whether the autograd node that runs now has made a block."""
         return self.backward_depth > 0 and block >= self._first_block_of_node
@@ -361,8 +365,9 @@ class Position:
         for parameter, state in getattr(optimizer, "state", {}).items():
             block = self._block(parameter) if isinstance(parameter, torch.Tensor) else None
             owner = None if block is None else self.ledger.builder.module_of(block.block_id)
-            for tensor in all_of(torch.Tensor, state):
-                self._mark(tensor, OPTIMIZER_STATE, owner)
+            for whole in all_of(torch.Tensor, state):
+                for tensor in stored(whole):
+                    self._mark(tensor, OPTIMIZER_STATE, owner)
 
     def mark_weight(self, tensor: torch.Tensor) -> None:
         """A parameter has been given this tensor as its data."""

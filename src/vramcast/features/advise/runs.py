@@ -58,6 +58,8 @@ class Wish:
     """Settings of the allocator that the run is also replayed under."""
     optional: str = ""
     """One more setting, replayed only where it could make the job fit."""
+    steps: int | None = None
+    """How many are traced, where that is not what the others have."""
     time_copies: bool = True
     """Whether copies between card and computer count in the time."""
 
@@ -123,7 +125,7 @@ class Runs:
     def trace(self, wishes: Sequence[Wish]) -> list[Traced | VramcastError]:
         """Traces in the order of the wishes; an error takes the place of the trace it prevented."""
         self.n_traced += len(wishes)
-        tasks = [(wish, self._gpu, self._steps) for wish in wishes]
+        tasks = [(wish, self._gpu, wish.steps or self._steps) for wish in wishes]
         if self._pool is None:
             answers = []
             for wish, task in zip(wishes, tasks, strict=True):

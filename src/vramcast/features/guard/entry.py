@@ -50,6 +50,13 @@ class Guard(Shown):
         """What to train with: the Job, or the function's arguments, with the fallback put in."""
         return self.result.settings
 
+    def log_to(self, tracker: Any, step: int = 0) -> None:
+        """Give what was predicted, and what PyTorch has measured so far, to TensorBoard, Weights & Biases or a function
+        (metrics.py)."""
+        from vramcast.features.guard.metrics import log_to, measured, predicted
+
+        log_to(tracker, {**predicted(self.result), **measured()}, step)
+
     def step(self) -> None:
         """Say that a step has ended. Steps of torch's optimizers are noticed without it."""
         self.watch.step()

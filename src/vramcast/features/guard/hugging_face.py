@@ -144,8 +144,13 @@ class VramcastCallback(GuardedTraining, TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
         trainer = _calling_trainer()
         self.begin(None if trainer is None else TrainerSubject(trainer), args.device.type)
+        if trainer is not None and self.guard is not None:
+            self.guard.log_to(trainer)
 
     def on_train_end(self, args: TrainingArguments, state: Any, control: Any, **kwargs: Any) -> None:
+        trainer = _calling_trainer()
+        if trainer is not None and self.guard is not None:
+            self.guard.log_to(trainer)
         self.end()
 
 

@@ -126,9 +126,16 @@ def _callback_class() -> type:
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             self.begin(LightningSubject(trainer, pl_module), pl_module.device.type)
+            self._log(trainer)
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            self._log(trainer)
             self.end()
+
+        def _log(self, trainer: Any) -> None:
+            if self.guard is not None:
+                for logger in trainer.loggers:
+                    self.guard.log_to(logger, trainer.global_step)
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
             self.end()

@@ -70,7 +70,7 @@ _KNOWN = frozenset((
     "validation_epochs", "validation_steps", "num_validation_images", "validation_images", "validation_scheduler",
     "tokenizer_name", "text_encoder_use_attention_mask", "skip_save_text_encoder", "offset_noise", "adam_epsilon",
     "adam_weight_decay_text_encoder", "do_edm_style_training", "output_kohya_format", "dream_detail_preservation",
-    "enable_npu_flash_attention", "foreach_ema",
+    "enable_npu_flash_attention",
 ))  # fmt: skip
 
 
@@ -198,11 +198,11 @@ class _Reader:
     def _average(self) -> dict[str, Any]:
         keys = self._keys
         if not keys.flag("use_ema"):
-            keys.ignore("offload_ema")
+            keys.ignore("offload_ema", "foreach_ema")
             return {}
         if keys.flag("offload_ema"):
             self._note("EMA", "its copy is on the card while it is updated, after the step; predicted as if it stayed")
-        return {"ema": {"update": "loop", "device": "gpu"}}
+        return {"ema": {"update": "differences" if keys.flag("foreach_ema") else "loop", "device": "gpu"}}
 
 
 def edits(keys: Keys, aspect: str, job: Job) -> Edits:

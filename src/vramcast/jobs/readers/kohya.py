@@ -62,6 +62,7 @@ _NOT_MODELLED = {
     "optimizer_schedulefree_wrapper": ("optimizer", "schedule-free optimizers are not modelled; leave it out"),
     "cpu_offload_checkpointing": ("checkpointing", "it is said with --set offload=activations instead"),
     "deepspeed": ("gpus", "DeepSpeed is not modelled; --set gpus.strategy=ddp predicts without it"),
+    "blocks_to_swap": ("offload", "blocks that wait in the computer's memory are not modelled; leave it out"),
     "masked_loss": ("loss", "a loss with masks is not modelled; leave it out"),
     "weighted_captions": ("inputs", "weighted captions are not modelled; leave it out"),
 }  # fmt: skip

@@ -117,7 +117,7 @@ class Optimizer(Section):
 
     name: str = "adamw"
     """A class of torch.optim in any case (adamw, sgd, adafactor), of bitsandbytes (adamw8bit, paged-adamw8bit,
-    lion8bit), or transformers-adafactor."""
+    lion8bit), of torchao (torchao-adamw8bit, torchao-adamw4bit), or transformers-adafactor."""
     factory: FactoryName | None = None
     """Instead of a name: a Python function or class that is called with the parameters and `arguments`."""
     arguments: Arguments = {}
@@ -173,8 +173,9 @@ class Ema(Section):
     """Where the copy lies."""
     components: list[Name] | None = None
     """Left out: all that are trained."""
-    update: Literal["foreach", "loop"] = "foreach"
-    """foreach: torch.optim.swa_utils.AveragedModel. loop: a deep copy, parameter by parameter, as KAIR does."""
+    update: Literal["foreach", "loop", "differences"] = "foreach"
+    """foreach: torch.optim.swa_utils.AveragedModel. loop: a deep copy, parameter by parameter, as KAIR does.
+    differences: those of all parameters at once, a third copy for a moment, as diffusers' foreach_ema does."""
 
 
 class Evaluation(Section):

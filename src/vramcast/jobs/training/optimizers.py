@@ -42,6 +42,7 @@ _BITSANDBYTES = {
     "pagedadamw8bit": "PagedAdamW8bit",
     "pagedlion8bit": "PagedLion8bit",
 }
+_TORCHAO = {"torchaoadamw8bit": "AdamW8bit", "torchaoadamw4bit": "AdamW4bit"}
 _TRANSFORMERS_ADAFACTOR = "transformersadafactor"
 _ADAFACTOR_ARGUMENTS = {"scale_parameter": True, "relative_step": True, "warmup_init": True, "lr": None}
 
@@ -134,12 +135,14 @@ def _class(key: str, wish: Optimizer) -> tuple[Any, dict[str, Any]]:
         return getattr(library("bitsandbytes", f"{key}: {wish.name}").optim, _BITSANDBYTES[name]), {
             "lr": _LEARNING_RATE
         }
+    if name in _TORCHAO:
+        return getattr(library("torchao", f"{key}: {wish.name}").optim, _TORCHAO[name]), {"lr": _LEARNING_RATE}
     if name == _TRANSFORMERS_ADAFACTOR:
         library("transformers", f"{key}: {wish.name}")
         from transformers.optimization import Adafactor
 
         return Adafactor, _ADAFACTOR_ARGUMENTS
-    known = [*_TORCH, *_BITSANDBYTES, "transformers-adafactor"]
+    known = [*_TORCH, *_BITSANDBYTES, *_TORCHAO, "transformers-adafactor"]
     guess = nearest(name, known)
     raise UsageError(
         f"{key}.name: there is no optimizer {wish.name!r}{guess if guess.startswith(';') else ''}; write a class of "

@@ -2,6 +2,7 @@
 
 const form = document.getElementById("controls"), at = (id) => document.getElementById(id);
 const SIZES = ["batch", "sequence", "height", "width", "frames"];
+const NUMBERS = ["gpus", "accumulation", "tensor", "pipeline"];
 const MOST = { batch: 512, sequence: 32768, height: 2048, width: 2048, frames: 161 };
 let described = null, drawn = null, lastJob = "", waiting = null, asked = 0, idle = 0;
 
@@ -14,6 +15,13 @@ async function ask(what, state, signal) {
   return document;
 }
 
+async function sendTrace(file) {
+  const answer = await fetch("/api/trace", { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file });
+  const document = await answer.json();
+  if (!answer.ok) throw new Error(document.error || answer.statusText);
+  return document;
+}
+
 // --- the state -------------------------------------------------------------------------------------------------------
 
 /** What is chosen; settings that are as the job has them are left out. */
@@ -21,7 +29,7 @@ function currentState() {
   const state = {};
   for (const [name, value] of new FormData(form)) {
     if (typeof value !== "string" || value === "" || name.startsWith("slider-")) continue;
-    if (SIZES.includes(name) || name === "gpus" || name === "accumulation") {
+    if (SIZES.includes(name) || NUMBERS.includes(name)) {
       const number = Math.round(Number(value));
       if (number >= 1) state[name] = number;
     } else state[name] = value;
@@ -62,7 +70,9 @@ async function describeJob(chosen) {
     return element("div", { class: "size" }, element("span", {}, t(name)), slider, number);
   });
   at("sizes").replaceChildren(at("sizes").querySelector("legend"), ...rows);
-  form.elements.mode.disabled = !described.has_model;
+  form.elements.mode.disabled = form.elements.freeze.disabled = !described.has_model;
+  // A trace can be replayed on another card and under another limit; nothing else of it can be changed.
+  for (const name of ["precision", "optimizer", "checkpointing", "task", "compile", "strategy", ...NUMBERS]) form.elements[name].disabled = described.is_trace;
 }
 // Sliders are logarithmic: a batch of 1 to 512, a sequence of 64 to 32,768.
 const toSlider = (value, most) => Math.round((1000 * Math.log(Math.max(1, value))) / Math.log(most));
@@ -74,6 +84,7 @@ const changed = oncePerFrame(answerNow);
 
 async function answerNow() {
   clearTimeout(idle);
+  at("busy").textContent = "";
   waiting?.abort();
   waiting = null;
   const number = ++asked, state = currentState(), began = performance.now();
@@ -107,7 +118,8 @@ async function drawPictures(number, state) {
 
 async function traceNow(number, state) {
   const control = (waiting = new AbortController());
-  pending(t("tracing it on a virtual card …"), true);
+  const what = [form.elements.job.selectedOptions[0]?.textContent, ...SIZES.filter((name) => state[name]).map((name) => `${t(name)} ${state[name]}`)].join(", ");
+  pending(t("tracing on a virtual card: {what} …", { what }), true);
   try {
     const found = await ask("exact", state, control.signal);
     if (number !== asked) return;
@@ -124,8 +136,13 @@ async function traceNow(number, state) {
 /** While nothing else is asked for, trace a second batch: then every other one can be worked out at once. */
 async function learnBatches(number, state) {
   const control = (waiting = new AbortController());
+  at("busy").textContent = t("tracing another batch, so that the slider answers at once …");
+  at("stop").hidden = false;
   await ask("more", state, control.signal).catch(() => null);
-  if (waiting === control) waiting = null;
+  if (waiting !== control) return;
+  waiting = null;
+  at("busy").textContent = "";
+  at("stop").hidden = true;
 }
 
 // --- showing -----------------------------------------------------------------------------------------------------------
@@ -224,7 +241,14 @@ async function copy(text, what) {
 form.addEventListener("input", (event) => event.target.type !== "file" && !event.target.name.startsWith("slider-") && changed());
 form.addEventListener("submit", (event) => event.preventDefault());
 form.elements.job.addEventListener("change", () => { for (const name of SIZES) form.elements[name]?.remove(); });
-at("stop").addEventListener("click", () => { waiting?.abort(); asked++; pending(t("stopped")); });
+at("stop").addEventListener("click", () => {
+  const behind = at("busy").textContent !== ""; // what is shown is whole, and more was being learnt
+  waiting?.abort();
+  waiting = null;
+  at("busy").textContent = "";
+  at("stop").hidden = true;
+  if (!behind) { asked++; pending(t("stopped")); }
+});
 at("advise").addEventListener("click", advise);
 at("copy-command").addEventListener("click", () => copy(at("command").textContent, t("the command")));
 at("copy-config").addEventListener("click", () => copy(at("command").dataset.config || "", t("the config")));
@@ -233,8 +257,9 @@ at("upload").addEventListener("change", async () => {
   const file = at("upload").files[0];
   if (!file) return;
   try {
-    if (file.size > 256 * 1024) throw new Error(t("at most 256 KiB can be sent"));
-    const { job } = await ask("upload", { name: file.name, text: await file.text() });
+    const isTrace = file.name.endsWith(".trace");
+    if (file.size > (isTrace ? 32 * 2 ** 20 : 256 * 1024)) throw new Error(t("at most 256 KiB can be sent, of a trace 32 MiB"));
+    const { job } = isTrace ? await sendTrace(file) : await ask("upload", { name: file.name, text: await file.text() });
     form.elements.job.append(element("option", { value: job }, file.name));
     form.elements.job.value = job;
     changed();
