@@ -308,6 +308,7 @@ class VirtualGpu:
         saving = functools.partial(self._ledger.made_on_host, kind="saved activations")
         mark = self._machine.op_log.mark
         put(hooks, "__init__", patches.hooks_with_modes(hooks.__init__, lambda: self._modes.functions, saving, mark))
+        patches.mark_checkpoints_with_reentry(self._patches, mark)
         patches.seen_alike(self._patches)
         put(
             torch.utils._device.DeviceContext,

@@ -126,6 +126,22 @@ def followed_by(original: Callable[..., Any], then: Callable[[], None]) -> Calla
     return call
 
 
+def mark_checkpoints_with_reentry(put: Patches, mark: Callable[[str], None]) -> None:
+    """Those without are seen by their hooks."""
+
+    def marked(original: Callable[..., Any]) -> Any:
+        @functools.wraps(original)
+        def call(*args: Any) -> Any:
+            mark(CHECKPOINT)
+            return original(*args)
+
+        return staticmethod(call)
+
+    function = torch.utils.checkpoint.CheckpointFunction
+    for name in ("forward", "backward"):
+        put.set(function, name, marked(getattr(function, name)))
+
+
 def hooks_with_modes(
     original: Callable[..., None], mode: Callable[[], Any], saving: Callable[[], Any], mark: Callable[[str], None]
 ) -> Callable[..., None]:

@@ -78,7 +78,7 @@ def _follow_triton(put: Patches, machine: Machine) -> None:
 
 
 def _choose_first(kernel: Any) -> None:
-    """Programs ask an autotuner which configuration was best, e.g. how many partial sums it left: the first is taken."""
+    """Programs ask an autotuner which configuration was best, e.g. how many partial sums it left: the first one."""
     while kernel is not None and not getattr(kernel, "configs", None):
         kernel = getattr(kernel, "fn", None)
     if kernel is not None:
