@@ -153,7 +153,7 @@ def run(recipe: str, rank: int, python: str, kept: Path, timeout: float = TIMEOU
 
 
 def _failed(kept: Path) -> bool:
-    return kept.exists() and any(word in kept.read_text() for word in (NEEDS_A_CARD, "could not be compiled"))
+    return kept.exists() and any(word in kept.read_text() for word in (NEEDS_A_CARD, "could not be compiled", "failed to run"))
 
 
 def _run_once(recipe: str, rank: int, python: str, kept: Path, timeout: float, more: dict[str, str]) -> None:
