@@ -114,7 +114,7 @@ def _arguments(settings: dict[str, object], family: str) -> list[str]:
         if value is True or value == "true":
             words.append(name)
         else:
-            words += [name, *([str(value)] if name in ONE_WORD else str(value).strip("[]").split())]
+            words += [name, *([str(value)] if name in ONE_WORD else str(value).replace("\\", "").strip("[]").split())]
     tokenizer = str(settings.get("--tokenizer-type", USUAL_TOKENIZER.get(family, "GPT2BPETokenizer")))
     size = VOCABULARIES.get(tokenizer)
     if size is None:

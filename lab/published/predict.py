@@ -136,6 +136,7 @@ def run_file(recipe: Recipe, rank: int) -> Path:
 
 
 NEEDS_A_CARD = "hasPrimaryContext"
+NOT_COMPILED = (NEEDS_A_CARD, "could not be compiled", "failed to run")
 """PyTorch differentiates compiled code with tensors of several ranks (DTensor) only where there is a CUDA driver."""
 
 
@@ -153,7 +154,7 @@ def run(recipe: str, rank: int, python: str, kept: Path, timeout: float = TIMEOU
 
 
 def _failed(kept: Path) -> bool:
-    return kept.exists() and any(word in kept.read_text() for word in (NEEDS_A_CARD, "could not be compiled"))
+    return kept.exists() and any(text in kept.read_text() for text in NOT_COMPILED)
 
 
 def _run_once(recipe: str, rank: int, python: str, kept: Path, timeout: float, more: dict[str, str]) -> None:

@@ -30,15 +30,12 @@ CUDNN_VERSION = 91300
 
 class DType(enum.IntEnum):
     kByte = 0
-    kInt16 = 1
     kInt32 = 2
-    kInt64 = 3
     kFloat32 = 4
     kFloat16 = 5
     kBFloat16 = 6
     kFloat8E4M3 = 7
     kFloat8E5M2 = 8
-    kFloat8E8M0 = 9
     kFloat4E2M1 = 10
 
 

@@ -138,5 +138,8 @@ def short_path(filename: str) -> str:
             _, prefix, rest = filename.rpartition(f"{folder}{separator}")
             if prefix:
                 return rest
-    here = os.path.join(os.getcwd(), "")
+    try:
+        here = os.path.join(os.getcwd(), "")
+    except FileNotFoundError:  # the program has removed the folder it was in
+        return filename
     return filename.removeprefix(here)
