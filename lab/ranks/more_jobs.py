@@ -15,14 +15,6 @@ from torch.distributed.device_mesh import init_device_mesh
 jobs: Any = importlib.import_module("lab.ranks.jobs" if __package__ else "jobs")
 
 
-def sync_batch_norm() -> Iterator[None]:
-    from torchvision.models import resnet50
-
-    model = nn.SyncBatchNorm.convert_sync_batchnorm(resnet50()).to(jobs.DEVICE)
-    wrapped = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, bucket_cap_mb=10)
-    return jobs.train(jobs.image_step(wrapped, 32), torch.optim.SGD(wrapped.parameters(), lr=0.1, momentum=0.9))
-
-
 def scaled_bert() -> Iterator[None]:
     """fp16 with a gradient scaler; a head that a part of the steps does not use."""
     import transformers
@@ -369,7 +361,6 @@ def peer(second: bool) -> Iterator[None]:
 Job = tuple[int, int, Callable[[], Iterator[None]]]
 _f = functools.partial
 JOBS: dict[str, Job] = {
-    "ddp-resnet-syncbn": (8, 0, sync_batch_norm),
     "ddp-bert-scaler": (4, 1, scaled_bert),
     "pp2-zero-bubble": (2, 0, zero_bubble),
     "fsdp2-selective": (8, 0, selective_checkpoints),

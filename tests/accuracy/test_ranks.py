@@ -12,6 +12,7 @@ import zlib
 import pytest
 import torch
 
+import vramcast
 from lab.ranks.predict import RECORDS, predict
 from tests.accuracy.conftest import EVERY_VARIABLE
 from vramcast.memory.replay import replay
@@ -66,3 +67,33 @@ def _zero(name: str) -> None:
         [sys.executable, "-m", "lab.ranks.predict", name], capture_output=True, text=True, check=True
     )
     assert "allocated +0.00 % (+0), reserved +0.00 % (+0)" in ended.stdout
+
+
+def test_each_card_of_a_process_takes_what_its_half_took_alone() -> None:
+    """A model on two cards of one process, beside each half measured on a card of its own."""
+    from lab.ranks import jobs
+
+    measured = [MEASURED["peer-first"], MEASURED["peer-second"]]
+    if not torch.__version__.startswith(measured[0]["torch"].partition("+")[0]):
+        pytest.skip(f"measured with torch {measured[0]['torch']}")
+    half = jobs.N_LLAMA // 2
+    with vramcast.virtual_gpu("h200", cards=2):
+        with torch.device("cuda:0"):
+            first = jobs.Llama(range(half), last=False, **jobs.LLAMA)
+        with torch.device("cuda:1"):
+            second = jobs.Llama(range(half, jobs.N_LLAMA), first=False, **jobs.LLAMA)
+        optimizers = [jobs.adamw(first), jobs.adamw(second)]
+
+        def step() -> None:
+            inputs, targets = jobs.tokens(2)
+            inputs, targets = inputs.to("cuda:0"), targets.cpu().to("cuda:1")
+            jobs.loss_of(second(first(inputs).to("cuda:1")), targets).backward()
+
+        for _ in range(jobs.STEPS):
+            step()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        for card, alone in enumerate(measured):
+            assert torch.cuda.max_memory_reserved(card) == alone["steps"][-1]["reserved"]
+            assert torch.cuda.max_memory_allocated(card) == alone["steps"][-1]["allocated"]

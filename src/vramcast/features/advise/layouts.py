@@ -19,8 +19,8 @@ from vramcast.jobs.schema import Job
 from vramcast.jobs.stage_layers import layer_count
 from vramcast.memory import Prediction
 
-_FEW, _MORE = 2, 4
-"""Layers of the two small models; of a pipeline, those of each stage."""
+_FEW, _MORE = 4, 8
+"""Layers of the two small models; of a pipeline, half of those of each stage. With fewer the peak is elsewhere."""
 _FEW_STEPS = 2
 """Steps of a small model: in the second there is optimizer state."""
 _STEPS = 3
@@ -29,6 +29,8 @@ _SHOWN = 3
 _MOST_TRIED = 6
 """Full runs that are made at most: those that come first by the estimate may turn out not to fit."""
 _CERTAINLY_TOO_MUCH = 1.1
+_FAR_TOO_MUCH, _EASILY = 1.5, 0.9
+"""Of what there is: where FSDP without checkpoints needs so much, no way does without them; or none needs them."""
 _TENSOR, _PIPELINE = (2, 4, 8), (2, 4)
 
 
@@ -157,10 +159,16 @@ class _Search:
         state = max((one.state_bytes for one in found), default=0.0) * self._job.gpus.count
         room = self._gpu.pytorch_bytes
         rest = [way for way in ways if way not in first and state / _shards(way) <= room]
+        plain = next((one.estimate for one in found if not _checkpoints(one.estimate.layout)), None)
+        if plain is not None and len(first) > 1:
+            if plain.allocated_bytes > _FAR_TOO_MUCH * room:
+                rest = [way for way in rest if _checkpoints(way)]
+            elif plain.allocated_bytes <= _EASILY * room:
+                rest = [way for way in rest if not _checkpoints(way)]
         return [one.estimate for one in (*found, *self._traced_small(rest))]
 
     def _traced_small(self, ways: list[Layout]) -> list[_Small]:
-        wishes = [self._small_wish(way, way.stages * layers) for way in ways for layers in (_FEW, _MORE)]
+        wishes = [self._small_wish(way, layers * _scale(way)) for way in ways for layers in (_FEW, _MORE)]
         answers = iter(self._runs.trace(wishes))
         small = []
         for way in ways:
@@ -217,7 +225,7 @@ class _Small:
     """What two small models say of one with all layers."""
 
     def __init__(self, layout: Layout, few: Traced, more: Traced, layers: int) -> None:
-        at, step = _FEW * layout.stages, (_MORE - _FEW) * layout.stages
+        at, step = _FEW * _scale(layout), (_MORE - _FEW) * _scale(layout)
 
         def extended(of_few: float, of_more: float) -> float:
             return of_few + (of_more - of_few) / step * (layers - at)
@@ -233,6 +241,15 @@ class _Small:
 def _state(traced: Traced) -> float:
     """What a card holds throughout, at least."""
     return float(sum(part.size_bytes for part in traced.prediction.account.parts if part.name == "optimizer state"))
+
+
+def _scale(layout: Layout) -> int:
+    """How many times as many layers the small models of a pipeline have."""
+    return max(1, layout.stages // 2)
+
+
+def _checkpoints(layout: Layout) -> bool:
+    return "checkpointing" in layout.changes
 
 
 def _splits(layout: Layout) -> bool:
