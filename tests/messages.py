@@ -93,8 +93,8 @@ def _raised(tree: ast.Module) -> Iterator[str]:
     assigned = _assigned(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            called = node.func.id if isinstance(node.func, ast.Name) else ""
-            if called in ERRORS or called == "Note":
+            called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            if called in ERRORS or called in ("Note", "note"):
                 for argument in node.args[:2]:
                     yield from (text for text in _texts(argument, assigned) if not text.startswith("/"))
 
