@@ -23,7 +23,7 @@ def test_message_reads_like_torch_and_says_what_was_alive() -> None:
         allocator.malloc(150 * MIB)
     with pytest.raises(OutOfMemory) as caught:
         allocator.malloc(400 * MIB)
-    text = describe(caught.value, spec, builder, spec.context_bytes)
+    text = describe(caught.value, spec, builder.live_blocks(), spec.context_bytes)
     assert text.startswith("CUDA out of memory. Tried to allocate 400.0 MiB.")
     assert "virtual RTX 4090" in text
     assert "total capacity of 23.52 GiB" in text
@@ -36,6 +36,6 @@ def test_message_without_modules_and_with_nothing_alive() -> None:
     allocator = CachingAllocator(capacity_bytes=MIB)
     with pytest.raises(OutOfMemory) as caught:
         allocator.malloc(GIB)
-    text = describe(caught.value, find_gpu("t4"), TraceBuilder(), 0)
+    text = describe(caught.value, find_gpu("t4"), TraceBuilder().live_blocks(), 0)
     assert "Alive at this moment: nothing" in text
     assert "modules" not in text

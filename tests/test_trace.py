@@ -60,8 +60,8 @@ def test_live_bytes_while_recording() -> None:
     kept, freed = b.alloc(5, op, module, phase), b.alloc(7, op, module, phase)
     b.set_kind(kept, KINDS.index("weights"))
     b.free(freed)
-    assert b.live_bytes_by_kind() == {"weights": 5}
-    assert b.live_bytes_by_module() == {"net": 5}
+    assert b.live_blocks().bytes_by_kind() == {"weights": 5}
+    assert b.live_blocks().bytes_by_module() == {"net": 5}
 
 
 def test_equal_notes_count_up() -> None:

@@ -24,10 +24,11 @@ def of_memory(record: dict[str, Any]) -> dict[str, Any]:
     return kept | {"versions": record["versions"]}
 
 
-def of_times(record: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of a step: in a row without waiting in between (the faster of two runs), of one by itself (the median),
-    and of the last by itself."""
-    return {
+def of_times(record: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of a step: in a row without waiting in between (the fastest of several runs), of one by itself (the
+    median), and of the last by itself. What was measured before is kept where it is faster: it was disturbed less.
+    Where compiled and eager code took turns, the seconds of each turn are kept too."""
+    now: dict[str, Any] = {
         kind: {
             "in_a_row": round(min(record[kind]["in_a_row"]), 6),
             "alone": round(statistics.median(record[kind]["each"]), 6),
@@ -37,6 +38,13 @@ def of_times(record: dict[str, Any]) -> dict[str, Any]:
         for kind in ("compiled", "eager")
         if kind in record
     }
+    times = {
+        kind: min(now[kind], before.get(kind, now[kind]), key=lambda t: min(t["in_a_row"], t["alone"])) for kind in now
+    }
+    if len(now) == 2 and len(record["compiled"]["in_a_row"]) > 2:
+        pairs = zip(record["compiled"]["in_a_row"], record["eager"]["in_a_row"], strict=True)
+        times["turns"] = [[round(seconds, 6) for seconds in pair] for pair in pairs]
+    return times
 
 
 def main(folders: list[Path]) -> None:
@@ -48,7 +56,8 @@ def main(folders: list[Path]) -> None:
             if record["name"] not in by_name:
                 print(f"{record['name']}: timed, but its memory was not recorded")
                 continue
-            by_name[record["name"]]["times"] = of_times(record)
+            known = by_name[record["name"]]
+            known["times"] = of_times(record, known.get("times", {}))
         elif "steps" in record:
             old = by_name.setdefault(record["name"], of_memory(record))
             if old["steps"] != record["steps"]:

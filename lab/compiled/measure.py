@@ -98,18 +98,19 @@ def alone(turns: Path, phase: str) -> Iterator[None]:
         yield
 
 
-def seconds_of(step: OneStep, steps: int) -> dict[str, Any]:
+ROUNDS = 5
+"""Compiled and eager code take turns this often: the host's speed changes from second to second."""
+
+
+def seconds_of(step: OneStep, steps: int) -> dict[str, list[float]]:
     """Steps one after the other without waiting for the card in between, and each by itself."""
-    for number in range(2):
-        step(number % steps)
+    step(0)
     torch.cuda.synchronize()
-    in_a_row = []
-    for _ in range(2):
-        begin = time.perf_counter()
-        for number in range(steps):
-            step(number)
-        torch.cuda.synchronize()
-        in_a_row.append((time.perf_counter() - begin) / steps)
+    begin = time.perf_counter()
+    for number in range(steps):
+        step(number)
+    torch.cuda.synchronize()
+    in_a_row = (time.perf_counter() - begin) / steps
     each, host = [], []
     for number in range(steps):
         begin = time.perf_counter()
@@ -117,7 +118,22 @@ def seconds_of(step: OneStep, steps: int) -> dict[str, Any]:
         host.append(time.perf_counter() - begin)
         torch.cuda.synchronize()
         each.append(time.perf_counter() - begin)
-    return {"in_a_row": in_a_row, "each": each, "host": host}
+    return {"in_a_row": [in_a_row], "each": each, "host": host}
+
+
+def in_turns(step: OneStep, steps: int) -> dict[str, dict[str, list[float]]]:
+    """Times of compiled code and of the same code run eagerly."""
+    kinds = {"compiled": "default"}
+    if torch._dynamo.utils.counters["stats"]:
+        kinds["eager"] = "force_eager"
+    found: dict[str, dict[str, list[float]]] = {kind: defaultdict(list) for kind in kinds}
+    for _ in range(ROUNDS):
+        for kind, stance in kinds.items():
+            torch.compiler.set_stance(stance)
+            for what, seconds in seconds_of(step, steps).items():
+                found[kind][what] += seconds
+    torch.compiler.set_stance("default")
+    return found
 
 
 def kernels_of(step: OneStep, number: int) -> list[list[Any]]:
@@ -138,18 +154,15 @@ def time_it(step: OneStep, turns: Path, record: dict[str, Any]) -> None:
     steps = len(RECORD.steps) or STEPS
     (turns / f"{NAME}.ready").touch()
     with alone(turns, "time"):
-        record["compiled"] = seconds_of(step, steps)
-        if torch._dynamo.utils.counters["stats"]:
-            torch.compiler.set_stance("force_eager")
-            record["eager"] = seconds_of(step, steps)
-            torch.compiler.set_stance("default")
+        record |= in_turns(step, steps)
     save(record)
     (turns / f"{NAME}.timed").touch()
     with alone(turns, "profile"):
-        step(steps - 1)
-        kernels = kernels_of(step, steps - 1)
-    with gzip.open(RESULT / f"{NAME}.kernels.gz", "wt") as stream:
-        json.dump(kernels, stream)
+        for kind, stance in (("kernels", "default"), ("eager-kernels", "force_eager")):
+            torch.compiler.set_stance(stance)
+            step(steps - 1)
+            with gzip.open(RESULT / f"{NAME}.{kind}.gz", "wt") as stream:
+                json.dump(kernels_of(step, steps - 1), stream)
 
 
 # -- what is written --------------------------------------------------------------------------------------------------
@@ -203,6 +216,13 @@ def record_memory(record: dict[str, Any]) -> None:
     save_events()
 
 
+def compile_times() -> dict[str, float]:
+    """Seconds of each phase of compiling, as torch's own clocks add them up."""
+    from torch._dynamo.utils import compilation_time_metrics
+
+    return {phase: round(sum(seconds), 3) for phase, seconds in compilation_time_metrics.items()}
+
+
 def run(record: dict[str, Any]) -> None:
     begin = time.time()
     torch.manual_seed(0)
@@ -211,6 +231,7 @@ def run(record: dict[str, Any]) -> None:
     except Exception as raised:
         record["error"] = repr(raised)[:2000]
     record["seconds"] = round(time.time() - begin, 1)
+    record["compile_times"] = compile_times()
 
 
 def main() -> None:

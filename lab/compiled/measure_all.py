@@ -71,10 +71,10 @@ def main(what: str, result: Path, seconds: float, names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         turns = Path(folder)
         measurement = Measurement(result, seconds, names, turns)
-        measurement.wait(0.4, "ready")
+        measurement.wait(0.6, "ready")
         measurement.end("ready")
         (turns / "time").touch()
-        measurement.wait(0.85, "timed")
+        measurement.wait(0.9, "timed")
         (turns / "profile").touch()
         measurement.wait(1.0, "profiled")
         measurement.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +34,13 @@ def measured_seconds(record: dict[str, Any], kind: str) -> float | None:
         return None
     varies = any(word in record["name"] for word in VARYING)
     return float(times["last"] if varies else min(times["in_a_row"], times["alone"]))
+
+
+def compiled_to_eager(record: dict[str, Any]) -> float | None:
+    """Time of compiled code as a share of eager code's: the median of turns that followed each other where there were
+    such, since the host's speed changes from second to second; else of two measurements one after the other."""
+    turns = record.get("times", {}).get("turns")
+    if turns:
+        return statistics.median(compiled / eager for compiled, eager in turns)
+    compiled, eager = (measured_seconds(record, kind) for kind in ("compiled", "eager"))
+    return None if compiled is None or eager is None else compiled / eager

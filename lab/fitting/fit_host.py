@@ -26,7 +26,7 @@ from lab.comparing.times import OP_TIMES, PHASES, combined, held_out, measured_r
 from lab.measuring.quiet import quiet_runs
 from vramcast.gpus import find_gpu
 from vramcast.timing.costs import CostModel
-from vramcast.timing.host import features, next_optimizers, reference_dispatch
+from vramcast.timing.host import HOST_BYTE, features, next_optimizers, reference_dispatch
 from vramcast.timing.iteration import last_iteration, stretches
 from vramcast.timing.queues import LAUNCH_QUEUE
 from vramcast.timing.step import costs_of
@@ -129,7 +129,8 @@ def host_work(
         op, arguments = calls.ops[key[0]], calls.arguments[key[0]]
         if key not in numbers:
             numbers[key] = len(kinds)
-            kinds.append(features(op, arguments, key[1], kernels, is_next))
+            work_of_call = features(op, arguments, key[1], kernels, is_next)
+            kinds.append(tuple(kind for kind in work_of_call if kind[0] != HOST_BYTE))
         work.append((numbers[key], seconds, kernels, waits(op, arguments)))
     return kinds, work
 

@@ -68,10 +68,13 @@ def line(comparison: Comparison) -> str:
     )
 
 
-def evaluate_external(jobs: int) -> Any:
-    """Scores of the published rows, or None where they are not here. In a process with the authors' libraries."""
+def evaluate_external(jobs: int, predicted: Path | None) -> Any:
+    """Scores of the published rows, or None where they are not here. In a process with the authors' libraries, unless
+    they were `predicted` before."""
     from lab.external.score import load
 
+    if predicted is not None:
+        return load(predicted)
     folder = external_rows.folder()
     if folder is None:
         print("published measurements of other cards: not here, left out (lab/external)")
@@ -109,6 +112,17 @@ def job_section(results: list[page.Result], jobs: int) -> list[str]:
     return job_page.section(comparisons, code, reasons())
 
 
+def _kept_sections(text: str) -> list[str]:
+    """The sections on times and job files as the page has them."""
+    return text[text.index(time_page.BEGIN) : text.index(job_page.END) + len(job_page.END)].splitlines()
+
+
+def _kept_times(short: str) -> list[str]:
+    """The paragraph on times in a page that holds the summary."""
+    found = re.search(r"(?ms)^The time of a step, .*?(?=\n\n|\n<!--)", short)
+    return [] if found is None else found[0].splitlines()
+
+
 def machine() -> dict[str, str]:
     """Where the predictions are made, for the page."""
     import torch
@@ -122,7 +136,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="regular expression searched in names and tags; writes nothing")
     parser.add_argument("--jobs", type=int, default=2, help="children at a time")
+    parser.add_argument(
+        "--published", type=Path, help="what `python -m lab.external --out FILE` wrote: not predicted again"
+    )
     parser.add_argument("--no-external", action="store_true", help="leave the published measurements out")
+    parser.add_argument(
+        "--memory-only",
+        action="store_true",
+        help="leave the sections on times and on job files as they are (lab.comparing.time_accuracy and .job_accuracy "
+        "rewrite them)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print, write no file")
     options = parser.parse_args(arguments)
     started = time.monotonic()
@@ -134,22 +157,26 @@ def main(arguments: list[str] | None = None) -> int:
     for recording in recorded:
         comparisons, left_out = predict_recording(recording, options.only, options.jobs)
         results.append(page.Result(recording, tuple(comparisons), left_out))
-    job_files = job_section(results, options.jobs)
-    times = time_comparisons([c for result in results for c in result.comparisons])
-    if not options.only:
-        times = with_others(times, options.jobs)
-    print_summary(times)
-    external = None if options.no_external or options.only else evaluate_external(options.jobs)
+    if options.memory_only:
+        sections = _kept_sections(PAGE.read_text(encoding="utf-8"))
+        times_in_short = {short: _kept_times(short.read_text(encoding="utf-8")) for short in SUMMARIES}
+    else:
+        job_files = job_section(results, options.jobs)
+        times = time_comparisons([c for result in results for c in result.comparisons])
+        if not options.only:
+            times = with_others(times, options.jobs)
+        print_summary(times)
+        sections = [*time_page.section(times), "", *job_files]
+        times_in_short = {short: time_page.short_summary(times, links_to) for short, links_to in SUMMARIES.items()}
+    without = options.no_external or options.only
+    external = None if without else evaluate_external(options.jobs, options.published)
     print()
     print("\n".join(page.terminal_summary(results, external)))
     print(f"{time.monotonic() - started:.0f} s")
     if not (options.only or options.dry_run):
-        PAGE.write_text(
-            "\n".join(page.document(results, external, machine(), [*time_page.section(times), "", *job_files])) + "\n",
-            encoding="utf-8",
-        )
-        for short, links_to in SUMMARIES.items():
-            summary = [*page.short_summary(results, external), *time_page.short_summary(times, links_to), ""]
+        PAGE.write_text("\n".join(page.document(results, external, machine(), sections)) + "\n", encoding="utf-8")
+        for short, on_times in times_in_short.items():
+            summary = [*page.short_summary(results, external), *on_times, ""]
             short.write_text(with_summary(short.read_text(encoding="utf-8"), summary), encoding="utf-8")
         memory_errors.update([c for result in results for c in result.comparisons], external, machine()["torch"])
         written = f"{PAGE.relative_to(ROOT)}, {memory_errors.ERRORS.relative_to(ROOT)}"

@@ -67,13 +67,14 @@ def complete_fake_group() -> None:
 
 
 def measure(name: str, out: Path, with_history: bool) -> None:
+    import more_jobs
     import torch
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     import jobs
 
-    world, rank, start = jobs.JOBS[name]
+    world, rank, start = (jobs.JOBS | more_jobs.JOBS)[name]
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     complete_fake_group()
     torch.manual_seed(0)
@@ -155,6 +156,8 @@ def run(name: str, out: Path, history: bool) -> None:
 
 
 def main() -> None:
+    import more_jobs
+
     import jobs
 
     parser = argparse.ArgumentParser()
@@ -167,7 +170,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     if options.child:
         measure(options.child, options.out, options.child in options.history)
-    names = options.only or list(jobs.JOBS)
+    names = options.only or [*jobs.JOBS, *more_jobs.JOBS]
     # FSDP1 frees by events, so what else runs on the card could matter: one after the other.
     alone = [name for name in names if name.startswith("fsdp1")]
     with ThreadPoolExecutor(options.at_once) as pool:

@@ -21,9 +21,9 @@ def predict(name: str, steps: int = 6) -> tuple[list[dict[str, int]], Any]:
     import torch
 
     import vramcast
-    from lab.ranks import jobs
+    from lab.ranks import jobs, more_jobs
 
-    world, rank, start = jobs.JOBS[name]
+    world, rank, start = (jobs.JOBS | more_jobs.JOBS)[name]
     os.environ.update(WORLD_SIZE=str(world), RANK=str(rank), LOCAL_RANK="0", MASTER_ADDR="localhost", MASTER_PORT="1")
     rows: list[dict[str, int]] = []
     with vramcast.virtual_gpu("h200") as card:
@@ -45,7 +45,7 @@ def predict(name: str, steps: int = 6) -> tuple[list[dict[str, int]], Any]:
 
 
 def main() -> None:
-    from lab.ranks import jobs
+    from lab.ranks import jobs, more_jobs
 
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--tracebacks", action="store_true")
     options = parser.parse_args()
-    for name in options.names or jobs.JOBS:
+    for name in options.names or (jobs.JOBS | more_jobs.JOBS):
         began = time.time()
         try:
             rows, _ = predict(name, options.steps)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lab.zoo import bundle, page
-from lab.zoo.execution import GIB, Record, carry_out, measure, predict
+from lab.zoo import bundle, page, step_times
+from lab.zoo.execution import GIB, Record, carry_out, measure, predict, time_steps
 from lab.zoo.manifest import ManifestError, Script, choose, load
 from lab.zoo.records import MEASURED, PREDICTED, Records
 from lab.zoo.workplace import checkout, missing_packages, prepare, workplace
@@ -28,21 +28,30 @@ def main(arguments: list[str] | None = None) -> int:
         ("prepare", "copy the repository and generate the data, and print the command"),
         ("run", "predict each with `vramcast run` and keep how it came out"),
         ("measure", "measure each on the GPU of this machine"),
+        ("times", "time the steps of each on the GPU of this machine, one script at a time"),
+        ("timed", "keep what `times` left in folders, and show steps predicted beside measured"),
         ("bundle", "put scripts and packages into .carry/zoo, for a GPU machine without a network"),
         ("unpack", "on that machine: lay out what the bundle holds"),
         ("page", "write docs/lab/zoo.md from what was kept"),
     ):
         command = verbs.add_parser(verb, help=explanation)
-        if verb in ("list", "fetch", "prepare", "run", "measure", "bundle"):
+        if verb in ("list", "fetch", "prepare", "run", "measure", "times", "bundle"):
             command.add_argument("names", nargs="*", metavar="NAME", help="a script, or how several begin")
-        if verb in ("run", "measure"):
+        if verb == "timed":
+            command.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
+        if verb == "times":
+            command.add_argument("--out", type=Path, required=True, help="a folder for a record of each")
+            command.add_argument("--profile", action="store_true", help="one more step, profiled")
+        if verb in ("run", "measure", "times"):
             command.add_argument("--jobs", type=int, default=1, help="how many at a time")
             command.add_argument("--missing", action="store_true", help="only those that have no record yet")
         if verb == "run":
             command.add_argument("--gpu", default="h200")
+            command.add_argument("--traces", type=Path, metavar="FOLDER", help="keep the trace of each here")
             command.add_argument("--out", type=Path, default=PREDICTED)
-        if verb == "measure":
+        if verb in ("measure", "times"):
             command.add_argument("--limit", type=float, default=120, metavar="GIB", help="memory of all at a time")
+        if verb == "measure":
             command.add_argument("--out", type=Path, default=MEASURED)
         if verb in ("bundle", "unpack"):
             command.add_argument("--folder", type=Path, default=bundle.FOLDER, help="where the bundle is")
@@ -77,21 +86,37 @@ def _prepare(scripts: list[Script], args: argparse.Namespace) -> None:
 def _run(scripts: list[Script], args: argparse.Namespace) -> None:
     records = Records(args.out)
     carry_out(
-        _wanted(scripts, records, args), lambda script: predict(script, args.gpu), _keeper(records), at_a_time=args.jobs
-    )
+        _wanted(scripts, records, args), lambda script: predict(script, args.gpu, args.traces), _keeper(records),
+        at_a_time=args.jobs,
+    )  # fmt: skip
 
 
 def _measure(scripts: list[Script], args: argparse.Namespace) -> None:
-    records, predicted = Records(args.out), Records(PREDICTED)
-
-    def memory(script: Script) -> int:
-        expected = int(predicted.by_script.get(script.name, {}).get("peak_reserved_bytes") or _USUAL_MEMORY)
-        return _BESIDE + max(expected, script.room * GIB)
-
+    records = Records(args.out)
     carry_out(
-        _wanted(scripts, records, args), measure, _keeper(records), at_a_time=args.jobs, memory_bytes=memory,
+        _wanted(scripts, records, args), measure, _keeper(records), at_a_time=args.jobs, memory_bytes=_memory,
         limit_bytes=int(args.limit * GIB),
     )  # fmt: skip
+
+
+def _times(scripts: list[Script], args: argparse.Namespace) -> None:
+    args.out.mkdir(parents=True, exist_ok=True)
+    records = Records(args.out / "outcomes.json")
+    carry_out(
+        _wanted(scripts, records, args), lambda script: time_steps(script, args.out, args.profile), _keeper(records),
+        at_a_time=args.jobs, memory_bytes=_memory, limit_bytes=int(args.limit * GIB),
+    )  # fmt: skip
+
+
+def _timed(scripts: list[Script], args: argparse.Namespace) -> None:
+    step_times.keep(args.folders)
+    print(step_times.told())
+
+
+def _memory(script: Script) -> int:
+    """What the script will take of the card."""
+    predicted = Records(PREDICTED).by_script.get(script.name, {})
+    return _BESIDE + max(int(predicted.get("peak_reserved_bytes") or _USUAL_MEMORY), script.room * GIB)
 
 
 def _wanted(scripts: list[Script], records: Records, args: argparse.Namespace) -> list[Script]:
@@ -124,6 +149,8 @@ _VERBS: dict[str, Callable[[list[Script], argparse.Namespace], Any]] = {
     "prepare": _prepare,
     "run": _run,
     "measure": _measure,
+    "times": _times,
+    "timed": _timed,
     "bundle": lambda scripts, args: bundle.make(scripts, args.wheels, args.folder),
     "unpack": lambda scripts, args: bundle.unpack(args.folder),
     "page": lambda scripts, args: page.write(scripts),

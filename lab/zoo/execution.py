@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,20 @@ from lab.zoo.workplace import SOURCE, WORK, Workplace, cache_folder, workplace
 GIB = 1 << 30
 ROOT = SOURCE.parent
 MEASURING_SECONDS = 240
+TIMING_SECONDS = 80
 _KEPT_MESSAGE = 1500
+_LENGTH = re.compile(r"((?:--?|\.)(?:n_?|num_|max[_-]|train[_-]|total[_-])*(?:epochs?|iters?|itrs|steps?)[= ])(\d+)")
+"""Arguments that say how long a script trains; not in an environment, where schedules depend on them."""
 
 Record = dict[str, Any]
 
 
-def predict(script: Script, gpu: str) -> Record:
-    """What `vramcast run` says of the script."""
+def predict(script: Script, gpu: str, traces: Path | None = None) -> Record:
+    """What `vramcast run` says of the script; its trace is left in the folder."""
     arguments = ["run", "--gpu", gpu, "--steps", str(script.steps), "--json", "--traceback"]
+    if traces is not None:
+        traces.mkdir(parents=True, exist_ok=True)
+        arguments += ["--save", str(traces.resolve() / f"{script.name}.trace")]
     code, output, error, seconds = _vramcast(script, arguments, script.seconds)
     record: Record = {"exit_code": code, "seconds": round(seconds, 1), "gpu": gpu, "steps": script.steps}
     if code not in (0, 1):
@@ -87,6 +94,21 @@ def measure(script: Script) -> Record:
     }
 
 
+def time_steps(script: Script, folder: Path, profiles: bool) -> Record:
+    """Time the script's steps on the GPU of this machine; what was measured is left in the folder (`quiet.py`)."""
+    out = folder.resolve() / f"{script.name}.gz"
+    command = [sys.executable, str(Path(__file__).with_name("quiet.py")), str(out), str(out.with_name("lock"))]
+    command.append(str(int(profiles)))
+    code, _, error, seconds = _in_its_place(_for_longer(script), command, TIMING_SECONDS)
+    outcome = "measured" if out.exists() else _why_not(code)
+    return {"outcome": outcome, "exit_code": code, "seconds": round(seconds, 1), "message": _message(error)}
+
+
+def _for_longer(script: Script) -> Script:
+    """The script with more steps and epochs than its arguments ask for, so that there is enough to time."""
+    return replace(script, arguments=_LENGTH.sub(lambda found: f"{found[1]}{60 * int(found[2])}", script.arguments))
+
+
 def carry_out(
     scripts: Iterable[Script],
     work: Callable[[Script], Record],
@@ -136,7 +158,14 @@ class _Room:
 
 
 def _vramcast(script: Script, arguments: list[str], limit_seconds: int) -> tuple[int | None, str, str, float]:
-    """Exit code (none where the time ran out), standard output, standard error, seconds."""
+    return _in_its_place(script, [sys.executable, "-m", "vramcast", *arguments], limit_seconds)
+
+
+def _in_its_place(script: Script, command: list[str], limit_seconds: int) -> tuple[int | None, str, str, float]:
+    """Run the script, prepared anew, behind the words of a command.
+
+    Returns exit code (none where the time ran out), standard output, standard error, seconds.
+    """
     preparing = [sys.executable, "-m", "lab.zoo", "prepare", script.name]
     subprocess.run(
         preparing, check=True, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=_for_recipes()
@@ -147,7 +176,7 @@ def _vramcast(script: Script, arguments: list[str], limit_seconds: int) -> tuple
     out_path, error_path = logs / f"{script.name}.out", logs / f"{script.name}.err"
     with out_path.open("wb") as out, error_path.open("wb") as error:
         started = time.monotonic()
-        code = _run(place, arguments, limit_seconds, out, error)
+        code = _run(place, command, limit_seconds, out, error)
         seconds = time.monotonic() - started
     return code, _read(out_path), _read(error_path), seconds
 
@@ -158,11 +187,10 @@ def _for_recipes() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*path, str(cache_folder() / "packages")])}
 
 
-def _run(place: Workplace, arguments: list[str], limit_seconds: int, out: Any, error: Any) -> int | None:
-    command = [sys.executable, "-m", "vramcast", *arguments, str(place.script), *place.arguments]
+def _run(place: Workplace, command: list[str], limit_seconds: int, out: Any, error: Any) -> int | None:
     process = subprocess.Popen(
-        command, cwd=place.folder, env=place.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=error,
-        start_new_session=True,
+        [*command, str(place.script), *place.arguments], cwd=place.folder, env=place.environment,
+        stdin=subprocess.DEVNULL, stdout=out, stderr=error, start_new_session=True,
     )  # fmt: skip
     try:
         return process.wait(limit_seconds)

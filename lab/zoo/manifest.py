@@ -10,7 +10,16 @@ from typing import Any
 
 MANIFEST = Path(__file__).with_name("zoo.toml")
 STAND_INS = Path(__file__).with_name("stand_ins")
-PATCHES = ("checksums", "home_datasets", "old_numpy", "old_torchvision", "old_yaml", "opacus_seed")
+PATCHES = (
+    "checksums",
+    "home_datasets",
+    "old_loader",
+    "old_make_grid",
+    "old_numpy",
+    "old_torchvision",
+    "old_yaml",
+    "opacus_seed",
+)
 """Stand-ins that change a module instead of taking its place: stand_ins/patches/sitecustomize.py."""
 
 

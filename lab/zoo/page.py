@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.pages.markdown import paragraph, rewritten, table
+from lab.zoo import step_times
 from lab.zoo.manifest import Script
 from lab.zoo.records import MEASURED, PREDICTED, Records
 
@@ -103,7 +104,8 @@ def _page(rows: list[Row]) -> list[str]:
     lines += paragraph(
         "Predicted and measured: the most memory that PyTorch's allocator reserves over the steps that the script made "
         "in both runs. (The report of `vramcast run` is of a few more: it repeats the last step to see whether memory "
-        "still grows.) Seconds: from the start of `vramcast run` to its answer, on two shared cores."
+        "still grows.) Seconds: from the start of `vramcast run` to its answer, on two cores that others use; of several "
+        "runs the quickest."
     )
     lines += [""]
     header = ["script", "repository", "kind", "style", "predicted (GiB)", "measured (GiB)", "off by", "seconds"]
@@ -112,6 +114,7 @@ def _page(rows: list[Row]) -> list[str]:
     lines += _not_answered([row for row in tried if not row.answered])
     lines += _not_measured([row for row in rows if row.measured and not row.was_measured])
     lines += _far_off([row for row in rows if row.error is not None and abs(row.error) > 0.01])
+    lines += _step_times(rows)
     lines += _stand_ins(rows)
     lines += _how_to()
     return lines
@@ -195,6 +198,27 @@ def _first_line(record: dict[str, Any]) -> str:
     return text.replace("|", "\\|").replace("<", "\\<")
 
 
+def _step_times(rows: list[Row], path: Path = step_times.TIMED) -> list[str]:
+    timed = Records(path).by_script
+    errors = step_times.errors(timed, {row.script.name: row.predicted for row in rows})
+    if not errors:
+        return []
+    sizes = sorted(map(abs, errors.values()))
+    near = sum(size <= step_times.NEAR for size in sizes)
+    lines = ["", "## Step times", ""]
+    lines += paragraph(
+        f"{len(sizes)} scripts were timed on the GPU one at a time (`lab/zoo/quiet.py`; loaders gave the batches of "
+        "the warm-up again: how long data takes to load is not predicted). For an undisturbed host, predictions are "
+        f"off by {sizes[len(sizes) // 2]:.1%} at the median, and {near / len(sizes):.0%} are within 20 %."
+    )
+    lines += [""]
+    cells = []
+    for name in sorted(errors, key=lambda name: -abs(errors[name])):
+        seconds = next(row.predicted["step_seconds"] for row in rows if row.script.name == name)
+        cells.append([name, f"{1e3 * seconds:.1f}", f"{1e3 * timed[name]['step_seconds']:.1f}", f"{errors[name]:+.0%}"])
+    return lines + table(["script", "predicted (ms)", "measured (ms)", "off by"], cells, frozenset({0}))
+
+
 def _stand_ins(rows: list[Row]) -> list[str]:
     lines = ["", "## What differs from the scripts as their authors ran them", ""]
     lines += paragraph(
@@ -220,6 +244,8 @@ def _how_to() -> list[str]:
         "python -m lab.zoo list",
         "python -m lab.zoo run [NAME ...]               # predict: needs no GPU; keeps lab/zoo/predicted.json",
         "python -m lab.zoo measure --jobs 8 [NAME ...]  # on a GPU; keeps lab/zoo/measured.json",
+        "python -m lab.zoo times --out FOLDER [NAME ...]  # on a GPU: how long steps take",
+        "python -m lab.zoo timed FOLDER                 # keeps lab/zoo/timed.json and shows it beside the predictions",
         "python -m lab.zoo page                         # writes this page",
         "```",
         "",

@@ -25,6 +25,28 @@ def test_the_kept_errors_of_scripts_are_those_of_their_records() -> None:
     assert kept == group(script_errors(), kept["of"]), "lab/ has other records: run `make accuracy`"
 
 
+def test_95_of_100_written_down_predictions_lie_in_their_interval() -> None:
+    """Of scripts, and of runs that were predicted before they were measured: needs no prediction here."""
+    groups = [(RECORDED, blind_errors()), (ASSUMED, script_errors())]
+    for name, errors in groups:
+        assert len(errors) > 100
+        assert _inside(errors, name) / len(errors) == pytest.approx(INSIDE, abs=GIVE_OR_TAKE), name
+    widths = [2 * margin_of(name).error for name, _ in groups for _ in range(margin_of(name).runs)]
+    assert quantile(widths, 0.5) <= MEDIAN_WIDTH
+
+
+def test_the_interval_also_holds_for_runs_that_did_not_set_it() -> None:
+    """Every tenth run is put aside, the interval is worked out from the others, and so on ten times."""
+    inside = total = 0
+    for errors in (blind_errors(), script_errors()):
+        for fold in range(10):
+            limit = group([error for i, error in enumerate(errors) if i % 10 != fold], "")["within"][str(INSIDE)]
+            put_aside = errors[fold::10]
+            inside += sum(abs(error) <= limit for error in put_aside)
+            total += len(put_aside)
+    assert inside / total == pytest.approx(INSIDE, abs=GIVE_OR_TAKE)
+
+
 @pytest.mark.accuracy
 @pytest.mark.parametrize("workload", recorded(), ids=lambda w: w.name)
 def test_the_device_bytes_are_predicted(workload: Measured, comparisons: dict[str, Comparison]) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 import vramcast
 from vramcast.card.device.context import VirtualGpu
+from vramcast.card.device.gradient_accumulation import sole_counts
 
 GIB = 1 << 30
 
@@ -28,6 +29,20 @@ def test_nodes_of_the_second_graph_are_numbered_by_themselves(gpu: VirtualGpu) -
     (again,) = torch.autograd.grad(x.cos().sum(), x, create_graph=True)
     assert again.grad_fn._sequence_nr() > earlier
     del warm
+
+
+def test_numbers_begin_where_they_begin_on_a_card() -> None:
+    found: list[int] = []
+    sole_counts.cache_clear()  # which runs backward passes of its own
+
+    def program() -> None:
+        with vramcast.virtual_gpu("h200"):
+            found.append((torch.empty(4, device="cuda", requires_grad=True) * 2.0).grad_fn._sequence_nr())
+
+    thread = threading.Thread(target=program)  # whose count nobody has used
+    thread.start()
+    thread.join()
+    assert found == [0]
 
 
 def test_first_order_passes_stay_in_the_callers_thread(gpu: VirtualGpu) -> None:

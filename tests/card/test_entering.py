@@ -93,8 +93,8 @@ def test_an_unknown_card(name: str) -> None:
 def test_the_card_is_the_target(name: str, capability: tuple[int, int], bf16: bool) -> None:
     with vramcast.virtual_gpu(name):
         spec = find_gpu(name)
-        assert torch.cuda.is_available() and torch.cuda.is_initialized()
-        assert torch.cuda.get_device_name() == spec.name
+        assert torch.cuda.is_available() and not torch.cuda.is_initialized()
+        assert torch.cuda.get_device_name() == spec.name and torch.cuda.is_initialized()
         assert torch.cuda.get_device_capability() == capability
         assert torch.cuda.is_bf16_supported(including_emulation=False) is bf16
         properties = torch.cuda.get_device_properties("cuda")

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import vramcast
 from tests.card.reading import growth
@@ -206,3 +207,31 @@ def test_an_op_with_kernels_of_its_own_is_not_taken_apart(gpu: vramcast.VirtualG
     x = torch.randn(1 << 20, device="cuda", requires_grad=True)
     grown, _ = growth(lambda: F.silu(x).sum().backward())
     assert x.grad is not None and grown == 4 * MIB
+
+
+# -- autocast ---------------------------------------------------------------------------------------------------
+
+
+class _Sums(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: list[torch.dtype] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.sum.dim_IntList:
+            self.dtypes.append(out.dtype)
+        return out
+
+
+@pytest.mark.parametrize("inside, dtype", [(False, torch.bfloat16), (True, torch.float32)])
+def test_autocast_reaches_what_autograd_itself_calls(inside: bool, dtype: torch.dtype) -> None:
+    """A bias's gradient is a sum, which is made in float32 where the backward pass runs inside autocast (as the
+    allocator's events of accumulation_no_sync.py show)."""
+    with vramcast.virtual_gpu("h200"):
+        layer = nn.Linear(64, 32).cuda()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = layer(torch.empty(128, 64, device="cuda")).float().mean()
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=inside), _Sums() as sums:
+            loss.backward()
+    assert sums.dtypes == [dtype]

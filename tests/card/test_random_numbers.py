@@ -60,3 +60,12 @@ def test_the_card_takes_none_of_the_hosts() -> None:
     real = _next_draw(lambda: None)
     with vramcast.virtual_gpu("h200"):
         assert _next_draw(on_the_card) == real
+
+
+def test_the_cards_generator_takes_its_own_state_back() -> None:
+    """As Megatron-LM does it: the state of `torch.cuda.get_rng_state` into `default_generators`."""
+    with vramcast.virtual_gpu("h100"):
+        generator = torch.cuda.default_generators[0]
+        state = torch.cuda.get_rng_state()
+        assert generator.get_state().shape == state.shape == (16,)
+        generator.set_state(state)

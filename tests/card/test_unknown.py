@@ -188,6 +188,7 @@ def test_triton_measures_configurations_with_a_buffer_of_its_own(triton: Any, wi
             kernel[(1,)](x, n)
         assert torch.cuda.max_memory_allocated() == before + (256 << 20)
         assert torch.cuda.memory_allocated() == before
+        assert scale_kernel.best_config.kwargs == {"B": 16}  # programs ask which was best: the first
 
 
 def test_packages_see_the_named_card_in_tritons_driver(triton: Any) -> None:

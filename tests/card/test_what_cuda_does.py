@@ -186,6 +186,7 @@ def test_a_grad_scaler_lets_the_step_happen(gpu: VirtualGpu, old: bool) -> None:
     assert gpu.trace().steps == 2
     assert optimizer.state[model.weight]["exp_avg"].is_cuda
     assert scaler.get_scale() == 65536.0, "no overflow is assumed"
+    assert [note.topic for note in gpu.trace().notes].count("GradScaler") == 1
 
 
 # -- optimizers -------------------------------------------------------------------------------------------------
@@ -492,3 +493,19 @@ def test_a_layer_norm_with_a_bias_alone(gpu: VirtualGpu) -> None:
     F.layer_norm(x, (16,), None, bias).sum().backward()
     assert bias.grad is not None
     assert bias.grad.shape == (16,)
+
+
+def test_the_gradient_of_cumprod_is_a_sum_from_the_end(gpu: VirtualGpu) -> None:
+    """Alone on a card PyTorch goes through the columns only where it finds a zero; under a mode it always would."""
+    x = torch.rand(8, 16, device="cuda", requires_grad=True)
+    y = x.cumprod(1)
+    before = len(ops(gpu.trace()))
+    y.backward(torch.empty(8, 16, device="cuda"))
+    assert x.grad is not None and x.grad.shape == x.shape
+    named = ops(gpu.trace())[before:]
+    assert named.count("aten.cumsum") == 1 and named.count("aten.flip") == 2 and len(named) < 12
+    (second,) = torch.autograd.grad(torch.autograd.grad(x.cumprod(1).sum(), x, create_graph=True)[0].sum(), x)
+    assert second.shape == x.shape
+    host = torch.rand(3, 4, requires_grad=True)
+    host.cumprod(1).sum().backward()
+    assert host.grad is not None

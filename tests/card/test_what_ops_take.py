@@ -246,3 +246,22 @@ def test_indices_of_unlike_strides_are_copied() -> None:
         16_000, 8_000, -16_000,
     ]  # fmt: skip
     assert events_of(prepare, lambda x, rows, columns: x[columns, columns]) == [8_000]
+
+
+def test_a_product_of_eight_bits_writes_into_what_it_is_given() -> None:
+    """How compiled code calls it; without `out=` it makes a result of the dtype asked for."""
+
+    def prepare() -> tuple[Any, ...]:
+        left = torch.empty(1024, 512, device="cuda").to(torch.float8_e4m3fn)
+        right = torch.empty(256, 512, device="cuda").to(torch.float8_e4m3fn).t()
+        one = torch.ones((), device="cuda")
+        return left, right, one, torch.empty(1024, 256, dtype=torch.bfloat16, device="cuda")
+
+    def into(left: torch.Tensor, right: torch.Tensor, one: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return torch._scaled_mm(left, right, one, one, out_dtype=torch.bfloat16, out=out)
+
+    def made(left: torch.Tensor, right: torch.Tensor, one: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return torch._scaled_mm(left, right, one, one, out_dtype=torch.bfloat16)
+
+    assert 1024 * 256 * 2 not in events_of(prepare, into)
+    assert events_of(prepare, made)[0] == 1024 * 256 * 2

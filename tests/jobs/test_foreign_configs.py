@@ -246,9 +246,62 @@ def test_torchtitan_sharded(tmp_path: Path) -> None:
     assert main(["predict", str(path), "--gpu", "h100"]) == 0
     job = load_job(str(path)).job
     assert (job.gpus.count, job.gpus.strategy, job.gpus.replicas) == (8, "hsdp", 2)
-    path.write_text(text.replace("tensor_parallel_degree = 1", "tensor_parallel_degree = 2"))
-    with pytest.raises(CannotPredict, match=r"parallelism\.tensor_parallel_degree"):
+    path.write_text(text.replace("context_parallel_degree = 1", "context_parallel_degree = 2"))
+    with pytest.raises(CannotPredict, match=r"parallelism\.context_parallel_degree above 1 cannot be said by a job"):
         load_job(str(path))
+
+
+def test_torchtitan_divided(tmp_path: Path) -> None:
+    """Tensor and pipeline parallel; of a pipeline, local_batch_size is cut into microbatches."""
+    path = tmp_path / "a.toml"
+    text = (CONFIGS / "torchtitan_debug.toml").read_text().replace("global_batch_size = 16", "")
+    text = text.replace("data_parallel_replicate_degree = 2", "data_parallel_replicate_degree = 1")
+    divided = text.replace("tensor_parallel_degree = 1", "tensor_parallel_degree = 2").replace(
+        "pipeline_parallel_degree = 1", "pipeline_parallel_degree = 3\npipeline_parallel_microbatch_size = 2"
+    )
+    path.write_text(divided.replace("data_parallel_shard_degree = 1", "data_parallel_shard_degree = 4"))
+    loaded = load_job(str(path))
+    gpus = loaded.job.gpus
+    assert (gpus.count, gpus.strategy, gpus.tensor, gpus.pipeline, gpus.data) == (24, "fsdp", 2, 3, 4)
+    assert loaded.job.sizes["batch"] == 2 and loaded.job.accumulation == load_job(str(_debug())).job.sizes["batch"] // 2
+    assert "without torchtitan's sequence and loss parallelism" in _notes(loaded)
+    path.write_text(
+        divided.replace(
+            "pipeline_parallel_degree = 3", 'pipeline_parallel_schedule = "ZBV"\npipeline_parallel_degree = 2'
+        )
+    )
+    with pytest.raises(CannotPredict, match=r"parallelism\.pipeline_parallel_schedule: ZBV is not modelled"):
+        load_job(str(path))
+
+
+def _debug() -> Path:
+    return CONFIGS / "torchtitan_debug.toml"
+
+
+def test_megatron_scripts_are_named_for_what_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "train_gpt.sh"
+    path.write_text(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 8 --micro-batch-size 1 --bf16 "
+        "--use-distributed-optimizer\n"
+    )
+    with pytest.raises(
+        CannotPredict, match=r"--use-distributed-optimizer: .* torchrun --nproc-per-node 8 pretrain_gpt"
+    ):
+        load_job(str(path))
+
+
+def test_accelerate_degrees(tmp_path: Path) -> None:
+    path = tmp_path / "tp_hsdp.yaml"
+    text = "distributed_type: FSDP\nnum_processes: 8\nmixed_precision: bf16\nfsdp_config: {fsdp_version: 2}\n"
+    prefix = "parallelism_config"
+    degrees = f"{prefix}_dp_replicate_size: 2, {prefix}_dp_shard_size: 2, {prefix}_tp_size: 2, {prefix}_cp_size: 1"
+    path.write_text(f"{text}{prefix}: {{{degrees}}}\n")
+    folder = str(CONFIGS / "llama-tiny")
+    gpus = load_job(str(path), {}, Request(model=folder)).job.gpus
+    assert (gpus.count, gpus.strategy, gpus.replicas, gpus.tensor, gpus.data) == (8, "hsdp", 2, 2, 4)
+    path.write_text(f"{text}{prefix}: {{{prefix}_cp_size: 8}}\n")
+    with pytest.raises(CannotPredict, match="parallelism_config_cp_size above 1 cannot be said by a job"):
+        load_job(str(path), {}, Request(model=folder))
 
 
 def test_torchtitan_with_another_model() -> None:

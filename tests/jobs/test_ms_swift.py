@@ -67,3 +67,10 @@ def test_sharding_by_name() -> None:
 def test_what_is_not_modelled(flag: str) -> None:
     with pytest.raises(CannotPredict, match=flag.split()[-2].removeprefix("--").replace("quant_method", "quant_bits")):
         command(f"swift sft --model {{model}} {flag}")
+
+
+def test_megatron_is_refused_by_its_name(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("NPROC_PER_NODE=2 \\\nmegatron sft \\\n    --model Qwen/Qwen3-8B --micro_batch_size 4\n")
+    with pytest.raises(CannotPredict, match=r"train.sh:2: megatron sft: .*`swift sft`"):
+        load_job(str(script))

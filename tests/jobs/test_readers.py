@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from vramcast.base.access import CodeGate
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.jobs.load import load_job, with_overrides
-from vramcast.jobs.readers import READERS, Request, readers, recognise
+from vramcast.jobs.readers import READERS, Reading, Request, readers, recognise
+from vramcast.jobs.readers.combine import read_together
 from vramcast.jobs.validation import make_job
 from vramcast.jobs.yaml_file import parse_yaml
 
@@ -139,12 +141,62 @@ def test_a_misspelt_option(option: str, meant: str, capsys: pytest.CaptureFixtur
     assert f"did you mean {meant}" in capsys.readouterr().err
 
 
-def test_ultralytics_is_recognised_and_refused(tmp_path: Path) -> None:
+_YOLO_KEYS = (
+    *("task", "mode", "model", "data", "imgsz", "batch", "freeze", "amp"),
+    *("hsv_h", "mosaic", "multi_scale", "device", "compile"),
+)
+
+
+def _yolo(*words: str) -> Reading:
+    return read_together(None, Request(arguments=("yolo", *words)))
+
+
+@pytest.fixture
+def ultralytics_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the reader looks at: the names of the networks and datasets that come with the library."""
+    package = tmp_path / "site" / "ultralytics"
+    for name in ("cfg/models/11/yolo11.yaml", "cfg/models/11/yolo11-seg.yaml", "cfg/datasets/coco8.yaml"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text("names: {0: person, 1: bicycle}\n")
+    (package / "__init__.py").write_text("")
+    (package / "cfg" / "default.yaml").write_text("".join(f"{name}:\n" for name in _YOLO_KEYS))
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+
+
+@pytest.mark.usefixtures("ultralytics_installed")
+def test_ultralytics_command_and_file(tmp_path: Path) -> None:
+    words = ("detect", "train", "model=yolo11n.pt", "data=coco8.yaml", "imgsz=630", "batch=16", "freeze=10")
+    reading = _yolo(*words, "amp=False", "hsv_h=0.1")
+    assert reading.job.sizes == {"batch": 16, "height": 640, "boxes": 20} and reading.job.accumulation == 3
+    assert reading.job.step is not None
+    said = reading.job.step.arguments
+    assert (said["task"], said["model"], said["classes"]) == ("detect", "yolo11n.yaml", 2)
+    assert said["settings"] == {"amp": False, "freeze": 10}
+    assert {note.topic: note.text for note in reading.notes}["unused keys"] == "hsv_h"
+    assert set(reading.assumed) == {"sizes.boxes", "step.arguments.settings.optimizer"}
     args = tmp_path / "args.yaml"
-    args.write_text(
-        "task: detect\nmode: train\nmodel: yolo11n.yaml\nimgsz: 640\nbatch: 16\nclose_mosaic: 10\nmosaic: 1.0\n"
-    )
-    with pytest.raises(CannotPredict, match=r"model: yolo11n.yaml.*train\(imgsz=640, batch=16\)"):
-        load_job(str(args))
-    with pytest.raises(CannotPredict, match=r"YOLO\('yolov8s.pt'\)"):
-        load_job(None, request=Request(arguments=("yolo", "detect", "train", "model=yolov8s.pt", "imgsz=640")))
+    args.write_text("task: segment\nmodel: yolo11s-seg.yaml\nimgsz: 320\nbatch: 64\nmosaic: 1.0\nmulti_scale: 0.5\n")
+    job = load_job(str(args)).job
+    assert job.sizes == {"batch": 64, "height": 480, "boxes": 20} and job.accumulation == 1
+
+
+@pytest.mark.usefixtures("ultralytics_installed")
+def test_what_ultralytics_cannot_be_predicted_for(tmp_path: Path) -> None:
+    with pytest.raises(CannotPredict, match=r"task pose.*YOLO\('yolo11n-pose.pt'\)"):
+        _yolo("train", "model=yolo11n-pose.pt")
+    with pytest.raises(CannotPredict, match="mode val"):
+        _yolo("val", "model=yolo11n.pt")
+    with pytest.raises(UsageError, match=r"imgsize.*did you mean 'imgsz'"):
+        _yolo("train", "model=yolo11n.pt", "imgsize=640")
+    with pytest.raises(UsageError, match=r"model: runs/best.pt.*name the YAML"):
+        _yolo("train", "model=runs/best.pt")
+    unsupported = _yolo("train", "model=yolo11n.pt", "batch=-1", "device=0,1", "compile=True").unsupported
+    assert {"sizes.batch", "gpus", "torch_compile"} == set(unsupported)
+    assert "--largest" in unsupported["sizes.batch"] and "device=0 batch=8" in unsupported["gpus"]
+
+
+def test_ultralytics_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ultralytics", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="pip install ultralytics"):
+        _yolo("train", "model=yolo11n.pt")

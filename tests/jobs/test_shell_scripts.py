@@ -12,6 +12,7 @@ import pytest
 from vramcast.cli.main import main
 from vramcast.errors import UsageError
 from vramcast.jobs.load import load_job
+from vramcast.jobs.readers.hf_script import training_command
 from vramcast.jobs.readers.shell_script import follow
 
 MODEL = str(Path(__file__).parent / "configs" / "llama-tiny")
@@ -177,3 +178,16 @@ def test_scripts_that_grow_or_are_none(text: str, said: str | None) -> None:
     with pytest.raises(UsageError, match=r"x\.sh") as caught:
         follow(text, "x.sh")
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spelt", "value"), [("$(expr 16 / $n)", "2"), ("`expr $n \\* 3 + 1`", "25"), ("$(expr 32 / ${n} / 2)", "2")]
+)
+def test_expr_is_worked_out(spelt: str, value: str) -> None:
+    text = f"n=8\ntorchrun train.py --per_device_train_batch_size 1 --gradient_accumulation_steps {spelt}\n"
+    assert training_command(text, "train.sh").words[-1] == value
+
+
+def test_other_programs_are_not_run() -> None:
+    text = "torchrun train.py --per_device_train_batch_size $(expr length abc)\n"
+    assert "it is what a program prints (line 1)" in training_command(text, "train.sh").unknown.values()

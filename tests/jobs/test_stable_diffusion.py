@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import vramcast
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.jobs.building import diffusers_folder
 from vramcast.jobs.building.lora import add_adapters
+from vramcast.jobs.editing.rewrite import rewrite
 from vramcast.jobs.load import LoadedJob, load_job
 from vramcast.jobs.readers import Request, stable_diffusion
 from vramcast.jobs.schema import Component
@@ -63,7 +65,7 @@ def test_a_command_of_diffusers() -> None:
     assert (unet.mode, unet.dtype, job.precision.preset) == ("lora", "fp16", "fp16"), "accelerate's precision"
     assert unet.lora is not None
     assert (unet.lora.rank, unet.lora.dtype, unet.lora.targets) == (8, "fp32", ["to_k", "to_q", "to_v", "to_out.0"])
-    assert unet.checkpointing is not None
+    assert job.checkpointing.scope == "all" and unet.checkpointing is None
     vae, text = job.components["vae"], job.components["text_encoder"]
     assert (vae.mode, vae.dtype, vae.autocast) == ("frozen", "fp16", False)
     assert (text.mode, text.dtype, text.runs_without_grad) == ("frozen", "fp16", True)
@@ -226,3 +228,32 @@ def test_what_of_kohya_is_not_modelled(tmp_path: Path) -> None:
     sets.write_text("[[datasets]]\nresolution = 512\n[[datasets.subsets]]\nimage_dir = 'a'\n")
     with pytest.raises(UsageError, match="says which images are trained on"):
         load_job(str(sets))
+
+
+def _rewritten(command: str, changes: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    loaded = load_job(None, request=Request(arguments=tuple(shlex.split(command))))
+    result = rewrite(loaded, changes)
+    return shlex.join(result.arguments), dict(result.beside)
+
+
+def test_changes_of_a_diffusers_command_are_its_own_flags() -> None:
+    command = (
+        "accelerate launch train_text_to_image.py --pretrained_model_name_or_path=CompVis/stable-diffusion-v1-4 "
+        "--resolution=512 --train_batch_size=4 --use_8bit_adam --mixed_precision=fp16"
+    )
+    changes = {"sizes.batch": 2, "accumulation": 2, "checkpointing": "all", "optimizer": "adamw"}
+    said, beside = _rewritten(command, changes)
+    assert beside == {} and "--use_8bit_adam" not in said
+    assert "--train_batch_size=2" in said
+    assert said.endswith("--gradient_accumulation_steps 2 --gradient_checkpointing"), "switches take no value"
+
+
+def test_changes_of_a_kohya_command_are_its_own_flags() -> None:
+    command = (
+        "accelerate launch sdxl_train_network.py --pretrained_model_name_or_path=a.safetensors --resolution=1024,768 "
+        "--train_batch_size=4 --mixed_precision=bf16 --network_module=networks.lora --sdpa --network_train_unet_only"
+    )
+    changes = {"sizes.batch": 1, "checkpointing": "all", "optimizer": "adamw8bit"}
+    said, beside = _rewritten(command, changes)
+    assert beside == {} and "--train_batch_size=1" in said
+    assert said.endswith("--gradient_checkpointing --optimizer_type AdamW8bit")

@@ -86,6 +86,23 @@ def _script(
     return gpu.trace()
 
 
+class _UpdatesInBackward:
+    """As torchtune's optimizer_in_bwd: an optimizer for each parameter, called by a hook."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self._of = {parameter: torch.optim.AdamW([parameter], lr=1e-4) for parameter in parameters}
+        for parameter in parameters:
+            parameter.register_post_accumulate_grad_hook(self._update)
+
+    def _update(self, parameter: torch.Tensor) -> None:
+        self._of[parameter].step()  # type: ignore[index]
+        self._of[parameter].zero_grad()  # type: ignore[index]
+
+    def zero_grad(self) -> None: ...
+
+    def step(self) -> None: ...
+
+
 def _checkpointed() -> nn.Module:
     net = Mixer()
     for block in net.blocks:
@@ -130,6 +147,18 @@ def _averaged_in_a_loop(net: nn.Module) -> Callable[[], None]:
     return update
 
 
+def _averaged_at_once(net: nn.Module) -> Callable[[], None]:
+    """As diffusers' EMAModel with foreach."""
+    kept = copy.deepcopy(net).requires_grad_(False)
+
+    def update() -> None:
+        with torch.no_grad():
+            averaged, new = list(kept.parameters()), list(net.parameters())
+            torch._foreach_sub_(averaged, torch._foreach_sub(averaged, new), alpha=0.001)
+
+    return update
+
+
 def _evaluated(net: nn.Module) -> None:
     net.eval()
     data = {"x": torch.randn(2 * BATCH, 64), "labels": torch.randint(0, 10, (2 * BATCH,))}
@@ -161,6 +190,11 @@ def _evaluated(net: nn.Module) -> None:
             lambda: _script(optimizer=lambda p: torch.optim.Adam(p, lr=1e-4, fused=True, betas=(0.9, 0.99))),
             id="fused-adam",
         ),
+        pytest.param(
+            {"optimizer": {"name": "adamw", "in_backward": True}},
+            lambda: _script(optimizer=_UpdatesInBackward),
+            id="in-backward",
+        ),
         pytest.param({"checkpointing": "all"}, lambda: _script(model=_checkpointed), id="checkpointing-all"),
         pytest.param(
             {"checkpointing": {"scope": "modules", "modules": ["blocks.?"]}},
@@ -174,6 +208,7 @@ def _evaluated(net: nn.Module) -> None:
         ),
         pytest.param({"ema": True}, lambda: _script(prepare=_averaged), id="ema"),
         pytest.param({"ema": {"update": "loop"}}, lambda: _script(prepare=_averaged_in_a_loop), id="ema-loop"),
+        pytest.param({"ema": {"update": "differences"}}, lambda: _script(prepare=_averaged_at_once), id="ema-at-once"),
         pytest.param(
             {"evaluation": {"when": "between", "batch": 2 * BATCH}},
             lambda: _script(between=_evaluated),
@@ -469,3 +504,29 @@ def test_the_page_for_a_notebook() -> None:
     assert page.startswith("<div")
     assert "Fits" in page
     assert "<script" not in page
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [({"accumulation": 2}, "accumulation must be 1"), ({"gradient_clipping": 1.0}, "gradient_clipping"),
+     ({"precision": "fp16"}, "GradScaler"), ({"gpus": 2}, "one GPU")],
+)  # fmt: skip
+def test_what_updates_in_the_backward_pass_cannot_have(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=f"in_backward: .*{message}"):
+        predict(JOB | {"optimizer": {"name": "adamw", "in_backward": True}} | more, CARD)
+
+
+def test_updates_in_the_backward_pass_are_one_step() -> None:
+    trace = _traced({"optimizer": {"name": "adamw", "in_backward": True}})
+    usual = _traced({})
+    assert trace.steps == usual.steps == 3
+    assert predict_trace(trace).peak_allocated_bytes < predict_trace(usual).peak_allocated_bytes
+
+
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_state_in_8_bits_of_torchao_is_counted_as_it_is_stored() -> None:
+    """Codes of one byte and a scale for 256 of them, twice; small tensors stay in fp32. The largest are rounded."""
+    pytest.importorskip("torchao")
+    result = predict(JOB | {"optimizer": {"name": "torchao-adamw8bit"}}, CARD)
+    count = result.parameters.count
+    assert 2 * count * (1 + 4 / 256) <= result.parameters.optimizer_bytes <= 2.1 * count

@@ -13,6 +13,7 @@ from torch import nn
 import vramcast
 from tests.seeds.asking import ask, stages_of
 from vramcast.cli.main import main
+from vramcast.memory.stage_outputs import held_outputs_bytes
 from vramcast.memory.stages import stages
 
 VRT = ("--model", "tests.seeds.networks:VRT")
@@ -23,7 +24,8 @@ OPTIONS = """{
   , "dist": true
   , "scale": 1
   , "n_channels": 3
-  , "datasets": {"train": {"num_frame": 6, "gt_size": 64, "dataloader_batch_size": 3 /* of all GPUs */}}
+  , "datasets": {"train": {"num_frame": 6, "gt_size": 64, "dataloader_batch_size": 3 /* of all GPUs */
+    , "dataloader_num_workers": 8}}
   , "netG": {
     "net_type": "vrt"
     , "upscale": 1
@@ -101,6 +103,8 @@ def test_s0_e_everything_else(account: Any) -> None:
     assert parts["context and kernels"] > 2**28
     assert {"workspaces", "fragmentation", "rounding", "outputs/other"} <= set(parts)
     assert sum(parts.values()) == account["device_bytes"]
+    clip = 6 * 3 * 64 * 64 * 4
+    assert account["pinned"] == {"batches": 1 + 2 * (8 // 3), "batch_bytes": 2 * (1 << (clip - 1).bit_length())}
 
 
 def test_s0_f_the_total_and_the_cards(account: Any) -> None:
@@ -169,3 +173,43 @@ def test_s0_c_copies_of_queries_keys_and_values_count_as_such() -> None:
     numbers = 6 * 64 * 32
     assert roles["qkv"].stays_bytes == 3 * numbers * 4
     assert roles["attention"].stays_bytes == (6 * 4 * 64 * 64 + numbers) * 4, "the weights, and what proj is given"
+
+
+class _Stage(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.conv(x).relu()
+
+
+class _Align(nn.Module):
+    """Features at other places, as flow says."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        grid = torch.zeros(x.shape[0], *x.shape[-2:], 2, device=x.device) + x.mean()
+        return nn.functional.grid_sample(x, grid, align_corners=False)
+
+
+class _Skipping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage1, self.align, self.stage2, self.stage3 = _Stage(), _Align(), _Stage(), _Stage()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.stage1(x)
+        return self.stage3(self.stage2(self.align(first))) + first
+
+
+def test_s0_e_warps_and_skips_have_lines_of_their_own() -> None:
+    with vramcast.virtual_gpu("h200") as gpu:
+        model = _Skipping().cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        model(torch.randn(2, 8, 64, 64, device="cuda")).sum().backward()
+        optimizer.step()
+    trace = gpu.trace()
+    features, grid = 2 * 8 * 64 * 64 * 4, 2 * 64 * 64 * 2 * 4
+    assert stages(trace).roles["warp"].stays_bytes == grid + features, "where to sample, and what was sampled"
+    shapes = {f"_Skipping.{name}": (2, 8, 64, 64) for name in ("stage1", "align", "stage2", "stage3")}
+    assert held_outputs_bytes(trace, shapes) == 2 * features, "the skip of stage1; align's, which stage2 keeps"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vramcast.gpus import find_gpu
+from vramcast.timing.costs.model import CostModel
 from vramcast.timing.host import factor_between, features, is_on_host, next_optimizers, undisturbed_host
 from vramcast.timing.interval import interval
 from vramcast.timing.iteration import last_iteration, stretches
@@ -53,6 +54,8 @@ def noted(*ops: str) -> OpCalls:
         ("aten.index_put_.default", "f32(96), [i64(4)], f32(4)", False),
         ("aten.mm.default", "f32(8,8), f32(8,8)", False),
         ("synchronize", "", True),
+        ("aten.mm.default", "f32(8,8)sparse_coo, f32(8,4)", True),
+        ("aten.mm.default", "f32(8,8), f32(8,4)", False),
     ],
 )
 def test_what_makes_the_host_wait(op: str, arguments: str, expected: bool) -> None:
@@ -148,3 +151,13 @@ def test_durations_follow_from_the_step() -> None:
 def test_a_card_that_was_not_measured_is_less_sure() -> None:
     sure, unsure = interval(1.0, calibrated=True), interval(1.0, calibrated=False)
     assert unsure[0] <= sure[0] < 1 < sure[1] < unsure[1]
+
+
+def test_products_on_a_card_with_a_published_rate() -> None:
+    """A B200's large products reach what others measured, and those of eight bits twice that."""
+    model = CostModel(find_gpu("b200"))
+    half = model.cost("aten.mm.default", "bf16(8192,8192), bf16(8192,8192)")
+    assert half.flops / half.device_seconds == pytest.approx(1120e12, rel=0.05)
+    eight = model.cost("aten._scaled_mm.default", "float8_e4m3fn(8192,8192), float8_e4m3fn(8192,8192)")
+    assert eight.flops == half.flops
+    assert eight.device_seconds == pytest.approx(half.device_seconds / 2, rel=0.05)

@@ -261,3 +261,30 @@ def test_autograd_records_only_what_leads_to_a_parameter() -> None:
     assert calls is not None
     recorded = [calls.flags[row] & GRAD for row in range(len(calls.call)) if "aten.mul" in calls.ops[calls.call[row]]]
     assert recorded[:2] == [0, GRAD]
+
+
+def _with_loader(samples: int, conversions: int = 0) -> StepTrace:
+    with virtual_gpu("h200") as gpu:
+        layer = nn.Linear(256, 256, device="cuda")
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        data = torch.utils.data.TensorDataset(torch.zeros(3 * samples, 256, dtype=torch.float64))
+        for (rows,) in torch.utils.data.DataLoader(data, batch_size=samples):
+            for _ in range(conversions):
+                rows.float()
+            optimizer.zero_grad()
+            layer(torch.empty(64, 256, device="cuda")).sum().backward()
+            optimizer.step()
+    return gpu.trace()
+
+
+def test_what_a_loader_does_in_the_process_is_no_part_of_the_step() -> None:
+    few, many = (predict_step(_with_loader(samples)) for samples in (2, 512))
+    assert few is not None and many is not None
+    assert many.seconds == pytest.approx(few.seconds, rel=1e-6)
+
+
+def test_large_tensors_of_the_host_cost_what_they_move() -> None:
+    """512 rows of 256 numbers of 8 bytes: 1 MiB that is read and at most as much that is written, ten times."""
+    without, ten = (predict_step(_with_loader(512, conversions)) for conversions in (0, 10))
+    assert without is not None and ten is not None
+    assert ten.seconds - without.seconds == pytest.approx(10 * 2 * (1 << 20) / 12e9, rel=0.1)

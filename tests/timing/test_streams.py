@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from vramcast.gpus import find_gpu
-from vramcast.timing.collectives import HOP_SECONDS, LINK_SHARE, NETWORK_HOP_SECONDS, START_SECONDS, Collective
+from vramcast.timing.collectives import (
+    HOP_SECONDS,
+    LINK_SHARES,
+    NETWORK_HOP_SECONDS,
+    NETWORK_SHARE,
+    START_SECONDS,
+    Collective,
+)
 from vramcast.timing.queues import Latencies, Work, alone
 from vramcast.timing.streams import Communicate, Join, Record, StreamQueues, Switch, Wait, stream_work
 from vramcast.trace.calls import COMMUNICATION, WAIT
@@ -19,23 +26,26 @@ def kernel(seconds: float) -> Work:
 
 
 def test_all_gather_on_one_machine() -> None:
-    """900 GB/s of NVLink in both directions, 450 in one, of which rings reach four fifths."""
+    """900 GB/s of NVLink in both directions, 450 in one, of which rings reach two thirds."""
     found = Collective("all_gather", 8 << 30, 8, 1).seconds(H100)
-    assert found == pytest.approx(START_SECONDS + 7 / 8 * (8 << 30) / (450e9 * LINK_SHARE) + 7 * HOP_SECONDS)
+    sent = 7 / 8 * (8 << 30) / (450e9 * LINK_SHARES["all_gather"])
+    assert found == pytest.approx(START_SECONDS + sent + 7 * HOP_SECONDS)
 
 
 def test_all_reduce_goes_round_twice() -> None:
     once, twice = (Collective(kind, 1 << 30, 8, 1).seconds(H100) for kind in ("reduce_scatter", "all_reduce"))
-    assert twice - START_SECONDS == pytest.approx(2 * (once - START_SECONDS))
+    bytes_once, bytes_twice = once - START_SECONDS - 7 * HOP_SECONDS, twice - START_SECONDS - 14 * HOP_SECONDS
+    share = LINK_SHARES["all_reduce"] / LINK_SHARES["reduce_scatter"]
+    assert bytes_twice == pytest.approx(2 * bytes_once / share)
 
 
 def test_between_machines_the_adapters_decide() -> None:
-    """Sixteen machines, one card of each: 400 Gb/s. All eight of each: 8 times that, less than NVLink."""
+    """Sixteen machines, one card of each: 400 Gb/s. Four of each: 4 times that, less than NVLink."""
     one = Collective("all_gather", 1 << 30, 16, 16).seconds(H100)
-    assert one == pytest.approx(START_SECONDS + 15 / 16 * (1 << 30) / (50e9 * LINK_SHARE) + 16 * NETWORK_HOP_SECONDS)
-    all_eight = Collective("all_gather", 1 << 30, 128, 16).seconds(H100)
-    network = 127 / 128 * (1 << 30) / (400e9 * LINK_SHARE)
-    assert all_eight == pytest.approx(START_SECONDS + network + 112 * HOP_SECONDS + 16 * NETWORK_HOP_SECONDS)
+    assert one == pytest.approx(START_SECONDS + 15 / 16 * (1 << 30) / (50e9 * NETWORK_SHARE) + 16 * NETWORK_HOP_SECONDS)
+    four = Collective("all_gather", 1 << 30, 64, 16).seconds(H100)
+    network = 63 / 64 * (1 << 30) / (200e9 * NETWORK_SHARE)
+    assert four == pytest.approx(START_SECONDS + network + 48 * HOP_SECONDS + 16 * NETWORK_HOP_SECONDS)
 
 
 def test_one_rank_sends_nothing() -> None:

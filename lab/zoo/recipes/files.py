@@ -81,9 +81,10 @@ def _value(kind: Any, draw: random.Random, vocabulary: int) -> Any:
 
 
 def series(
-    folder: Path, *, name: str, rows: int = 5000, columns: int = 7, date: str = "2016-07-01", minutes: int = 60
-) -> None:
-    """A table of a date and as many random walks as columns, the last named OT."""
+    folder: Path, *, name: str, rows: int = 5000, columns: int = 7, date: str = "2016-07-01", minutes: int = 60,
+    bare: bool = False,
+) -> None:  # fmt: skip
+    """A table of a date and as many random walks as columns, the last named OT; `bare`: without dates and names."""
     import datetime
 
     draw = random.Random(0)
@@ -93,10 +94,12 @@ def series(
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out)
-        writer.writerow(["date", *(f"x{i}" for i in range(columns - 1)), "OT"])
+        if not bare:
+            writer.writerow(["date", *(f"x{i}" for i in range(columns - 1)), "OT"])
         for _ in range(rows):
             levels = [level + draw.gauss(0, 0.1) for level in levels]
-            writer.writerow([moment.strftime("%Y-%m-%d %H:%M:%S"), *(f"{level:.4f}" for level in levels)])
+            stamp = [] if bare else [moment.strftime("%Y-%m-%d %H:%M:%S")]
+            writer.writerow([*stamp, *(f"{level:.4f}" for level in levels)])
             moment += datetime.timedelta(minutes=minutes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import wave
 from pathlib import Path
 
@@ -163,7 +164,20 @@ def array(folder: Path, *, name: str, shape: list[int], levels: int = 256) -> No
     np.save(folder / name, np.random.default_rng(0).integers(0, levels, shape, dtype=np.uint8))
 
 
+def graph_collection(folder: Path, *, name: str, graphs: int = 188, classes: int = 2, tags: int = 7) -> None:
+    """Small labelled graphs in one text: how many; of each its size and class; of each node its tag and neighbours."""
+    draw = random.Random(0)
+    lines = [str(graphs)]
+    for graph in range(graphs):
+        size = draw.randint(10, 28)
+        neighbours = [{(node + 1) % size, (node - 1) % size} for node in range(size)]
+        lines.append(f"{size} {graph % classes}")
+        lines += [" ".join(map(str, (draw.randrange(tags), len(others), *sorted(others)))) for others in neighbours]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("\n".join(lines) + "\n")
+
+
 RECIPES = (
-    array, citation_graph, cora_text, interactions, knowledge_graph, mixtures, modelnet, sounds, spectrograms, tokens,
-    voices,
+    array, citation_graph, cora_text, graph_collection, interactions, knowledge_graph, mixtures, modelnet, sounds,
+    spectrograms, tokens, voices,
 )  # fmt: skip

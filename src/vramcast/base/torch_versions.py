@@ -15,8 +15,10 @@ OLDEST: Final = (2, 6)
 NEWEST: Final = (2, 14)
 """The newest version whose sources were read; a later one is predicted with these rules, and a note says so."""
 
-COMPILED_HERE: Final = ((2, 11), (2, 12))
+COMPILED_HERE: Final = ((2, 11), (2, 16))
 """From this version to below that one, torch.compile is run on the virtual card; its insides change with each."""
+COMPILED_AND_MEASURED: Final = (2, 11)
+"""The version whose compiled code was compared with real runs (docs/compile.md)."""
 
 # The caching allocator and its settings. Which of two equal blocks goes first: see allocator/blocks.py.
 WHOLE_CARD_IS_NO_LIMIT: Final = (2, 10)
@@ -69,6 +71,10 @@ FLASH_ROUNDS_TO_256: Final = (2, 7)
 """Its backward pass sums heads of more than 192 in rows of 256."""
 FLASH_ROUNDS_TO_64: Final = (2, 11)
 """Heads wider than 128 in a multiple of 64 (#174114)."""
+
+# torch.distributed
+NCCL_HOLDS_TENSORS: Final = (2, 8)
+"""NCCL's group keeps references to the tensors it works on; before, record_stream kept their memory (#148590)."""
 
 # Other kernels
 FAST_LAYER_NORM_BACKWARD: Final = (2, 8)

@@ -106,9 +106,18 @@ def device_number(text: str) -> int:
 
 
 def add_compile_option(parser: argparse.ArgumentParser) -> None:
+    """Knobs that are only turned on request."""
     parser.add_argument(
-        "--compile", dest="also", action="store_const", const=("compile",), default=(),
+        "--compile", dest="also", action="append_const", const="compile", default=[],
         help="also try torch.compile (of a compiled job: without it); each such trace takes a minute or more",
+    )  # fmt: skip
+    parser.add_argument(
+        "--attention", dest="also", action="append_const", const="attention",
+        help="also try the other ways to compute attention: flash_attention_2, sdpa, eager",
+    )  # fmt: skip
+    parser.add_argument(
+        "--liger", dest="also", action="append_const", const="liger",
+        help="also try Liger Kernel (of a job with it: without), where it is installed",
     )  # fmt: skip
 
 

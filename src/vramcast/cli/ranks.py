@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 def add_rank_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--gpus", type=count, metavar="N", help="start N processes on each node, one a card, as torchrun does"
+        "--gpus", type=count, metavar="N", help="cards of each node: one process for each, as torchrun starts them"
+    )
+    parser.add_argument(
+        "--one-process", action="store_true", help="one process sees all cards: DataParallel, device_map, cuda:1"
     )
     parser.add_argument("--nodes", type=count, metavar="N", help="machines with that many cards each (default 1)")
     parser.add_argument(
@@ -38,8 +41,12 @@ def count(text: str) -> int:
     return int(text)
 
 
-def on_cards(launch: Launch, gpus: int | None, nodes: int | None) -> Launch:
+def on_cards(launch: Launch, gpus: int | None, nodes: int | None, *, one_process: bool = False) -> Launch:
     """The launch with as many processes as --gpus and --nodes say."""
+    if one_process:
+        if launch.world_size > 1 or nodes is not None or gpus is None:
+            raise UsageError("--one-process goes with --gpus N and a script that is started once, without a launcher")
+        return launch
     if gpus is None and nodes is None:
         return launch
     if launch.world_size > 1:
@@ -66,6 +73,11 @@ def chosen_ranks(text: str | None, world_size: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ranks))
 
 
+def is_one_process(prediction: Prediction) -> bool:
+    """A program that uses several cards and makes no process group: it is started once, whatever --gpus says."""
+    return len(prediction.cards) > 1 and all(note.topic != "distributed" for note in prediction.notes)
+
+
 def predict_ranks(
     ranks: Sequence[int], world_size: int, run: Callable[[int], Prediction]
 ) -> tuple[Prediction, list[dict[str, Any]]]:
@@ -80,6 +92,10 @@ def predict_ranks(
         others.append(running.pop(0).finish())
         running.append(_Child(waiting.pop(0), run))
     predictions = {ranks[0]: run(ranks[0])}
+    if is_one_process(predictions[ranks[0]]):
+        for child in running:
+            child.finish()
+        return predictions[ranks[0]], []
     for child in (*others, *(child.finish() for child in running)):
         predictions[child.rank] = with_time(predict(child.trace()))
     largest = max(predictions, key=lambda rank: (predictions[rank].peak_reserved_bytes, -rank))

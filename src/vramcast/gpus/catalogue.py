@@ -14,7 +14,7 @@ from vramcast.gpus.spec import GpuSpec, model_context_bytes, model_total_memory_
 
 _DATA = Path(__file__).with_name("gpus.toml")
 _GIGA = 10**9
-_RATES = ("fp32_tflops", "tf32_tflops", "fp16_tflops", "bf16_tflops", "fp8_tflops")
+_RATES = ("fp32_tflops", "tf32_tflops", "fp16_tflops", "bf16_tflops", "fp8_tflops", "sustained_bf16_tflops")
 # Words that people leave out or put in as they like.
 _NOISE = re.compile(r"nvidia|geforce|tesla|graphics|gpu")
 _MEMORY_WISH = re.compile(r"\d+(\.\d+)?\s*(g|gb|gib|m|mb|mib)", re.IGNORECASE)

@@ -62,6 +62,8 @@ class GpuSpec:
     fp16_tflops: float | None = None
     bf16_tflops: float | None = None
     fp8_tflops: float | None = None
+    sustained_bf16_tflops: float | None = None
+    """What large products of 16 bits reach in measurements that others published."""
     link: str | None = None
     link_bytes_per_second: float | None = None
     context_bytes: int

@@ -16,6 +16,7 @@ from vramcast.memory.growth import Outlook, outlook
 from vramcast.memory.lengthening import lengthened
 from vramcast.memory.margin import Margin, has_many_convolutions, margin_for
 from vramcast.memory.replay import Refusal, Replay, replay
+from vramcast.memory.several_cards import CardUse, traces_of_cards
 from vramcast.timing import StepTime, step_time
 from vramcast.trace import HostUse, Note, StepTrace
 
@@ -56,6 +57,10 @@ class Prediction(Shown):
     """The computer's memory, where the run keeps a part of itself there."""
     curve: tuple[StepLevels, ...] = ()
     """After each traced step."""
+    cards: tuple[CardUse, ...] = ()
+    """Where the process uses several cards: what it takes on each. All other figures are of `card`."""
+    card: int = 0
+    """Of several cards: the one that runs out first, else the one that holds the most."""
     outlook: Outlook | None = None
     """Where every step leaves more behind: how long memory lasts."""
     time: StepTime | None = field(default=None, repr=False, compare=False)
@@ -137,6 +142,8 @@ def predict_and_replay(
     allocator_conf: str | None = None,
 ) -> tuple[Prediction, Replay]:
     """`predict`, and the replay that its account is of, for whoever draws it."""
+    if trace.cards:
+        return _predict_cards(trace, gpu, capacity_bytes, allocator_conf)
     if not trace.n_blocks:
         raise CannotPredict("the run allocated nothing on the GPU: does it ever move anything to cuda?")
     traced_for = GpuSpec.from_dict(trace.gpu)
@@ -192,6 +199,45 @@ def predict_and_replay(
         trace=trace,
     )
     return prediction, shown
+
+
+def _predict_cards(
+    trace: StepTrace, gpu: GpuSpec | None, capacity_bytes: int | None, allocator_conf: str | None
+) -> tuple[Prediction, Replay]:
+    """The card that decides, with what each of the others takes."""
+    found = [
+        (own, *predict_and_replay(own.trace, gpu=gpu, capacity_bytes=capacity_bytes, allocator_conf=allocator_conf))
+        for own in traces_of_cards(trace)
+    ]
+    refused = [
+        (own.events[prediction.out_of_memory.at.event], own, prediction, replayed)
+        for own, prediction, replayed in found
+        if prediction.out_of_memory is not None and prediction.out_of_memory.at.event < len(own.events)
+    ]
+    if refused:
+        _, first, decides, replayed = min(refused, key=lambda item: item[0])
+    else:
+        first, decides, replayed = max(found, key=lambda item: (not item[1].fits, item[1].device_bytes))
+    cards = tuple(
+        CardUse(
+            card=own.card,
+            fits=prediction.fits,
+            peak_allocated_bytes=prediction.peak_allocated_bytes,
+            peak_reserved_bytes=prediction.peak_reserved_bytes,
+            device_bytes=prediction.device_bytes,
+            limit_bytes=prediction.limit_bytes,
+        )
+        for own, prediction, _ in sorted(found, key=lambda item: item[0].card)
+    )
+    notes = (Note("cards", _in_words(cards, first.card)), *decides.notes)
+    return replace(decides, card=first.card, cards=cards, notes=notes), replayed
+
+
+def _in_words(cards: Collection[CardUse], chosen: int) -> str:
+    each = ", ".join(
+        f"cuda:{use.card} {format_gib(use.device_bytes)}{'' if use.fits else ' (does not fit)'}" for use in cards
+    )
+    return f"one process uses {len(cards)} cards: {each}; the figures are of cuda:{chosen}"
 
 
 def with_time(prediction: Prediction) -> Prediction:

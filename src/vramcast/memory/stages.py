@@ -16,20 +16,24 @@ _SAVED = KINDS.index("saved activations")
 _TEMPORARY = KINDS.index("temporaries")
 
 
-ROLES = ("base", "qkv", "attention", "ffn")
-"""Features, projections to queries, keys and values, the rest of attention, feed-forward layers."""
+ROLES = ("base", "qkv", "attention", "ffn", "warp")
+"""Features, projections to queries, keys and values, the rest of attention, feed-forward layers, and what optical flow
+and the warping of features by it keep."""
 _QKV = re.compile(r"qkv|query|key|value|(?:^|_)[qkv](?:_|$)|to_[qkv]|c_attn")
 _ATTENTION = re.compile(r"attn|attention")
 _SIZES = re.compile(r"\[(\d+), (\d+), \d+, \d+\]$")
 """The first two of four sizes: batch and heads."""
-_SOFTMAX, _COPIES = "aten._softmax", ("aten.clone", "aten._to_copy")
+_SOFTMAX, _COPIES = "aten._softmax", ("aten.clone", "aten._to_copy", "aten.mul.Tensor")
 _FFN = re.compile(r"mlp|ffn|feed_?forward|^ff$|^fc\d*$|intermediate|experts")
+_WARP = re.compile(r"spynet|pwc_?net|raft|optical_?flow|flow_?net|warp|deform")
+_WARPED, _GRID = "grid_sampler", re.compile(r"\[\d+, \d+, \d+, 2\]$")
+"""What samples at given places, and the shape of those places."""
 
 
 def role_of(module: str) -> str:
     """By the names that modules of transformers usually have, the innermost that says it first."""
     for part in reversed(module.lower().split(".")):
-        for role, pattern in (("qkv", _QKV), ("attention", _ATTENTION), ("ffn", _FFN)):
+        for role, pattern in (("warp", _WARP), ("qkv", _QKV), ("attention", _ATTENTION), ("ffn", _FFN)):
             if pattern.search(part):
                 return role
     return "base"
@@ -95,8 +99,8 @@ def stages(trace: StepTrace) -> Stage:
     step = max(0, trace.steps - 1)
     backward = list(trace.phases).index("backward") if "backward" in trace.phases else -1
     root = _Draft()
-    heads = _heads(trace)
-    paths: dict[tuple[int, bool], list[_Levels]] = {}
+    heads, warping = _heads(trace), _warping(trace)
+    paths: dict[tuple[int, str], list[_Levels]] = {}
     for code, block in zip(trace.event_kind, trace.event_arg, strict=True):
         if code not in (ALLOC, FREE) or trace.step[block] != step:
             continue
@@ -104,12 +108,16 @@ def stages(trace: StepTrace) -> Stage:
         if kind not in (_SAVED, _TEMPORARY):
             continue
         module = trace.module[block]
-        is_copy = module in heads and trace.ops[trace.op[block]] in _COPIES
-        is_head = is_copy and _leading(trace.shapes[trace.shape[block]]) in heads[module]
-        path = paths.get((module, is_head))
+        role = ""
+        if module in heads and trace.ops[trace.op[block]] in _COPIES:
+            role = "qkv" if heads[module].made_for(trace.shapes[trace.shape[block]]) else ""
+        elif module in warping:
+            is_grid = _GRID.search(trace.shapes[trace.shape[block]]) is not None
+            role = "warp" if is_grid or _WARPED in trace.ops[trace.op[block]] else ""
+        path = paths.get((module, role))
         if path is None:
-            role = "qkv" if is_head else role_of(trace.modules[module])
-            path = paths[module, is_head] = _with_roles(_path(root, trace.modules[module]), role)
+            name = trace.modules[module]
+            path = paths[module, role] = _with_roles(_path(root, name), role or role_of(name))
         size = trace.requested_bytes[block] if code == ALLOC else -trace.requested_bytes[block]
         if kind == _TEMPORARY:
             for node in path:
@@ -125,16 +133,46 @@ def stages(trace: StepTrace) -> Stage:
     return _finish("", root)
 
 
-def _heads(trace: StepTrace) -> dict[int, set[tuple[str, str]]]:
-    """Attention module → batch and heads of its weights. Copies of the same are of queries, keys and values, which
-    matrix products ask for where the projection returned all three in one."""
-    found: dict[int, set[tuple[str, str]]] = {}
+class _Heads:
+    """Sizes of an attention module's weights: batch and heads, and all four."""
+
+    __slots__ = ("leading", "weights")
+
+    def __init__(self) -> None:
+        self.leading: set[tuple[str, str]] = set()
+        self.weights: set[str] = set()
+
+    def made_for(self, shape: str) -> bool:
+        """Whether it is of queries, keys or values: the batch and heads of the weights, and not weights themselves."""
+        return _leading(shape) in self.leading and shape not in self.weights
+
+
+def _heads(trace: StepTrace) -> dict[int, _Heads]:
+    """Attention module → sizes of its weights. Copies with the same batch and heads are of queries, keys and values,
+    which matrix products ask for where the projection returned all three in one."""
+    found: dict[str, _Heads] = {}
     for block, op in enumerate(trace.op):
-        if trace.ops[op] == _SOFTMAX and role_of(trace.modules[trace.module[block]]) == "attention":
-            sizes = _leading(trace.shapes[trace.shape[block]])
-            if sizes is not None:
-                found.setdefault(trace.module[block], set()).add(sizes)
-    return found
+        shape = trace.shapes[trace.shape[block]]
+        if trace.ops[op] == _SOFTMAX and (sizes := _leading(shape)) is not None:
+            name = _attention_of(trace.modules[trace.module[block]])
+            if name:
+                heads = found.setdefault(name, _Heads())
+                heads.leading.add(sizes)
+                heads.weights.add(shape)
+    return {number: found[name] for number, name in enumerate(trace.modules) if name in found}
+
+
+def _attention_of(module: str) -> str:
+    """The innermost module that is called attention; its softmax may be a module of its own."""
+    parts = module.split(".")
+    while parts and not _ATTENTION.search(parts[-1].lower()):
+        parts.pop()
+    return ".".join(parts)
+
+
+def _warping(trace: StepTrace) -> set[int]:
+    """Modules that sample features at other places."""
+    return {trace.module[block] for block, op in enumerate(trace.op) if _WARPED in trace.ops[op]}
 
 
 def _leading(shape: str) -> tuple[str, str] | None:

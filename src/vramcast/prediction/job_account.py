@@ -29,6 +29,12 @@ class JobAccount:
     output_shapes: Mapping[str, tuple[int, ...]]
     cards: tuple[CardFit, ...]
     throughput: Throughput | None = None
+    held_outputs_bytes: int = 0
+    """Outputs of stages that later stages, not only the next one, hold."""
+    pinned_batches: int = 0
+    """Batches that the data loader holds in the computer's pinned memory at a time."""
+    pinned_batch_bytes: int = 0
+    """What one of them takes there."""
 
     @property
     def time(self) -> StepTime | None:

@@ -36,6 +36,10 @@ class JobPrediction(Shown):
     recognised_as: str = ""
     input_shapes: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict, repr=False)
     parameter_rows: tuple[ModuleParameters, ...] = field(default=(), repr=False)
+    held_outputs_bytes: int = 0
+    """Outputs of stages that later stages, not only the next one, hold."""
+    pinned_batch_bytes: int = 0
+    """What a batch takes in the computer's pinned memory, where the data loader pins it."""
 
     @property
     def fits(self) -> bool:
@@ -126,4 +130,7 @@ class JobPrediction(Shown):
             stages=self.stages,
             output_shapes=self.output_shapes,
             cards=self.cards,
+            held_outputs_bytes=self.held_outputs_bytes,
+            pinned_batches=self.job.pinned_batches,
+            pinned_batch_bytes=self.pinned_batch_bytes,
         )

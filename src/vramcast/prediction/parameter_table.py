@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from vramcast.card.device.containers import all_of
+from vramcast.card.device.containers import all_of, stored
 from vramcast.jobs.building.quantization import count_of
 from vramcast.jobs.training.host_optimizer import parts_of, updated_by
 from vramcast.memory.parameters import ModuleParameters, ParameterTensor
@@ -76,7 +76,8 @@ def _state_bytes(optimizers: list[torch.optim.Optimizer]) -> dict[int, _State]:
         for parameter, state in optimizer.state.items():
             size, names = 0, []
             for name, value in state.items():
-                new = [tensor for tensor in all_of(torch.Tensor, value) if tensor.is_cuda and id(tensor) not in seen]
+                held = (part for whole in all_of(torch.Tensor, value) for part in stored(whole))
+                new = [tensor for tensor in held if tensor.is_cuda and id(tensor) not in seen]
                 seen |= {id(tensor) for tensor in new}
                 size += sum(_bytes(tensor) for tensor in new)
                 if new:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from vramcast.base.factories import hush_torch, without_collections
 from vramcast.base.units import parse_bytes
 from vramcast.gpus import GpuSpec, all_gpus
 from vramcast.gpus.detect import chosen_gpu
+from vramcast.jobs.expressions import evaluate
 from vramcast.jobs.load import LoadedJob, load_job
 from vramcast.jobs.readers import Request
 from vramcast.jobs.schema import Job
@@ -22,6 +24,7 @@ from vramcast.memory import predict as predict_trace
 from vramcast.memory.cards import card_fits
 from vramcast.memory.parameters import parameter_tree
 from vramcast.memory.shapes import with_containers
+from vramcast.memory.stage_outputs import held_outputs_bytes
 from vramcast.memory.stages import stages
 from vramcast.prediction.job_prediction import JobPrediction
 from vramcast.prediction.step_time import job_step_time
@@ -29,6 +32,10 @@ from vramcast.trace import Note
 
 if TYPE_CHECKING:
     from vramcast.prediction.tracing import TracedJob
+
+
+_DTYPE_BYTES = {"fp64": 8, "int64": 8, "fp16": 2, "bf16": 2, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
+"""Bytes of a number; 4 for the others."""
 
 
 def predict(
@@ -79,7 +86,19 @@ def predict(
         input_shapes=traced.input_shapes,
         parameter_rows=traced.parameters,
         cards=card_fits(traced.trace, all_gpus(), known=prediction),
+        held_outputs_bytes=held_outputs_bytes(traced.trace, traced.output_shapes),
+        pinned_batch_bytes=_pinned_batch_bytes(job, traced.sizes) if job.pinned_batches else 0,
     )
+
+
+def _pinned_batch_bytes(job: Job, sizes: Mapping[str, int]) -> int:
+    """Every tensor of a batch takes a block of its own, a power of two."""
+    total = 0
+    for name, spec in job.inputs.items():
+        if spec.made_on == "cpu":
+            elements = prod(evaluate(size, sizes, f"inputs.{name}.shape") for size in spec.shape)
+            total += 1 << (elements * _DTYPE_BYTES.get(spec.dtype, 4) - 1).bit_length()
+    return total
 
 
 def predict_traced(job: Job, traced: TracedJob, card: GpuSpec, *, time_copies: bool = True) -> Prediction:

@@ -40,6 +40,7 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
         "limit_bytes": prediction.limit_bytes,
         "headroom_bytes": prediction.headroom_bytes,
         "host": None if prediction.host is None else prediction.host.to_dict(),
+        **({"card": prediction.card, "cards": [asdict(use) for use in prediction.cards]} if prediction.cards else {}),
         "retries": prediction.retries,
         "growth": _growth(prediction),
         "curve": [asdict(levels) for levels in prediction.curve],

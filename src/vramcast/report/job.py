@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import compress
+
 from rich.console import Console
 from rich.text import Text
 
 from vramcast.base.language import name as named
 from vramcast.base.language import say
-from vramcast.base.units import format_gib
+from vramcast.base.units import format_gib, format_size
+from vramcast.memory.stages import ROLES
 from vramcast.prediction.job_account import JobAccount
 from vramcast.report.job_tables import Unit, card_rows, parameter_rows, shape_text, stage_rows
 from vramcast.report.page import print_page
@@ -37,6 +40,7 @@ def print_job(account: JobAccount, console: Console) -> None:
         console.print()
     print_stages(account, console)
     print_kinds(prediction.account.parts, prediction.account.device_bytes, console)
+    print_uses(account, console)
     console.print()
     print_modules(prediction.account, console)
     console.print()
@@ -85,7 +89,7 @@ def print_parameters(account: JobAccount, console: Console) -> None:
         console.print(Text(f"{root.trained_count:,} of them are trained"))
 
 
-_ROLE_HEADINGS = ("base", "QKV", "attn", "FFN")
+_ROLE_HEADINGS = {"base": "base", "qkv": "QKV", "attention": "attn", "ffn": "FFN", "warp": "warp"}
 _WIDEST = 1000
 
 
@@ -103,13 +107,16 @@ def print_stages(account: JobAccount, console: Console) -> None:
         "for a moment",
     ]
     has_roles = len(account.stages.roles) > 1
-    whole = table(*headings, *(_ROLE_HEADINGS if has_roles else ()), text_columns=2)
-    sizes_alone, roles_alone = table(*headings, text_columns=2), table(f"of it, {unit.name}", *_ROLE_HEADINGS)
+    shown = [role != "warp" or role in account.stages.roles for role in ROLES]
+    names = [_ROLE_HEADINGS[role] for role in compress(ROLES, shown)]
+    whole = table(*headings, *(names if has_roles else ()), text_columns=2)
+    sizes_alone, roles_alone = table(*headings, text_columns=2), table(f"of it, {unit.name}", *names)
     for row in rows:
         stays, inside, momentary, *pairs = row.values
         label, shape = "  " * row.depth + row.label, shape_text(row.path, account.output_shapes)
         sizes = [unit.text(size) for size in ([stays, inside, momentary] if has_blocks else [stays, momentary])]
-        roles = [unit.text(sum(pair)) for pair in zip(pairs[::2], pairs[1::2], strict=True)] if has_roles else []
+        by_role = compress(zip(pairs[::2], pairs[1::2], strict=True), shown)
+        roles = [unit.text(sum(pair)) for pair in by_role] if has_roles else []
         whole.add_row(label, shape, *sizes, *roles)
         sizes_alone.add_row(label, shape, *sizes)
         roles_alone.add_row(label, *roles)
@@ -119,8 +126,31 @@ def print_stages(account: JobAccount, console: Console) -> None:
     else:
         console.print(sizes_alone, roles_alone)
     if has_roles:
-        console.print(Text("base, QKV, attention, FFN: of what stays, and of what one checkpointed block makes again"))
+        listed = ", ".join(names).replace("attn", "attention")
+        console.print(Text(f"{listed}: of what stays, and of what one checkpointed block makes again"))
     console.print()
+
+
+def print_uses(account: JobAccount, console: Console) -> None:
+    """What some of it is for, in lines of their own, and the batches that wait in the computer."""
+    warp = account.stages.roles.get("warp")
+    uses = {
+        "flow and warps": warp.stays_bytes if warp is not None else 0,
+        "outputs of stages (skips)": account.held_outputs_bytes,
+    }
+    lines = [(name, size) for name, size in uses.items() if size]
+    if lines:
+        console.print()
+        unit = Unit.for_size(max(size for _, size in lines))
+        grid = table("of the activations, as they stay", unit.name)
+        for name, size in lines:
+            grid.add_row(name, unit.text(size))
+        console.print(grid)
+    if account.pinned_batches:
+        whole = format_size(account.pinned_batches * account.pinned_batch_bytes)
+        console.print()
+        console.print(Text(f"in the computer: {whole} of pinned memory, for {account.pinned_batches} batches of "
+                           f"{format_size(account.pinned_batch_bytes)}"))  # fmt: skip
 
 
 def print_cards(account: JobAccount, console: Console) -> None:

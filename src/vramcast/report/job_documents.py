@@ -31,6 +31,8 @@ def job_document(account: JobAccount, job: dict[str, Any]) -> dict[str, Any]:
         "time": None if account.time is None else time_document(account.time, account.throughput),
         "parameters": _parameters(account.parameters),
         "stages": _stage(account.stages, account),
+        "held_outputs_bytes": account.held_outputs_bytes,
+        "pinned": {"batches": account.pinned_batches, "batch_bytes": account.pinned_batch_bytes},
         "cards": [
             {
                 "gpu": card.gpu.id,

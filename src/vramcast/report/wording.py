@@ -31,7 +31,7 @@ def with_article(card: str) -> str:
 
 def verdict(prediction: Prediction) -> str:
     """The one line that answers the question."""
-    card = with_article(prediction.gpu.short_name)
+    card = _card_name(prediction)
     needs = format_gib(prediction.device_bytes, 1)
     usable = format_gib(prediction.limit_bytes, 1)
     if prediction.fits:
@@ -51,6 +51,12 @@ def verdict(prediction: Prediction) -> str:
     else:
         text = "Does not fit {card}: needs {needs}, {usable} usable"
     return say(text, card=card, needs=needs, usable=usable)
+
+
+def _card_name(prediction: Prediction) -> str:
+    """Of several cards of one process, the one that the figures are of stands beside."""
+    name = prediction.gpu.short_name
+    return f"{len(prediction.cards)} x {name} (cuda:{prediction.card})" if prediction.cards else with_article(name)
 
 
 def fits(prediction: Prediction, place: str) -> str:

@@ -46,6 +46,8 @@ def run_script(
     allocator_conf: str | None = None,
     limit_bytes: int | None = None,
     assume: Sequence[Assumption] = (),
+    packages: Sequence[str] = (),
+    cards: int | None = None,
     progress: Progress = _silent,
 ) -> Prediction:
     """Run `path` as `python path *argv` would, on a virtual `gpu`, until every optimizer has made `steps` steps, or to
@@ -54,13 +56,20 @@ def run_script(
     `is_module`: `path` is the name of a module, to be run as by `python -m`.
     `environment`, `removed`: variables that a launcher sets, and those that it takes away.
     `assume`: values for reads of the card in certain lines.
+    `packages`: packages of kernels that will be installed, and are not here.
+    `cards`: how many cards the script sees, where no launcher says so.
 
     The prediction's `trace` can be saved. Raises ScriptFailed when the script fails for another reason than memory.
     """
     with changed_environment(environment or {}, removed):
         program = Program(path, argv, is_module=is_module)
         card = virtual_gpu(
-            gpu, allocator_conf=allocator_conf, limit_bytes=limit_bytes, source=" ".join([program.name, *argv])
+            gpu,
+            allocator_conf=allocator_conf,
+            limit_bytes=limit_bytes,
+            source=" ".join([program.name, *argv]),
+            packages=packages,
+            cards=cards,
         )
         card.assume(assume)
         try:

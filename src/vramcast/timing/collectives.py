@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from vramcast.gpus import GpuSpec
 from vramcast.gpus.networks import network_of
 
-LINK_SHARE = 0.8
-"""Share of a link's rate that large collectives reach: an assumption. nccl-tests are said to print 230 to 250 of 300
-GB/s on 8 A100s, and on 8 H100s, where the switch adds up, more than the 450 GB/s of a card's links
-(docs.alayanew.com/en/docs/tech-blog/2026-05-06-nccl-tests). Measured on no pair of cards here."""
-START_SECONDS = 10e-6
-"""From the launch of the kernel to its first byte, with the handshake of the ranks: an assumption."""
+LINK_SHARES = {"all_reduce": 0.74, "all_gather": 0.67, "reduce_scatter": 0.67, "all_to_all": 0.60}
+USUAL_LINK_SHARE = 0.7
+"""Share of a card's links that large collectives reach. Measured on 8 B200 by MooreThreads/SimuMax (4dcaae5,
+configs/system/b200_bf16_ceperm.json): 0.742, 0.674, 0.673 and 0.597. On 8 A100s nccl-tests are said to print 230 to
+250 of 300 GB/s (docs.alayanew.com/en/docs/tech-blog/2026-05-06-nccl-tests). Measured on no pair of cards here."""
+NETWORK_SHARE = 0.8
+"""The same of a network's adapters: an assumption."""
+START_SECONDS = 23e-6
+"""From the launch of the kernel to its first byte, with the handshake of the ranks: 22 to 26 µs in the same file."""
 HOP_SECONDS, NETWORK_HOP_SECONDS = 1.5e-6, 5e-6
 """Latency of a hop from card to card, and from machine to machine: assumptions. They count where messages are small."""
 
@@ -46,7 +49,7 @@ class Collective:
     def seconds(self, gpu: GpuSpec) -> float:
         if self.ranks < 2 or (self.kind not in ROUNDS and self.kind not in POINT_TO_POINT):
             return 0.0
-        rate = ring_bytes_per_second(gpu, self.ranks, self.nodes)
+        rate = ring_bytes_per_second(gpu, self.ranks, self.nodes, self.kind)
         if self.kind in POINT_TO_POINT:
             return START_SECONDS + self.bytes / rate
         rounds = ROUNDS[self.kind]
@@ -54,12 +57,13 @@ class Collective:
         return START_SECONDS + rounds * ((self.ranks - 1) / self.ranks * self.bytes / rate + hops)
 
 
-def ring_bytes_per_second(gpu: GpuSpec, ranks: int, nodes: int) -> float:
+def ring_bytes_per_second(gpu: GpuSpec, ranks: int, nodes: int, kind: str = "") -> float:
     """What each rank sends and receives at once. Links are listed with both directions together; where none is known,
     the cards meet over PCI Express."""
     link = gpu.link_bytes_per_second / 2 if gpu.link_bytes_per_second else gpu.architecture.host_bytes_per_second
+    link *= LINK_SHARES.get(kind, USUAL_LINK_SHARE)
     if nodes > 1:
         per_node = max(1, ranks // nodes)
-        network = network_of(gpu.compute_capability).bytes_per_second * per_node
+        network = network_of(gpu.compute_capability).bytes_per_second * per_node * NETWORK_SHARE
         link = network if per_node == 1 else min(link, network)
-    return link * LINK_SHARE
+    return link

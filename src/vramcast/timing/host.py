@@ -18,17 +18,20 @@ from typing import Any
 
 from vramcast.base.errors import UsageError
 from vramcast.timing.costs.calibration import Calibration
+from vramcast.timing.costs.signature import parse_arguments
 from vramcast.timing.queues import Latencies
 from vramcast.timing.settings import timing_settings
 from vramcast.trace.calls import (
     AUTOCAST,
     BACKWARD,
+    CHECKPOINT,
     COMPILED,
     COMPILED_GRAPH,
     ENGINE,
     GRAD,
     HOOK,
     ITERATION,
+    LOADING,
     MARKS,
     MODULE,
     OPTIMIZER,
@@ -47,7 +50,8 @@ LISTS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_forea
 """Ops on lists of tensors: the host works for each of them."""
 
 _MARK_FEATURES = {
-    HOOK: "hook", MODULE: "module", BACKWARD: "backward", ITERATION: "iteration", REPLAY: "replay",
+    HOOK: "hook", CHECKPOINT: "checkpoint", MODULE: "module", BACKWARD: "backward", ITERATION: "iteration",
+    REPLAY: "replay",
 }  # fmt: skip
 
 _FEW_KERNELS = 20
@@ -56,11 +60,23 @@ _FEW_KERNELS = 20
 _FEW_ROWS = 60
 """Between the optimizers of two parameters, inside a backward pass, lie the ops of a layer."""
 
+HOST_BYTE = "host byte"
+_BYTES_PER_SECOND = 12e9
+"""What ops on tensors of the host read and write: conversions of 237 MB from float64 to float32 in a zoo script's step
+(ltsf-linear, two threads), which also make the memory they write to."""
+_HOST_VIEWS = frozenset({
+    "alias", "as_strided", "detach", "diagonal", "expand", "lift_fresh", "movedim", "narrow", "permute", "reshape",
+    "select", "slice", "split", "split_with_sizes", "squeeze", "swapaxes", "t", "transpose", "unbind", "unfold",
+    "unsqueeze", "view", "view_as", "_reshape_alias", "_unsafe_view", "empty", "empty_like", "empty_strided",
+})  # fmt: skip
+
 Features = tuple[tuple[str, float], ...]
 
 
 def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool = False) -> Features:
     """Kinds of host work in one call, each with how often. `is_next`: in an optimizer that follows another at once."""
+    if flags & LOADING and (op == MODULE or is_on_host(arguments)):
+        return ()  # data is loaded beside the step, or its time is stated
     if op in MARKS:
         if op == OPTIMIZER:
             return ("next optimizer" if is_next else "optimizer", 1.0), ("parameter", parameter_count(arguments))
@@ -82,7 +98,9 @@ def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool 
     if namespace != "aten":
         return (("library op", 1.0),)
     if is_on_host(arguments):
-        return (("host read" if name.startswith("_local_scalar_dense") else "host op", 1.0),)
+        if name.startswith("_local_scalar_dense"):
+            return (("host read", 1.0),)
+        return ("host op", 1.0), (HOST_BYTE, host_bytes(name, arguments))
     if flags & ENGINE and not flags & RECOMPUTED:
         where = "backward"
     else:
@@ -97,6 +115,14 @@ def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool 
     if flags & AUTOCAST and kernels and where != "backward":
         work.append(("autocast", 1.0))
     return tuple(work)
+
+
+def host_bytes(name: str, arguments: str) -> float:
+    """What an op on tensors of the host reads, and as much as the largest of it, which it writes."""
+    if name.partition(".")[0] in _HOST_VIEWS:
+        return 0.0
+    sizes = [tensor.nbytes for tensor in parse_arguments(arguments).tensors]
+    return float(sum(sizes) + max(sizes, default=0))
 
 
 def _further(kernels: float) -> Features:
@@ -147,7 +173,8 @@ class HostModel:
 
     def issue_seconds(self, op: str, arguments: str, flags: int, kernels: float, is_next: bool = False) -> float:
         work = features(op, arguments, flags, kernels, is_next)
-        return self.factor * sum(self.seconds.get(name, 0.0) * n for name, n in work)
+        moved = sum(n for name, n in work if name == HOST_BYTE) / _BYTES_PER_SECOND
+        return self.factor * (moved + sum(self.seconds.get(name, 0.0) * n for name, n in work))
 
     def scaled(self, factor: float, label: str = "") -> HostModel:
         """The same program on a host that takes `factor` times as long."""

@@ -11,6 +11,7 @@ _READS = frozenset(
         "unique_dim_consecutive", "bincount", "equal", "allclose", "is_nonzero", "_coalesce", "nms", "_ctc_loss",
     }
 )  # fmt: skip
+_PRODUCTS = frozenset({"mm", "addmm", "_sparse_addmm"})
 _COPIES = frozenset({"_to_copy", "copy_", "copy"})
 _INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"})
 
@@ -23,6 +24,8 @@ def waits(op: str, arguments: str) -> bool:
     on_card = arguments.count("(") > arguments.count("cpu:")
     if name in _READS:
         return on_card
+    if name in _PRODUCTS:
+        return "sparse_coo" in arguments  # it is coalesced first: how many elements are left?
     if name in _COPIES:
         from_host = "cpu:" in arguments and ("device=cuda" in arguments or on_card)
         to_host = on_card and "device=cpu" in arguments

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from vramcast.trace.calls import CallLog
 from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse
-from vramcast.trace.schema import ALLOC, EVENT_KINDS, FREE, KINDS, REUSABLE, Note, StepTrace
+from vramcast.trace.schema import ALLOC, EVENT_KINDS, FREE, KINDS, REUSABLE, CardLimits, Note, StepTrace
 
 _EVENT_CODE = {name: code for code, name in enumerate(EVENT_KINDS)}
 _CODE_BITS = 4
@@ -93,6 +93,9 @@ class TraceBuilder:
     def module_of(self, block: int) -> int:
         return self._rows[block * _ROW + 2]
 
+    def phase_of(self, block: int) -> int:
+        return self._rows[_ROW * block + 3]
+
     def size_of(self, block: int) -> int:
         return self._rows[block * _ROW]
 
@@ -147,25 +150,12 @@ class TraceBuilder:
         self._kinds = {block: kind for block, kind in self._kinds.items() if block < self._n_blocks}
         self.calls.end_at(len(self._events))
 
-    def live_bytes_by_kind(self) -> dict[str, int]:
-        """What is alive now, as far as the kinds are known; for messages, not for the hot path."""
-        held: dict[str, int] = {}
-        for block in self._live():
-            kind = KINDS[self.kind_of(block)]
-            held[kind] = held.get(kind, 0) + self._rows[block * _ROW]
-        return held
-
-    def live_bytes_by_module(self) -> dict[str, int]:
-        names = tuple(self._modules.ids)
-        held: dict[str, int] = {}
-        for block in self._live():
-            name = names[self._rows[block * _ROW + 2]]
-            held[name] = held.get(name, 0) + self._rows[block * _ROW]
-        return held
-
-    def _live(self) -> list[int]:
+    def live_blocks(self, on: Callable[[int], bool] = lambda stream: True) -> LiveBlocks:
+        """What is alive now on these streams; for messages, not for the hot path."""
         freed = {event >> _CODE_BITS for event in self._events if event & _CODE_MASK == FREE}
-        return [block for block in range(self._n_blocks) if block not in freed]
+        return LiveBlocks(
+            self, [block for block in range(self._n_blocks) if block not in freed and on(self.stream_of(block))]
+        )
 
     def build(
         self,
@@ -175,6 +165,7 @@ class TraceBuilder:
         allocator_conf: str,
         capacity_bytes: int,
         context_bytes: int,
+        cards: Sequence[CardLimits] = (),
         notes: Sequence[Note] = (),
         versions: Mapping[str, str] | None = None,
         source: str = "",
@@ -193,6 +184,7 @@ class TraceBuilder:
             allocator_conf=allocator_conf,
             capacity_bytes=capacity_bytes,
             context_bytes=context_bytes,
+            cards=tuple(cards),
             ops=tuple(self._ops.ids),
             modules=tuple(self._modules.ids),
             phases=tuple(self._phases.ids),
@@ -215,3 +207,24 @@ class TraceBuilder:
             host=host,
             growth=growth,
         )
+
+
+class LiveBlocks:
+    """Blocks that are alive, and what they are as far as that is known."""
+
+    def __init__(self, builder: TraceBuilder, blocks: Sequence[int]) -> None:
+        self._builder = builder
+        self._blocks = blocks
+
+    def bytes_by_kind(self) -> dict[str, int]:
+        return self._sums(lambda block: KINDS[self._builder.kind_of(block)])
+
+    def bytes_by_module(self) -> dict[str, int]:
+        return self._sums(self._builder.module_name)
+
+    def _sums(self, name_of: Callable[[int], str]) -> dict[str, int]:
+        held: dict[str, int] = {}
+        for block in self._blocks:
+            name = name_of(block)
+            held[name] = held.get(name, 0) + self._builder.size_of(block)
+        return held

@@ -22,6 +22,8 @@ SYNCHRONIZE = "synchronize"
 """The host waits for the card."""
 HOOK = "hook"
 """Python code sees a tensor that autograd saves, or wants back: checkpoints without reentry, offloading."""
+CHECKPOINT = "checkpoint"
+"""A checkpoint without reentry begins: its block is run, or run again in the backward pass."""
 REPLAY = "replay"
 """A CUDA graph is launched; the ops that it recorded follow."""
 COMPILED_GRAPH = "compiled graph"
@@ -34,7 +36,7 @@ stream waits for events (stream, then stream:number for each)."""
 STREAM_MARKS = (COMMUNICATION, STREAM, RECORD, WAIT)
 MARKS = (
     *(HOOK, MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE),
-    *(REPLAY, COMPILED_GRAPH),
+    *(CHECKPOINT, REPLAY, COMPILED_GRAPH),
     *STREAM_MARKS,
 )
 
@@ -50,6 +52,8 @@ REPLAYED = 16
 """Part of a CUDA graph: the host does nothing for it."""
 COMPILED = 32
 """Called by code that Inductor wrote, past autograd."""
+LOADING = 64
+"""While a data loader that has no workers makes a batch."""
 
 
 def parameter_count(optimizer_arguments: str) -> float:

@@ -77,6 +77,16 @@ class Note:
     """How often it happened."""
 
 
+@dataclass(frozen=True, slots=True)
+class CardLimits:
+    """One of the cards that a process uses."""
+
+    card: int
+    """Its number on the machine."""
+    capacity_bytes: int
+    context_bytes: int
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class StepTrace:
     """One traced run. Make it with TraceBuilder or `StepTrace.load`; both check it."""
@@ -109,6 +119,10 @@ class StepTrace:
     shapes: Sequence[str] = ("",)
     shape: array[int] = field(default_factory=lambda: array("i"))
     """Empty where it is not known for any block."""
+
+    cards: Sequence[CardLimits] = ()
+    """Where the process uses several cards: these, in the order of their places in the numbers of streams
+    (allocator/card_streams.py). `capacity_bytes` and `context_bytes` are the first one's."""
 
     lines: Sequence[tuple[int, int, str]] = ()
     """Op, module and the line of code, "net.py:42", that first had the op allocate in that module. Only code of the

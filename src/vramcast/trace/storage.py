@@ -18,7 +18,7 @@ from vramcast.base.torch_versions import version_of
 from vramcast.trace.calls import OPTIMIZER, OpCalls, parameter_count
 from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse
-from vramcast.trace.schema import BLOCK_EVENTS, EVENT_KINDS, KINDS, Note, StepTrace, TraceError
+from vramcast.trace.schema import BLOCK_EVENTS, EVENT_KINDS, KINDS, CardLimits, Note, StepTrace, TraceError
 
 FORMAT = "vramcast-trace"
 VERSION = 1
@@ -35,7 +35,7 @@ _BLOCK_COLUMNS = (
 )
 _TABLES = ("ops", "modules", "phases", "labels")
 # Files of earlier releases do not have these.
-_SHAPES, _SHAPE, _HOST, _GROWTH = "shapes", "shape", "host", "growth"
+_SHAPES, _SHAPE, _HOST, _GROWTH, _CARDS = "shapes", "shape", "host", "growth", "cards"
 _CALLS, _LINES = "calls", "lines"
 _CALL_COLUMNS = (("call", "i"), ("module", "i"), ("phase", "i"), ("flags", "b"), ("event", "q"))
 _SCALARS: tuple[tuple[str, type], ...] = (
@@ -73,6 +73,8 @@ def save(trace: StepTrace, path: Path) -> None:
     document[_LINES] = [list(line) for line in trace.lines]
     document[_HOST] = None if trace.host is None else trace.host.to_dict()
     document[_GROWTH] = None if trace.growth is None else trace.growth.to_dict()
+    if trace.cards:
+        document[_CARDS] = [[limits.card, limits.capacity_bytes, limits.context_bytes] for limits in trace.cards]
     for name, _ in (*_EVENT_COLUMNS, *_BLOCK_COLUMNS):
         document[name] = getattr(trace, name).tolist()
     if trace.calls is not None:
@@ -105,6 +107,8 @@ def load(path: Path) -> StepTrace:
             fields[_HOST] = HostUse.from_dict(document[_HOST])
         if document.get(_GROWTH) is not None:
             fields[_GROWTH] = Growth.from_dict(document[_GROWTH])
+        if _CARDS in document:
+            fields[_CARDS] = tuple(CardLimits(*map(_whole, row)) for row in document[_CARDS])
         if _LINES in document:
             fields[_LINES] = tuple((int(op), int(module), _names([line])[0]) for op, module, line in document[_LINES])
         if _CALLS in document:
@@ -153,6 +157,12 @@ def _read_document(path: Path) -> dict[str, Any]:
     return document
 
 
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is not a whole number")
+    return value
+
+
 def _names(names: Any) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(name, str) and len(name) <= _LONGEST_NAME for name in names):
         raise ValueError(f"a table of names holds something else, or names of more than {_LONGEST_NAME:,} characters")
@@ -178,6 +188,9 @@ def _check_ranges(trace: StepTrace) -> None:
         raise ValueError("its blocks are larger together than any run's")
     if any(_PRIVATE_POOLS < stream < 0 for stream in trace.stream):
         raise ValueError("a block is of a negative stream")
+    for limits in trace.cards:
+        if not (0 <= limits.capacity_bytes <= _LARGEST_TOTAL and 0 <= limits.context_bytes <= _LARGEST_SIZE):
+            raise ValueError(f"card {limits.card} has a size that no card has")
     labels = len(trace.labels)
     for kind, argument in zip(trace.event_kind, trace.event_arg, strict=True):
         if kind not in BLOCK_EVENTS and not 0 <= argument < labels:

@@ -118,3 +118,26 @@ def test_what_nccl_takes_is_an_interval(start: Start) -> None:
     assert group.most_bytes == (768 + 256 + 512) << 20
     dist.all_to_all_single(torch.empty(16, device="cuda"), torch.empty(16, device="cuda"))
     assert group.most_bytes > 4 << 30
+
+
+holds_tensors = pytest.mark.skipif(INSTALLED < (2, 8), reason="an older torch keeps their memory by record_stream")
+
+
+@holds_tensors
+@pytest.mark.parametrize("backend, told", [("nccl", ["DDP"]), ("gloo", [])])
+def test_buckets_of_the_first_step_may_outlive_those_that_replace_them(
+    start: Start, backend: str, told: list[str]
+) -> None:
+    """One further set of buckets in one run of accumulation_no_sync.py with NCCL, and none in the next."""
+    card = start(0, 1)
+    dist.destroy_process_group()
+    dist.init_process_group(backend)
+    bare = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(8))).cuda()
+    model = torch.nn.parallel.DistributedDataParallel(bare, device_ids=[0])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.empty(4, 1024, device="cuda")).sum().backward()
+        optimizer.step()
+    assert card._machine.communicators.first_buckets_bytes == len(told) * 8 * 1024 * 1024 * 4
+    words = card._machine.communicators.buckets_in_words()
+    assert (words is not None) == bool(told) and (words is None or "takes 0.03 GiB more" in words)

@@ -9,7 +9,8 @@ import pytest
 
 from vramcast.base.errors import CannotPredict
 from vramcast.cli.main import main
-from vramcast.features.advise.fewest import COUNTS, FewestCards, accelerate_config, fewest_cards
+from vramcast.features.advise.fewest import COUNTS, FewestCards, fewest_cards
+from vramcast.features.advise.layout_configs import layout_config
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.load import LoadedJob, load_job, with_overrides
 from vramcast.jobs.readers import Request
@@ -59,7 +60,7 @@ def test_the_accelerate_config_reads_back_as_the_same_run(
 ) -> None:
     way = found.ways[0]
     path = tmp_path / "accelerate.yaml"
-    path.write_text(accelerate_config(loaded, way))
+    path.write_text(layout_config(loaded, way.changes, path))
     sizes = {key: value for key, value in SIZES.items() if key != "precision"}
     conf = {key: value for key, value in way.changes.items() if key == "allocator_conf"}
     again = load_job(str(path), {**sizes, **conf}, Request(model=str(folder)))

@@ -96,6 +96,31 @@ def test_compiling_is_tried_on_request(change: dict[str, Any], expected: list[st
     assert [option.text for option in options_for(job, card, (), ("compile",)).get("compile", [])] == expected
 
 
+@pytest.mark.parametrize(
+    ("change", "gpu", "expected"),
+    [
+        ({"precision": "bf16"}, "rtx-4090", ["flash_attention_2", "eager"]),
+        ({"precision": "fp32"}, "rtx-4090", ["eager"]),
+        ({"precision": "fp16"}, "t4", ["eager"]),
+    ],
+)
+def test_attention_is_tried_on_request(change: dict[str, Any], gpu: str, expected: list[str]) -> None:
+    job, card = make_job({**LLAMA, **change}, "job"), find_gpu(gpu)
+    assert "attention" not in options_for(job, card, ())
+    found = options_for(job, card, (), ("attention",)).get("attention", [])
+    assert [option.text for option in found] == [f"attn_implementation={way}" for way in expected]
+    (key,) = found[0].changes
+    assert key.endswith(".arguments.attn_implementation")
+
+
+def test_liger_is_offered_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, card = make_job(LLAMA, "job"), find_gpu("rtx-4090")
+    found = {True: object(), False: None}
+    for installed, texts_of in ((False, []), (True, ["Liger Kernel"])):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, is_here=installed: found[is_here])
+        assert [option.text for option in options_for(job, card, (), ("liger",)).get("liger", [])] == texts_of
+
+
 def test_components_that_are_not_trained_can_wait_on_the_cpu() -> None:
     teacher = {"factory": "tests.jobs.tiny:mixer", "mode": "frozen", "inputs": ["x"]}
     job = {**TINY, "components": {"teacher": teacher, **TINY["components"]}, "gradient_clipping": 1.0}

@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 import vramcast
+from vramcast.features.advise.first_changes import expected_changes
+from vramcast.features.advise.language_models import rough_parameters, single_language_model
 from vramcast.features.advise.result import Suggestion
+from vramcast.gpus import find_gpu
 from vramcast.jobs.load import load_job
 
 pytest.importorskip("peft")
@@ -153,3 +156,16 @@ def test_what_is_proposed_for_7b_is_what_check_says_of_it(tmp_path: Path) -> Non
         read = vramcast.check(load_job(str(tmp_path), {**SHORT, **one.overrides}), "rtx-4090")
         assert read.fits and read.verdict.needed_bytes == one.prediction.device_bytes
         assert read.prediction.step_seconds == pytest.approx(one.step_seconds)
+
+
+def test_what_is_expected_before_a_trace_is_what_is_tried_first(tmp_path: Path) -> None:
+    """So that its traces, which begin while the job itself is traced, are not in vain."""
+    job = load_job(llama_7b(tmp_path)).job
+    expected = [wish.text for wish in expected_changes(job, find_gpu("rtx-4090"), 2)]
+    assert expected == [
+        "checkpoint every block + LoRA of rank 16, bf16 base",
+        "checkpoint every block + QLoRA of rank 16, 4-bit base",
+    ]
+    part = single_language_model(job)
+    assert part is not None and rough_parameters(part) == pytest.approx(6_738_415_616, rel=0.001)
+    assert expected_changes(job, find_gpu("h200"), 2) == [], "54 GB of weights and gradients might fit"

@@ -164,3 +164,20 @@ def _wait_for_answers(out: Path, count: int, process: subprocess.Popen[bytes]) -
         if out.exists() and out.read_bytes().count(b"\n") > count:
             return
         time.sleep(0.02)
+
+
+@pytest.mark.exhaustive
+def test_a_ray_cluster_of_two_nodes_answers_the_same(grid_file: Path) -> None:
+    cluster_utils = pytest.importorskip("ray.cluster_utils", reason="Ray is not installed")
+    here, there = grid_file.with_name("here.csv"), grid_file.with_name("there.csv")
+    assert main(["sweep", str(grid_file), "--workers", "1", "--out", str(here)]) == 0
+    cluster = cluster_utils.Cluster()
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+        words = ["sweep", str(grid_file), "--ray", cluster.address, "--out", str(there)]
+        subprocess.run([sys.executable, "-m", "vramcast", *words], check=True)
+    finally:
+        cluster.shutdown()
+    found = [{row["id"]: (row["verdict"], row["peak_reserved_bytes"]) for row in rows(path)} for path in (here, there)]
+    assert len(found[0]) == 24 and found[0] == found[1]

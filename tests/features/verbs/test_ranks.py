@@ -74,3 +74,34 @@ def test_ranks_that_are_not_there(capsys: pytest.CaptureFixture[str], script: st
 def test_a_launcher_and_gpus_do_not_go_together(capsys: pytest.CaptureFixture[str], script: str) -> None:
     code, _, err = run(capsys, "--gpus", "8", "torchrun", "--nproc-per-node", "4", script)
     assert code == 2 and "leave --gpus and --nodes out" in err
+
+
+TWO_CARDS = """
+import torch
+first, second = torch.nn.Linear(512, 512).to("cuda:0"), torch.nn.Linear(512, 4096).to("cuda:1")
+optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+for _ in range(5):
+    second(first(torch.randn(8, 512, device="cuda:0")).to("cuda:1")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("options", [["--gpus", "2"], ["--gpus", "2", "--one-process"]])
+def test_a_script_without_ranks_uses_both_cards(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str]
+) -> None:
+    path = tmp_path / "two_cards.py"
+    path.write_text(TWO_CARDS)
+    code, out, _ = run(capsys, *options, "--json", str(path))
+    document = json.loads(out)
+    assert code == 0 and "ranks" not in document
+    first, second = document["cards"]
+    assert (first["card"], second["card"], document["card"]) == (0, 1, 1)
+    assert second["peak_allocated_bytes"] == document["peak_allocated_bytes"] > first["peak_allocated_bytes"]
+    assert "one process uses 2 cards" in document["notes"][0]["text"]
+
+
+def test_one_process_needs_a_number_of_cards(capsys: pytest.CaptureFixture[str], script: str) -> None:
+    code, _, err = run(capsys, "--one-process", script)
+    assert code == 2 and "--one-process goes with --gpus N" in err

@@ -51,6 +51,23 @@ def home_datasets(module: ModuleType) -> None:
     module.VisionDataset.__init__ = init
 
 
+def old_loader(module: ModuleType) -> None:
+    """Until 1.13 the iterators of loaders had the method `next` of Python 2."""
+    module._BaseDataLoaderIter.next = module._BaseDataLoaderIter.__next__
+
+
+def old_make_grid(module: ModuleType) -> None:
+    """Until 0.13 the range of values was called `range`."""
+    original = module.make_grid
+
+    def make_grid(*arguments: Any, **options: Any) -> Any:
+        if "range" in options:
+            options["value_range"] = options.pop("range")
+        return original(*arguments, **options)
+
+    vars(module)["make_grid"] = make_grid
+
+
 def old_torchvision(module: ModuleType) -> None:
     """Names that torchvision's transforms had until 0.13."""
     vars(module).setdefault("Scale", module.Resize)
@@ -72,6 +89,8 @@ def opacus_seed(module: ModuleType) -> None:
 _PATCHES: dict[str, tuple[str, Patch]] = {
     "checksums": ("torchvision.datasets.utils", checksums),
     "home_datasets": ("torchvision.datasets.vision", home_datasets),
+    "old_loader": ("torch.utils.data.dataloader", old_loader),
+    "old_make_grid": ("torchvision.utils", old_make_grid),
     "old_numpy": ("numpy", old_numpy),
     "old_yaml": ("yaml", old_yaml),
     "opacus_seed": ("opacus.data_loader", opacus_seed),

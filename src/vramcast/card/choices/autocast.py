@@ -223,7 +223,8 @@ def _eligible(value: Any) -> bool:
         return value.device.type == "cuda"
     for inner in _INNER:
         value = getattr(value, inner, value)
-    return is_virtual_gpu(value)
+    with torch._C.DisableTorchFunction():  # a backward pass calls from where the program sees "cuda", not what it is
+        return is_virtual_gpu(value)
 
 
 def _flat(value: Any) -> list[Any]:

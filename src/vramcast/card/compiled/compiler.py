@@ -13,7 +13,7 @@ import torch
 from torch import distributed
 
 from vramcast.base.sealing import unsealed
-from vramcast.base.torch_versions import COMPILED_HERE, in_words
+from vramcast.base.torch_versions import COMPILED_AND_MEASURED, COMPILED_HERE, in_words
 from vramcast.card.compiled import fake_cuda
 from vramcast.card.compiled.visibility import Visibility
 from vramcast.card.device import patches
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 OFF_BY = "compiled code often takes 10 to 50 % less memory than eager code, and sometimes 10 % more"
 AMONG_RANKS = "of compiled models among several ranks one was measured (FSDP2), and it took 4 % more than predicted"
+NOT_MEASURED = (
+    f"compiled by torch {in_words(INSTALLED)}; real runs were compared under torch {in_words(COMPILED_AND_MEASURED)}"
+)
 INSTEAD = (
     "TORCHDYNAMO_DISABLE=1 in the environment predicts eager code instead: the figures of a run without "
     f"torch.compile ({OFF_BY})."
@@ -35,7 +38,9 @@ INSTEAD = (
 def why_not() -> str | None:
     """What keeps compiled code from being compiled here; None where nothing does."""
     if not COMPILED_HERE[0] <= INSTALLED < COMPILED_HERE[1]:
-        return f"compiled code needs torch {in_words(COMPILED_HERE[0])}, and torch {in_words(INSTALLED)} is installed"
+        first, after = COMPILED_HERE
+        newest = in_words((after[0], after[1] - 1))
+        return f"compiled code needs torch {in_words(first)} to {newest}, and torch {in_words(INSTALLED)} is installed"
     if torch.version.cuda is None:
         return "compiled code needs a build of torch with CUDA (no GPU), and this one has none"
     if importlib.util.find_spec("triton") is None:
@@ -107,6 +112,8 @@ class Compiler:
             return
         self._ready = True
         _forget_functions()
+        if INSTALLED != COMPILED_AND_MEASURED:
+            self._machine.note("torch.compile", NOT_MEASURED)
         if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
             self._machine.note("torch.compile", AMONG_RANKS)
         with unsealed(), self.visibility.hide():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.allocator import CachingAllocator, OutOfMemory
+from vramcast.allocator.card_streams import place_of
 from vramcast.base.assumptions import Assumption
 from vramcast.base.errors import UsageError
 from vramcast.base.factories import without_collections
@@ -43,9 +44,10 @@ from vramcast.card.dispatch.storages import block_of, stand_ins
 from vramcast.card.dispatch.unknown import UnknownKernel
 from vramcast.card.distributed.world import world_in_environment
 from vramcast.card.files import checkpoints
+from vramcast.card.stand_ins import StandIns
 from vramcast.card.values.given_values import GivenValues
 from vramcast.gpus import GpuSpec, find_gpu
-from vramcast.trace import Growth, Note, StepTrace, TraceBuilder
+from vramcast.trace import CardLimits, Growth, Note, StepTrace, TraceBuilder
 from vramcast.trace.calls import ITERATION, ITERATION_END
 
 if TYPE_CHECKING:
@@ -58,18 +60,20 @@ class VirtualGpu:
     """A card that computes nothing and remembers everything. Use it as a context manager, once."""
 
     def __init__(
-        self, gpu: GpuSpec, allocator_conf: str | None = None, limit_bytes: int | None = None, source: str = ""
+        self,
+        gpu: GpuSpec,
+        allocator_conf: str | None = None,
+        limit_bytes: int | None = None,
+        source: str = "",
+        packages: Sequence[str] = (),
+        cards: int | None = None,
     ) -> None:
         self.gpu = gpu
+        self._seen_cards = cards
         self._settings = AllocatorSettings(allocator_conf)
         self.source = source
         self._limit_bytes = limit_bytes
-        self._allocator = CachingAllocator(
-            conf=self._settings.conf,
-            device_total_bytes=gpu.total_memory_bytes,
-            torch_version=torch.__version__,
-        )
-        self._ledger = Ledger(self._allocator)
+        self._ledger = Ledger(self._new_allocator)
         self._position = Position(self._ledger)
         self._machine = Machine(gpu, self._ledger, self._position)
         self._modes = Modes(self._ledger, self._machine)
@@ -79,6 +83,7 @@ class VirtualGpu:
         self._autograd_thread = AutogradThread(self._in_autograd_thread)
         self._patches = patches.Patches()
         self._compiler = Compiler(self._patches, self._machine, lambda: self._modes.dispatch)
+        self._packages = StandIns(self._machine.note, packages)
         self._exits = ExitStack()
         self._trace: StepTrace | None = None
         self.growth: Growth | None = None
@@ -90,7 +95,7 @@ class VirtualGpu:
         self._machine.with_functions = self._with_functions
         self._machine.initialize = self._ledger.on_first_use = self._initialize
         self._machine.change_allocator_settings = self._change_settings
-        self._machine.libraries.on_load = self._set_capacity
+        self._machine.on_load_library = self._set_capacity
         self._set_capacity()
         self._note_version(from_environment=allocator_conf is None)
 
@@ -106,17 +111,32 @@ class VirtualGpu:
                 "allocator", f"torch {in_words(INSTALLED)} reads PYTORCH_CUDA_ALLOC_CONF, not PYTORCH_ALLOC_CONF"
             )
 
+    def _new_allocator(self) -> CachingAllocator:
+        """Each card has its own."""
+        allocator = CachingAllocator(
+            conf=self._settings.conf,
+            device_total_bytes=self.gpu.total_memory_bytes,
+            torch_version=torch.__version__,
+        )
+        self._set_fraction(allocator)
+        allocator.set_capacity(self._limit_bytes or self.gpu.total_memory_bytes - context_bytes(self.gpu, ()))
+        return allocator
+
     @property
     def capacity_bytes(self) -> int:
-        """What the allocator may take: the limit asked for, or the card less context and kernels loaded so far."""
-        allowed = self._allocator.allowed_bytes
-        room = self._room_bytes()
+        """What the allocator of the card in use may take."""
+        return self._capacity_bytes(self._ledger.place)
+
+    def _capacity_bytes(self, place: int) -> int:
+        """What an allocator may take: the limit asked for, or the card less context and kernels loaded so far."""
+        allowed = self._ledger.allocators[place].allowed_bytes
+        room = self._room_bytes(place)
         return room if allowed is None else min(room, allowed)
 
-    def _room_bytes(self) -> int:
+    def _room_bytes(self, place: int) -> int:
         if self._limit_bytes is not None:
             return self._limit_bytes
-        return self.gpu.total_memory_bytes - self._context_bytes()
+        return self.gpu.total_memory_bytes - self._context_bytes(place)
 
     @property
     def allocator_conf(self) -> str:
@@ -142,16 +162,25 @@ class VirtualGpu:
             )
 
     def _use_settings(self) -> None:
-        conf = self._settings.conf
-        self._allocator.set_conf(conf)
-        if conf.per_process_memory_fraction < 1.0:
-            self._allocator.set_memory_fraction(conf.per_process_memory_fraction)
+        for allocator in self._ledger.allocators:
+            allocator.set_conf(self._settings.conf)
+            self._set_fraction(allocator)
+
+    def _set_fraction(self, allocator: CachingAllocator) -> None:
+        fraction = self._settings.conf.per_process_memory_fraction
+        if fraction < 1.0:
+            allocator.set_memory_fraction(fraction)
 
     def _set_capacity(self) -> None:
-        self._allocator.set_capacity(self._room_bytes())
+        self._ledger.allocator.set_capacity(self._room_bytes(self._ledger.place))
 
-    def _context_bytes(self) -> int:
-        return context_bytes(self.gpu, self._machine.libraries)
+    def _context_bytes(self, place: int) -> int:
+        return context_bytes(self.gpu, self._machine.libraries_on(place))
+
+    def _taken_beside_allocator(self, card: int) -> int:
+        """Context and kernels on one of the machine's cards; none where the process has not used it."""
+        cards = self._ledger.cards
+        return self._context_bytes(cards.index(card)) if card in cards else 0
 
     # -- entering and leaving -------------------------------------------------------------------------------
 
@@ -166,9 +195,8 @@ class VirtualGpu:
             importlib.import_module("torch._dynamo")
             importlib.import_module("torch.utils.flop_counter")  # nested tensors look for it among the modes
         cudnn_version()  # torch looks at the cards to tell, and these are not the program's
-        for through_indices in (False, True):
-            accumulation.sole_counts(through_indices)  # runs a backward pass to learn something: not the program's
-        CARD.reset(world_in_environment().local_size)
+        accumulation.learn_sole_counts()
+        CARD.reset(self._seen_cards or world_in_environment().local_size)
         with ExitStack() as exits:
             _active = self
             exits.callback(self._finish)
@@ -177,6 +205,8 @@ class VirtualGpu:
             self._install()
             exits.callback(self._compiler.remove)
             self._compiler.install()
+            exits.callback(self._packages.remove)
+            self._packages.install()
             exits.enter_context(patches.without_warning("Using `torch.compile.module.` when there are global hooks"))
             exits.callback(self._position.remove)
             self._position.install()
@@ -224,6 +254,9 @@ class VirtualGpu:
             nccl = self._machine.communicators.in_words()
             if nccl is not None:
                 self._machine.note("NCCL", nccl)
+            buckets = self._machine.communicators.buckets_in_words()
+            if buckets is not None:
+                self._machine.note("DDP", buckets)
             self._position.classify()
             self._ledger.close()
             self._trace = self._build_trace()
@@ -233,7 +266,7 @@ class VirtualGpu:
 
     def _install(self) -> None:
         put = self._patches.set
-        api = cuda_api.replacements(self._machine, self.gpu.total_memory_bytes, self._context_bytes)
+        api = cuda_api.replacements(self._machine, self.gpu.total_memory_bytes, self._taken_beside_allocator)
         cuda_api.install(self._patches, api, self._machine)
         put(torch._C, "_cuda_attach_out_of_memory_observer", self._ledger.out_of_memory_observers.append)
         put(torch.backends.cudnn, "is_available", lambda: True)
@@ -260,6 +293,8 @@ class VirtualGpu:
         dispatch.install(self._patches)
         host_parameters.install(self._patches, self._ledger, self._position)
         self._machine.host_draws.install(self._patches)
+        batches: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+        put(batches, "__next__", self._machine.op_log.while_loading(batches.__next__))
         optimizer = torch.optim.Optimizer
         lbfgs.install(self._patches, self._machine.note)
         is_new = functools.partial(paged.install_for, self._patches, self._ledger)
@@ -385,7 +420,7 @@ class VirtualGpu:
     @property
     def live_bytes(self) -> int:
         """What the program asked for on the card and has not freed."""
-        return self._allocator.requested_bytes
+        return sum(allocator.requested_bytes for allocator in self._ledger.allocators)
 
     @property
     def builder(self) -> TraceBuilder:
@@ -471,19 +506,32 @@ class VirtualGpu:
             gpu=self.gpu.to_dict(),
             torch_version=torch.__version__,
             allocator_conf=self.allocator_conf,
-            capacity_bytes=self.capacity_bytes,
-            context_bytes=self._context_bytes(),
+            capacity_bytes=self._capacity_bytes(0),
+            context_bytes=self._context_bytes(0),
+            cards=self._cards(),
             versions=_versions(),
             source=self.source,
             host=self._ledger.host.use(),
             growth=self.growth,
         )
 
+    def _cards(self) -> tuple[CardLimits, ...]:
+        """The cards of the run, where it used several."""
+        if not self._ledger.several_cards:
+            return ()
+        return tuple(
+            CardLimits(card, self._capacity_bytes(place), self._context_bytes(place))
+            for place, card in enumerate(self._ledger.cards)
+        )
+
     def _describe_out_of_memory(self, error: OutOfMemory) -> str:
         from vramcast.memory.out_of_memory import describe
 
         self._position.out_of_memory()
-        return describe(error, self.gpu, self._ledger.builder, self._context_bytes())
+        ledger = self._ledger
+        here = ledger.place
+        held = ledger.builder.live_blocks(lambda stream: place_of(stream) == here)
+        return describe(error, self.gpu, held, self._context_bytes(here), card=ledger.card)
 
 
 def active_card() -> VirtualGpu | None:
@@ -492,17 +540,27 @@ def active_card() -> VirtualGpu | None:
 
 
 def virtual_gpu(
-    gpu: str | GpuSpec, *, allocator_conf: str | None = None, limit_bytes: int | None = None, source: str = ""
+    gpu: str | GpuSpec,
+    *,
+    allocator_conf: str | None = None,
+    limit_bytes: int | None = None,
+    source: str = "",
+    packages: Sequence[str] = (),
+    cards: int | None = None,
 ) -> VirtualGpu:
     """A virtual card by name ("rtx-4090") or specification.
 
     `allocator_conf`: what PYTORCH_CUDA_ALLOC_CONF would say (default: the environment's).
     `limit_bytes`: what PyTorch's allocator may reserve, instead of the card's memory less context and kernels.
+    `packages`: packages of kernels that will be installed on the real machine ("flash-attn"); a program that cannot run
+    without one gets it in any case.
+    `cards`: how many such cards the process sees (default: as many as the environment says there are ranks on a
+    machine, else one).
     """
     spec = find_gpu(gpu) if isinstance(gpu, str) else gpu
     if limit_bytes is not None and limit_bytes <= 0:
         raise UsageError(f"limit_bytes must be positive, not {limit_bytes}")
-    return VirtualGpu(spec, allocator_conf, limit_bytes, source)
+    return VirtualGpu(spec, allocator_conf, limit_bytes, source, packages, cards)
 
 
 def _versions() -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.allocator import CachingAllocator
+from vramcast.allocator.card_streams import stream_on
 from vramcast.card.device import cuda_graphs, legacy_types
 from vramcast.card.device.one_card import (
     CARD,
@@ -29,19 +30,24 @@ from vramcast.trace.calls import SYNCHRONIZE
 if TYPE_CHECKING:
     from vramcast.card.device.machine import Machine
     from vramcast.card.device.patches import Patches
+    from vramcast.card.dispatch.ledger import Ledger
 
 
 class Device:
-    """`with torch.cuda.device(0)`: there is one card, so nothing changes."""
+    """`with torch.cuda.device(1)`: the card is the current one until the block ends."""
 
     def __init__(self, device: Any = None) -> None:
         self.idx = index_of(device)
+        self._before: list[int] = []
 
     def __enter__(self) -> Device:
         check_ordinal(self.idx)
+        self._before.append(CARD.index)
+        CARD.choose(self.idx)
         return self
 
-    def __exit__(self, *exc: Any) -> None: ...
+    def __exit__(self, *exc: Any) -> None:
+        CARD.choose(self._before.pop())
 
 
 class DeviceOf(Device):
@@ -58,11 +64,13 @@ class _Statistics(dict[str, int]):
         return 0
 
 
-def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Callable[[], int]) -> dict[str, Any]:
-    """Name in torch.cuda -> what stands there while the virtual GPU is active."""
+def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Callable[[int], int]) -> dict[str, Any]:
+    """Name in torch.cuda -> what stands there while the virtual GPU is active. `context_bytes` is asked by card."""
     gpu, ledger = machine.gpu, machine.ledger
-    allocator = ledger.allocator
-    streams = {0: Stream(stream_id=0)}
+    streams: dict[tuple[int, int], Stream] = {}
+
+    def allocator(device: Any = None) -> CachingAllocator:
+        return ledger.allocator_of(index_of(device))
 
     def nothing(*args: Any, **kwargs: Any) -> None:
         return None
@@ -92,43 +100,58 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         )
 
     def mem_get_info(device: Any = None) -> tuple[int, int]:
-        free = total_memory_bytes - context_bytes() - allocator.reserved_bytes
+        free = total_memory_bytes - device_memory_used(device)
         return max(free, 0), total_memory_bytes
 
-    def empty_cache() -> None:
-        allocator.empty_cache()
-        ledger.builder.mark("empty_cache")
+    def device_memory_used(device: Any = None) -> int:
+        return context_bytes(index_of(device)) + allocator(device).reserved_bytes
 
     def reset_peaks(device: Any = None) -> None:
-        allocator.reset_peaks()
-        ledger.builder.mark("reset_peak")
+        index = index_of(device)
+        allocator(index).reset_peaks()
+        if index in ledger.cards:
+            ledger.use_card(index)
+            ledger.mark("", "reset_peak")
+
+    def stream_of_number(number: int, card: int) -> Stream:
+        if (card, number) not in streams:
+            streams[card, number] = Stream(torch.device("cuda", card), stream_id=number)
+        return streams[card, number]
 
     def current_stream(device: Any = None) -> Stream:
         machine.position.follow_stream()
-        return streams.setdefault(ledger.stream, Stream(stream_id=ledger.stream))
+        card = index_of(device)
+        return stream_of_number(ledger.stream_on_card(card), card)
+
+    def default_stream(device: Any = None) -> Stream:
+        card = index_of(device)
+        return stream_of_number(stream_on(ledger.place_of_card(card), 0), card)
 
     def set_stream(chosen: Any) -> None:
+        """Makes the stream's card the current one, too."""
         if chosen is not None:
-            streams[chosen.stream_id] = chosen
-            change_stream(chosen.stream_id)
-
-    def change_stream(number: int) -> None:
-        ledger.stream = number
-        machine.position.node_streams.changed(number)
+            streams[chosen.device_index, chosen.stream_id] = chosen
+            CARD.choose(chosen.device_index)
+            before = ledger.stream_on_card(chosen.device_index)
+            ledger.use_stream(chosen.stream_id)
+            if chosen.stream_id != before:
+                machine.position.node_streams.changed(chosen.stream_id)
 
     @contextmanager
     def use_stream(stream: Any) -> Iterator[None]:
-        before = current_stream().stream_id
+        before, there = current_stream(), None if stream is None else current_stream(stream.device_index)
         set_stream(stream)
         try:
             yield
         finally:
-            change_stream(before)
+            set_stream(there)
+            set_stream(before)
 
     def set_fraction(fraction: float, device: Any = None) -> None:
         if not 0 <= fraction <= 1:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-        allocator.set_memory_fraction(fraction)
+        ledger.place_of_card(index_of(device))
+        allocator(device).set_memory_fraction(fraction)
 
     def set_device(device: Any) -> None:
         CARD.choose(check_ordinal(device))
@@ -147,12 +170,12 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
     summary = torch.cuda.memory.memory_summary
 
     def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-        return summary(abbreviated=True)  # peaks of each pool are not kept
+        return summary(device, abbreviated=True)  # peaks of each pool are not kept
 
     state = torch.zeros(16, dtype=torch.uint8, device="cpu")
     api: dict[str, Any] = {
         "is_available": lambda: True,
-        "is_initialized": lambda: True,
+        "is_initialized": lambda: ledger.on_first_use is None,
         "device_count": lambda: CARD.count,
         "current_device": lambda: CARD.index,
         "set_device": set_device,
@@ -168,16 +191,16 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "is_tf32_supported": lambda: gpu.compute_capability >= (8, 0),
         "synchronize": synchronize,
         "ipc_collect": nothing,
-        "memory_allocated": lambda device=None: allocator.allocated_bytes,
-        "max_memory_allocated": lambda device=None: allocator.peak_allocated_bytes,
-        "memory_reserved": lambda device=None: allocator.reserved_bytes,
-        "max_memory_reserved": lambda device=None: allocator.peak_reserved_bytes,
-        "memory_cached": lambda device=None: allocator.reserved_bytes,
-        "max_memory_cached": lambda device=None: allocator.peak_reserved_bytes,
-        "memory_stats": lambda device=None: _Statistics(allocator.memory_stats()),
+        "memory_allocated": lambda device=None: allocator(device).allocated_bytes,
+        "max_memory_allocated": lambda device=None: allocator(device).peak_allocated_bytes,
+        "memory_reserved": lambda device=None: allocator(device).reserved_bytes,
+        "max_memory_reserved": lambda device=None: allocator(device).peak_reserved_bytes,
+        "memory_cached": lambda device=None: allocator(device).reserved_bytes,
+        "max_memory_cached": lambda device=None: allocator(device).peak_reserved_bytes,
+        "memory_stats": lambda device=None: _Statistics(allocator(device).memory_stats()),
         "memory_summary": memory_summary,
         "mem_get_info": mem_get_info,
-        "empty_cache": empty_cache,
+        "empty_cache": machine.empty_cache,
         "reset_peak_memory_stats": reset_peaks,
         "reset_max_memory_allocated": reset_peaks,
         "reset_max_memory_cached": reset_peaks,
@@ -187,7 +210,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "ExternalStream": Stream,
         "Event": Event,
         "current_stream": current_stream,
-        "default_stream": lambda device=None: streams[0],
+        "default_stream": default_stream,
         "set_stream": set_stream,
         "stream": use_stream,
         "device": Device,
@@ -198,23 +221,23 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "seed_all": nothing,
         "initial_seed": lambda: 0,
         "get_rng_state": lambda device="cuda": state.clone(),
-        "get_rng_state_all": lambda: [state.clone()],
+        "get_rng_state_all": lambda: [state.clone() for _ in range(CARD.count)],
         "set_rng_state": lambda new_state, device="cuda": None,
         "set_rng_state_all": nothing,
         "can_device_access_peer": can_access_peer,
         "utilization": lambda device=None: 0,
         "is_current_stream_capturing": lambda: machine.graphs.is_capturing,
         "get_per_process_memory_fraction": lambda device=None: (
-            1.0 if allocator.allowed_bytes is None else allocator.allowed_bytes / total_memory_bytes
+            1.0 if (allowed := allocator(device).allowed_bytes) is None else allowed / total_memory_bytes
         ),
         "default_generators": tuple(CardGenerator() for _ in range(CARD.count)),
         "get_allocator_backend": lambda: "native",
         "get_gencode_flags": lambda: "",
         "get_sync_debug_mode": lambda: 0,
         "set_sync_debug_mode": nothing,
-        "memory_snapshot": lambda *args, **kwargs: _snapshot(allocator)["segments"],
+        "memory_snapshot": lambda *args, **kwargs: _snapshot(ledger)["segments"],
         "memory_usage": lambda device=None: 0,
-        "device_memory_used": lambda device=None: context_bytes() + allocator.reserved_bytes,
+        "device_memory_used": device_memory_used,
         "temperature": lambda device=None: 0,
         "power_draw": lambda device=None: 0,
         "clock_rate": lambda device=None: 0,
@@ -222,7 +245,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "current_blas_handle": lambda: 0,
         "_record_memory_history": nothing,
         "_dump_snapshot": lambda *args, **kwargs: machine.note("snapshot", "no memory snapshot is written"),
-        "_snapshot": lambda *args, **kwargs: _snapshot(allocator),
+        "_snapshot": lambda *args, **kwargs: _snapshot(ledger),
         "_set_allocator_settings": machine.change_allocator_settings,
     }
     for name, function in api.items():
@@ -288,12 +311,12 @@ def _after(first: Callable[[], None], function: Callable[..., Any]) -> Callable[
     return call
 
 
-def _snapshot(allocator: CachingAllocator) -> dict[str, Any]:
+def _snapshot(ledger: Ledger) -> dict[str, Any]:
     """torch.cuda.memory._snapshot, without a history."""
     return {
         "segments": [
             {
-                "device": 0,
+                "device": card,
                 "address": segment.address,
                 "total_size": segment.size_bytes,
                 "allocated_size": segment.allocated_bytes,
@@ -313,9 +336,10 @@ def _snapshot(allocator: CachingAllocator) -> dict[str, Any]:
                     for block in segment.blocks
                 ],
             }
+            for card, allocator in zip(ledger.cards, ledger.allocators, strict=True)
             for segment in allocator.segments()
         ],
-        "device_traces": [[]],
+        "device_traces": [[] for _ in range(CARD.count)],
     }
 
 

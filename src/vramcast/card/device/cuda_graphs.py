@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.allocator.card_streams import without_card
 from vramcast.base.errors import CannotPredict
 from vramcast.card.dispatch.unknown import caller
 
@@ -51,7 +52,7 @@ class CudaGraphs:
         warms up for a capture."""
         if self._captured:
             return self._made > self._captured
-        return bool(self._made) or (self.ledger.stream != 0 and self._position.steps_done > 0)
+        return bool(self._made) or (without_card(self.ledger.stream) != 0 and self._position.steps_done > 0)
 
     @property
     def is_capturing(self) -> bool:
@@ -92,7 +93,7 @@ class CudaGraphs:
         self._made += 1
 
     def begin(self, handle: Handle | None) -> tuple[Handle, int]:
-        if self.ledger.stream == 0:
+        if without_card(self.ledger.stream) == 0:
             raise RuntimeError(
                 "CUDA graphs must be captured on a non-default stream. "
                 "(However, after capture, it's ok to replay them on the default stream.)"

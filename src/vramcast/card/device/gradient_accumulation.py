@@ -9,6 +9,7 @@ tiny graph, since they depend on how torch calls a mode.
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 import torch
@@ -46,6 +47,19 @@ def sole_counts(through_indices: bool = False) -> Counts:
         y = x[torch.empty(2, dtype=torch.int64, device="meta")] if through_indices else (x * 2.0) * (x * 3.0)
         torch.autograd.grad(y, x, torch.empty(2, device="meta"))
     return watch.seen[-1]
+
+
+def learn_sole_counts() -> None:
+    """Before the program runs, and in a thread of its own: PyTorch numbers the nodes of graphs thread by thread, and
+    the program's are to begin where they begin on a card."""
+
+    def learn() -> None:
+        for through_indices in (False, True):
+            sole_counts(through_indices)
+
+    thread = threading.Thread(target=learn)
+    thread.start()
+    thread.join()
 
 
 def reusable(tensor: torch.Tensor, through_indices: bool = False) -> bool:

@@ -59,9 +59,9 @@ class FailedOp:
 class Libraries(set[str]):
     """What has been loaded onto the card so far; each takes memory there."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_load: Callable[[], None]) -> None:
         super().__init__()
-        self.on_load: Callable[[], None] = lambda: None
+        self.on_load = on_load
 
     def add(self, name: str) -> None:
         if name not in self:
@@ -78,20 +78,23 @@ class Machine:
         self.op_log = OpLog(ledger, position)
         position.mark = self.op_log.mark
         position.on_log = self.op_log.start
+        ledger.on_second_card = self.op_log.follow_streams
         self.workspaces = WorkspaceRules(gpu)
         self._cublas_handles: set[tuple[bool, int]] = set()
         self._cublas_workspaces: dict[tuple[bool, int, bool], tuple[int, int]] = {}
         """By thread and stream, cuBLAS's and cuBLASLt's: block and address."""
-        self._cudnn_handles: set[bool] = set()
-        """The handles of Python's thread and of autograd's."""
+        self._cudnn_handles: set[tuple[int, bool]] = set()
+        """By card, the handles of Python's thread and of autograd's."""
         self.in_math_attention = False
         """attention_choice runs the formula that is written out in ordinary ops."""
-        self._plans: dict[tuple[bool, ConvolutionProblem], int] = {}
-        """The workspace of the plan that cuDNN keeps for a convolution."""
+        self._plans: dict[tuple[int, bool, ConvolutionProblem], int] = {}
+        """The workspace of the plan that cuDNN keeps for a convolution, by card and thread."""
         self._told_of_fit = False
         self._told_of_streams = False
-        self._dropout_state: torch.Tensor | None = None
-        self.libraries = Libraries()
+        self._dropout_states: dict[int, torch.Tensor] = {}
+        self._libraries: dict[int, Libraries] = {}
+        self.on_load_library: Callable[[], None] = lambda: None
+        """Called when the card in use has loaded one."""
         self.communicators = Communicators()
         self.guesses = Guesses(position, self.engine_is_running)
         self.graphs = CudaGraphs(ledger, position, self.op_log, self.note)
@@ -115,14 +118,23 @@ class Machine:
         self.with_functions: Callable[[], AbstractContextManager[None]] = nullcontext
         """The same where ops come to the card already: in a tensor subclass that takes an op apart."""
 
+    @property
+    def libraries(self) -> Libraries:
+        """What the card in use has loaded."""
+        return self.libraries_on(self.ledger.place)
+
+    def libraries_on(self, place: int) -> Libraries:
+        """What one of the process's cards has loaded: each has a context of its own."""
+        return self._libraries.setdefault(place, Libraries(self.on_load_library))
+
     def forget_libraries(self) -> None:
         """Forget the libraries loaded so far: they were another process's."""
-        self.libraries.clear()
+        self._libraries.clear()
         self._cublas_handles.clear()
         self._cublas_workspaces.clear()
         self._cudnn_handles.clear()
         self._plans.clear()
-        self._dropout_state = None
+        self._dropout_states.clear()
 
     def use_cublas(self, lt: bool = False) -> None:
         """cuBLAS takes its workspace for each handle and stream; autograd's thread has a handle of its own."""
@@ -153,11 +165,12 @@ class Machine:
 
     def cudnn_dropout_state(self) -> torch.Tensor:
         """cuDNN's random states for RNN dropout: made once, kept for the process."""
-        if self._dropout_state is None:
-            self._dropout_state = torch.ops.aten.empty.memory_format(
+        state = self._dropout_states.get(self.ledger.place)
+        if state is None:
+            state = self._dropout_states[self.ledger.place] = torch.ops.aten.empty.memory_format(
                 [self.workspaces.cudnn_dropout_state()], dtype=torch.uint8, device=torch.device("meta")
             )
-        return self._dropout_state
+        return state
 
     def engine_is_running(self) -> bool:
         """Whether autograd itself called the op, not Python code inside a backward function.
@@ -169,7 +182,7 @@ class Machine:
     def run_convolution(self, problem: ConvolutionProblem, benchmark: bool) -> None:
         """cuDNN's workspace, for the length of a call: of the plan that ran before, else of the first that there is
         memory for. That plan is then kept, thread by thread (run_single_conv in Conv_v8.cpp)."""
-        key = (self.position.backward_depth > 0, problem)
+        key = (self.ledger.place, self.position.backward_depth > 0, problem)
         kept = self._plans.get(key)
         if kept is not None and self._has_memory(kept):
             return
@@ -194,15 +207,17 @@ class Machine:
         return True
 
     def empty_cache(self) -> None:
-        self.ledger.allocator.empty_cache()
+        """torch.cuda.empty_cache, which empties the caches of all cards."""
+        for allocator in self.ledger.allocators:
+            allocator.empty_cache()
         self.ledger.builder.mark("empty_cache")
 
     def use_cudnn(self) -> None:
         """Called where the handle is made: after the results, before the workspace."""
         self.libraries.add("cudnn")
-        in_backward = self.position.backward_depth > 0
-        if in_backward not in self._cudnn_handles:
-            self._cudnn_handles.add(in_backward)
+        key = (self.ledger.place, self.position.backward_depth > 0)
+        if key not in self._cudnn_handles:
+            self._cudnn_handles.add(key)
             self.ledger.driver_event(CUDNN_HANDLE)
 
     def use_cudnn_for_convolution(self) -> None:

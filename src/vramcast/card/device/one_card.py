@@ -1,7 +1,7 @@
-"""The card of this process: cuda:0 of a machine with one, or the card of one rank on a machine with several.
+"""The cards that this process sees, and which of them is the current one.
 
-A process of a distributed job sees all cards of its node and uses one of them, which the program chooses by its local
-rank. What asks for a card that the machine does not have fails as CUDA and PyTorch fail.
+A process of a distributed job sees all cards of its node and uses the one that it chooses by its local rank; a program
+without ranks may use several. What asks for a card that the machine does not have fails as CUDA and PyTorch fail.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 
 class Card:
-    """Which of the machine's cards this process uses, and how many there are."""
+    """Which of the machine's cards is the current one, and how many there are."""
 
     def __init__(self) -> None:
         self.reset()
@@ -21,19 +21,12 @@ class Card:
         self.count = count
         self.index = 0
         self.device = torch.device("cuda", 0)
-        self._in_use = False
 
     def choose(self, index: int) -> None:
-        """The program makes this card the current one. The first tensor decides: a process has one card."""
-        if not self._in_use and index >= 0:
+        """The program makes this card the current one. A negative number asks for nothing."""
+        if index >= 0:
             self.index = index
             self.device = torch.device("cuda", index)
-
-    def use(self, index: int) -> None:
-        """The program puts a tensor there."""
-        if not self._in_use:
-            self.choose(index)
-            self._in_use = True
 
 
 CARD = Card()

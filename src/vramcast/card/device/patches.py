@@ -19,7 +19,7 @@ import torch.utils.checkpoint
 
 from vramcast.card.device.one_card import CARD
 from vramcast.card.dispatch.storages import HOST, block_of
-from vramcast.trace.calls import HOOK
+from vramcast.trace.calls import CHECKPOINT, HOOK
 
 CPU = torch.device("cpu")
 
@@ -130,7 +130,7 @@ def hooks_with_modes(
     original: Callable[..., None], mode: Callable[[], Any], saving: Callable[[], Any], mark: Callable[[str], None]
 ) -> Callable[..., None]:
     """saved_tensors_hooks.__init__ whose hooks see the card: autograd calls them from inside our handlers. `saving`
-    holds while one packs; `mark` is told of each call."""
+    holds while one packs; `mark` is told of each call, and of each checkpoint."""
 
     def with_mode(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def run(value: Any) -> Any:
@@ -157,6 +157,8 @@ def hooks_with_modes(
 
         # What checkpointing packs with asks for shapes and dtypes of every tensor, and moves nothing.
         is_bookkeeping = getattr(pack_hook, "__module__", "") == torch.utils.checkpoint.__name__
+        if is_bookkeeping:
+            mark(CHECKPOINT)
         original(self, unseen(pack_hook) if is_bookkeeping else with_mode(pack), with_mode(unpack_hook))
 
     return __init__
@@ -177,17 +179,26 @@ def seen_alike(put: Patches) -> None:
 def groups_on_the_card(original: Callable[..., Any]) -> Callable[..., Any]:
     """Tensor lists grouped by device and dtype: foreach code asks the group's device, not the tensors'."""
 
-    def device_of(group: Any) -> torch.device:
-        first = next((tensor for tensors in group[0] for tensor in tensors if tensor is not None), None)
+    def device_of(tensor: torch.Tensor) -> torch.device:
         with torch._C.DisableTorchFunction():
-            block = None if first is None else block_of(first)
-        return CPU if block is not None and block.device == HOST else CARD.device
+            block = block_of(tensor)
+        if block is None:
+            return CARD.device
+        return CPU if block.device == HOST else torch.device("cuda", block.card)
 
     def group(tensors: Any, with_indices: bool = False) -> Any:
-        groups = original(tensors, with_indices)
-        return {
-            (device_of(value) if key[0].type == "meta" else key[0], *key[1:]): value for key, value in groups.items()
-        }
+        groups = {}
+        for (device, *rest), value in original(tensors, with_indices).items():
+            if device.type != "meta":
+                groups[(device, *rest)] = value
+                continue
+            lists, indices = value
+            devices = [device_of(tensor) for tensor in lists[0]]
+            for found in dict.fromkeys(devices):
+                here = [place for place, other in enumerate(devices) if other == found]
+                part = [[column[place] for place in here] if column else [] for column in lists]
+                groups[(found, *rest)] = part, [indices[place] for place in here] if indices else indices
+        return groups
 
     return group
 
@@ -291,6 +302,10 @@ class Generator(metaclass=_GeneratorType):
         return _Generator(device)
 
 
+CUDA_GENERATOR_STATE_BYTES = 16
+"""Seed and offset: `CUDAGeneratorImpl::get_state`."""
+
+
 class CardGenerator(_Generator):
     """A host generator that says it is the card's."""
 
@@ -303,3 +318,16 @@ class CardGenerator(_Generator):
 
     def clone_state(self) -> CardGenerator:
         return CardGenerator()
+
+    def get_state(self) -> torch.Tensor:
+        return torch.zeros(CUDA_GENERATOR_STATE_BYTES, dtype=torch.uint8)
+
+    def set_state(self, new_state: torch.Tensor) -> CardGenerator:
+        """Nothing is drawn from it, so any state will do: one of the card, or of the host's generator behind it."""
+        return self
+
+    def graphsafe_get_state(self) -> CardGenerator:
+        return self
+
+    def graphsafe_set_state(self, state: torch.Generator) -> CardGenerator:
+        return self

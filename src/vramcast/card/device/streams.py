@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.card.device.one_card import CARD, check_ordinal
+from vramcast.allocator.card_streams import stream_on
+from vramcast.card.device.one_card import check_ordinal
 from vramcast.trace.calls import RECORD, WAIT
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Timeline:
         """What has happened once all that a stream was given is done."""
         self._happened: Clock = {}
         self._handed_out: dict[int, int] = {}
+        self.place_of_card: Callable[[int], int] = lambda card: 0
+        """Where a card of the machine stands among those that the process uses."""
         self.note: Callable[[str, str], None] | None = None
         """Told of each event that is recorded or waited for, where the time of a step depends on it."""
 
@@ -94,10 +97,11 @@ class Stream:
     """A stream of the virtual card; work on it allocates from its own pool."""
 
     def __init__(self, device: Any = None, priority: int = 0, stream_id: int | None = None, **_: Any) -> None:
-        check_ordinal(device)
-        self.stream_id = self.cuda_stream = _timeline.next_stream(priority) if stream_id is None else stream_id
-        self.device = CARD.device
-        self.device_index = CARD.index
+        self.device_index = check_ordinal(device)
+        if stream_id is None:
+            stream_id = stream_on(_timeline.place_of_card(self.device_index), _timeline.next_stream(priority))
+        self.stream_id = self.cuda_stream = stream_id
+        self.device = torch.device("cuda", self.device_index)
         self.device_type = 1
         self.priority = priority
         self._before: list[Any] = []

@@ -14,7 +14,7 @@ import torch
 from vramcast.base.torch_versions import FUSED_RMS_NORM
 from vramcast.card.choices import attention as attention_choice
 from vramcast.card.choices import batch_norm as batch_norm_choice
-from vramcast.card.choices import encoder_layer, fused_norm, recurrent
+from vramcast.card.choices import cumulative_product, encoder_layer, fused_norm, recurrent
 from vramcast.card.device.installed_torch import INSTALLED
 
 _KEYS = ("AutogradMeta", "Meta")
@@ -51,6 +51,7 @@ class Composites:
             functions["rms_norm"] = fused_norm.rms_norm_for(self._machine.op_log)
         for key in _KEYS:
             self._replace(functions, key)
+        self._replace({"cumprod": cumulative_product.cumprod_for(self._machine)}, "AutogradMeta")
         transformed = {name: _on_card(name, functions[name]) for name in _TRANSFORMED}
         for key in _TRANSFORMED_KEYS:
             self._replace(transformed, key)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.card.device.one_card import CARD
 from vramcast.card.dispatch.functions import FunctionMode, device_of, handles, placement
 from vramcast.card.dispatch.storages import ATTRIBUTE, GPU, HOST, Block
 
@@ -25,7 +24,7 @@ def _storage_device(original: Any) -> Callable[[Any], torch.device]:
     def device(storage: Any) -> torch.device:
         block: Block | None = storage.__dict__.get(ATTRIBUTE)
         if block is not None and block.device == GPU:
-            return CARD.device
+            return torch.device("cuda", block.card)
         return original.__get__(storage)  # type: ignore[no-any-return]
 
     return device

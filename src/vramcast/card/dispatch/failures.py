@@ -19,6 +19,7 @@ import torch
 from vramcast import overlay
 from vramcast.base.errors import DEFECT, CannotPredict, UsageError, VramcastError
 from vramcast.card.dispatch.unknown import is_machinery, is_of_vramcast, short_path, where_raised
+from vramcast.card.stand_ins.known import hint
 
 _LONGEST = 500
 """Characters of an error's message that are shown."""
@@ -154,12 +155,13 @@ def explain(error: BaseException, path: str, made: str, assumed: Mapping[str, st
         return error
     if isinstance(error, SystemExit):
         what = error.code if isinstance(error.code, str) else f"exit code {error.code}"
-        return ScriptFailed(f"{short_path(path)} ended itself after {made}: {what}{assumptions(assumed)}")
+        return ScriptFailed(f"{short_path(path)} ended itself after {made}: {what}{hint(what)}{assumptions(assumed)}")
     failure = failure_of(error, path)
     trace = error.__traceback__ if failure.is_ours else _from_script(error.__traceback__)
     text = "".join(traceback.format_exception(type(error), error, trace))
     kind = CardFailed if failure.is_ours else ScriptFailed
-    message = f"{failure.sentence()} (--traceback shows all of it){failure.remedy}{assumptions(assumed)}"
+    absent = "" if failure.is_ours else hint(str(error))
+    message = f"{failure.sentence()} (--traceback shows all of it){failure.remedy}{absent}{assumptions(assumed)}"
     return kind(message, text)
 
 

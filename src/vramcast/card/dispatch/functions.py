@@ -16,9 +16,10 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from vramcast.card.device.one_card import CARD, check_ordinal
 from vramcast.card.device.patches import CardGenerator
-from vramcast.card.dispatch import host_ops
+from vramcast.card.dispatch import host_ops, peer_copies
 from vramcast.card.dispatch.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS
 from vramcast.card.dispatch.modes import REAL, DispatchMode
+from vramcast.card.dispatch.peer_copies import card_of
 from vramcast.card.dispatch.storages import (
     GPU,
     HOST,
@@ -98,12 +99,12 @@ class FunctionMode(TorchFunctionMode):
                 return func(*args, **kwargs)
             target = REAL
         elif device.type == "cuda":
-            CARD.use(check_ordinal(device))
+            self.dispatch.ledger.use_card(check_ordinal(device))
             target = GPU
             kwargs = {k: v for k, v in kwargs.items() if k not in ("generator", "pin_memory")}
             kwargs["device"] = META
             if func in _FROM_DATA:
-                return self.from_data(func, args, kwargs)
+                return self.from_data(func, args, kwargs, device)
         else:
             return func(*args, **kwargs)
         before, self.dispatch.target = self.dispatch.target, target
@@ -125,14 +126,14 @@ class FunctionMode(TorchFunctionMode):
         finally:
             self.dispatch.target = before
 
-    def from_data(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def from_data(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> Any:
         """torch.tensor and its kin: the data is real, so make it on the host and move it."""
         kwargs["device"] = None
         source = args[0] if args else next(iter(kwargs.values()))
         if isinstance(source, torch.Tensor) and source.is_meta:
-            return self.move(source, CARD.device, kwargs.get("dtype"))
+            return self.move(source, device, kwargs.get("dtype"))
         requires_grad = kwargs.pop("requires_grad", False)
-        moved = self.move(func(*args, **kwargs), CARD.device, None)
+        moved = self.move(func(*args, **kwargs), device, None)
         return moved.requires_grad_() if requires_grad else moved
 
     def move(
@@ -141,14 +142,17 @@ class FunctionMode(TorchFunctionMode):
         """`tensor.to(device, dtype)` where the device really changes, else a plain conversion."""
         here = placement(tensor)
         if device.type == "cuda":
-            CARD.use(check_ordinal(device))
+            card = check_ordinal(device)
             if here != GPU:
-                return self._copy(tensor, META, dtype, GPU, **options)
+                self.dispatch.ledger.use_card(card)
+                return self.copy(tensor, META, dtype, GPU, **options)
+            if card != card_of(tensor):
+                return peer_copies.to_card(self, tensor, card, dtype, **options)
         elif device.type == "cpu":
             if here == GPU:
                 return self._to_host(tensor, dtype, **options)
         elif device.type == "meta" and not (here == REAL and tensor.is_meta):
-            return self._copy(tensor, META, dtype, REAL, **options)
+            return self.copy(tensor, META, dtype, REAL, **options)
         options.pop("non_blocking", None)
         return tensor.to(dtype or tensor.dtype, **options)
 
@@ -164,17 +168,18 @@ class FunctionMode(TorchFunctionMode):
         if kind in _MODEL_STATE and (known_values(tensor) is None or ledger.host_kind is not None):
             # Weights and what belongs to them stay without data: nobody reads them, and a model need not fit in RAM.
             with ledger.made_on_host(kind=KINDS[kind] if ledger.host_kind is None else None):
-                return self._copy(tensor, CPU, dtype, None, **options)
-        out = self._copy(tensor, CPU, dtype, None, **options)
+                return self.copy(tensor, CPU, dtype, None, **options)
+        out = self.copy(tensor, CPU, dtype, None, **options)
         if not out.is_meta and known_values(tensor) is None and out.layout is torch.strided:
             setattr(out.untyped_storage(), UNKNOWN_CONTENT, True)
         return out
 
-    def _copy(
+    def copy(
         self, tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None, target: int | None, **options: Any
     ) -> torch.Tensor:
         if tensor.layout is not torch.strided:
             self.dispatch.ledger.sparse_seen = True
+        """A copy that is booked at `target`; on the card that is in use where that is the GPU."""
         if not options.get("non_blocking"):
             self.dispatch.ledger.wait_for_stream()
         before, self.dispatch.target = self.dispatch.target, target
@@ -251,12 +256,17 @@ def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     options = {"memory_format": kwargs["memory_format"]} if kwargs.get("memory_format") is not None else {}
     if device is None:
         return func(tensor, dtype or tensor.dtype, copy=copy, **options)
-    if copy and placement(tensor) == (GPU if device.type == "cuda" else HOST):
+    if copy and placement(tensor) == (GPU if device.type == "cuda" else HOST) and _is_on(tensor, device):
         return func(tensor, dtype or tensor.dtype, copy=True, **options)
     if placement(tensor) == REAL and device.type == "cpu" and not tensor.is_meta:
         return func(tensor, device, dtype or tensor.dtype, copy=copy, **options)
     non_blocking = bool(kwargs.get("non_blocking", flags[0] if flags else False))
     return mode.move(tensor, device, dtype, non_blocking=non_blocking, **options)
+
+
+def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
+    """Whether a tensor lies on that very card, or both are on the host."""
+    return device.type != "cuda" or card_of(tensor) == check_ordinal(device)
 
 
 @handles(torch.Tensor.cuda)
@@ -347,9 +357,8 @@ def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: di
     device = to_device(kwargs.pop("device", None)) or device_of(tensor)
     if device.type != "cuda":
         return func(tensor, data, device=device, **kwargs)
-    check_ordinal(device)
     dtype = kwargs.pop("dtype", None) or tensor.dtype
-    return mode.from_data(torch.tensor, (data,), {"dtype": dtype, **kwargs})
+    return mode.from_data(torch.tensor, (data,), {"dtype": dtype, **kwargs}, device)
 
 
 # -- what a tensor says of itself -------------------------------------------------------------------------------
@@ -357,7 +366,7 @@ def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: di
 
 def device_of(tensor: torch.Tensor) -> torch.device:
     where = placement(tensor)
-    return CARD.device if where == GPU else CPU if where == HOST else tensor.device
+    return torch.device("cuda", card_of(tensor)) if where == GPU else CPU if where == HOST else tensor.device
 
 
 @handles(torch.Tensor.device.__get__)
@@ -382,7 +391,8 @@ def _is_meta(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[
 
 @handles(torch.Tensor.get_device)
 def _get_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    return 0 if device_of(args[0]).type == "cuda" else -1
+    device = device_of(args[0])
+    return device.index if device.type == "cuda" else -1
 
 
 @handles(torch.Tensor.data_ptr)
@@ -399,7 +409,7 @@ def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
     tensor = args[0]
     if placement(tensor) == GPU and not kwargs.get("force"):
         raise TypeError(
-            f"can't convert {CARD.device} device type tensor to numpy. "
+            f"can't convert {device_of(tensor)} device type tensor to numpy. "
             "Use Tensor.cpu() to copy the tensor to host memory first."
         )
     if placement(tensor) == REAL:
@@ -454,7 +464,7 @@ def _new(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     if args[0].layout is torch.sparse_coo and args[0].is_meta and len(args) == 4:
         return sparse.sparse_tensor(*args[1:])
     if placement(args[0]) == GPU and len(args) > 1 and not isinstance(args[1], (int, torch.Size, torch.Tensor)):
-        return mode.from_data(torch.tensor, (args[1],), {"dtype": args[0].dtype})
+        return mode.from_data(torch.tensor, (args[1],), {"dtype": args[0].dtype}, device_of(args[0]))
     return func(*args, **kwargs)
 
 

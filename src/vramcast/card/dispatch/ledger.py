@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
 from vramcast.allocator import CachingAllocator, OutOfMemory
+from vramcast.allocator.card_streams import mark_on, place_of, stream_on
 from vramcast.allocator.private_pools import emptied, given_up, stream_in_pool, without_pool
 from vramcast.allocator.stream_uses import USED_ELSEWHERE
 from vramcast.allocator.trials import Trial, try_out
@@ -32,8 +33,19 @@ WORKSPACES = KIND_ID["workspaces"]
 class Ledger:
     """Knows what is being run (op, module, phase, stream) and books every byte on it."""
 
-    def __init__(self, allocator: CachingAllocator) -> None:
-        self.allocator = allocator
+    def __init__(self, new_allocator: Callable[[], CachingAllocator]) -> None:
+        self._new_allocator = new_allocator
+        self.allocator = new_allocator()
+        """The one of the card in use: where what comes next is booked."""
+        self.cards = [0]
+        """The machine's cards that the program has used, in that order."""
+        self.place = 0
+        """The place in `cards` of the one in use."""
+        self.several_cards = False
+        self.on_second_card: Callable[[], None] = lambda: None
+        self._allocators = [self.allocator]
+        self._streams = [0]
+        """The current stream of each card; that of the card in use is `stream`."""
         self.builder = TraceBuilder()
         self.host = HostLog()
         self.host_kind: str | None = None
@@ -65,8 +77,66 @@ class Ledger:
         self._used_elsewhere: dict[int, set[int]] = {}
         """Blocks that other streams use, and these."""
         self.timeline = streams.begin()
+        self.timeline.place_of_card = self.place_of_card
         self._unfinished: list[tuple[list[tuple[int, int]], int]] = []
         """Freed, but used on other streams: the events to wait for, and the block."""
+
+    # -- cards ----------------------------------------------------------------------------------------------
+
+    @property
+    def card(self) -> int:
+        """The number of the card in use, as the program counts."""
+        return self.cards[self.place]
+
+    def use_card(self, card: int) -> None:
+        """What comes next is booked on this card of the machine, and runs on the stream that is current there."""
+        if card != self.cards[self.place] and card >= 0:
+            self._enter(self.place_of_card(card))
+
+    def place_of_card(self, card: int) -> int:
+        """A card that was not used before is from now on."""
+        if card in self.cards:
+            return self.cards.index(card)
+        if not self.several_cards and not self.builder.n_blocks:
+            self.cards[0] = card  # nothing lies anywhere yet: the program chooses its card
+            return 0
+        if not self.several_cards:
+            self.several_cards = True
+            self.on_second_card()
+        self.cards.append(card)
+        self._allocators.append(self._new_allocator())
+        self._streams.append(stream_on(len(self.cards) - 1, 0))
+        return len(self.cards) - 1
+
+    def _enter(self, place: int) -> None:
+        self._streams[self.place] = self.stream
+        self.place, self.allocator, self.stream = place, self._allocators[place], self._streams[place]
+
+    def use_stream(self, stream: int) -> None:
+        """This stream is the current one of its card, and that card is in use."""
+        if self.several_cards:
+            self._enter(place_of(stream))
+        self.stream = stream
+
+    def stream_on_card(self, card: int) -> int:
+        """The current stream of a card."""
+        place = self.place_of_card(card)
+        return self.stream if place == self.place else self._streams[place]
+
+    def allocator_of(self, card: int) -> CachingAllocator:
+        """The allocator of a card; an idle one where the program has not used it."""
+        return self._allocators[self.cards.index(card)] if card in self.cards else self._new_allocator()
+
+    @property
+    def allocators(self) -> Sequence[CachingAllocator]:
+        """Of the cards that the program has used."""
+        return self._allocators
+
+    def mark(self, label: str, kind: str = "mark") -> None:
+        """A mark in the trace that concerns the card in use."""
+        self.builder.mark(kind, mark_on(self.place, label))
+
+    # -- blocks ---------------------------------------------------------------------------------------------
 
     def record_stream(self, tensor: torch.Tensor, stream: int) -> bool:
         """`tensor.record_stream`: its memory is only free again when that stream is done with it, too. Whether that is
@@ -112,20 +182,20 @@ class Ledger:
         if refused is not None:
             text = self.describe_out_of_memory(refused)
             for observer in self.out_of_memory_observers:
-                observer(0, nbytes, refused.reserved_bytes, refused.free_bytes or 0)
+                observer(self.card, nbytes, refused.reserved_bytes, refused.free_bytes or 0)
             raise torch.OutOfMemoryError(text) from None
         return block_id, address
 
     def driver_event(self, name: str) -> None:
         """The driver takes memory for itself; `name` is one of DRIVER_EVENTS."""
         self.allocator.driver_event(name)
-        self.builder.mark("mark", name)
+        self.mark(name)
 
     def give_up_pool(self, pool: int, *, at_once: bool) -> None:
         """The owner of a private pool is gone."""
         if self.open:
             self.allocator.give_up_pool(pool, at_once=at_once)
-            self.builder.mark("mark", emptied(pool) if at_once else given_up(pool))
+            self.mark(emptied(pool) if at_once else given_up(pool))
 
     def wait_for_stream(self) -> None:
         """The host waits for what the current stream was given: it copies or reads."""
@@ -147,7 +217,8 @@ class Ledger:
 
     def _free(self, block_id: int, address: int) -> None:
         self._busy = True
-        self.allocator.free(address)
+        place = place_of(self.builder.stream_of(block_id)) if self.several_cards else 0
+        self._allocators[place].free(address)
         used_on = self._used_elsewhere.pop(block_id, None) if self._used_elsewhere else None
         if used_on:
             self.builder.mark("mark", USED_ELSEWHERE)
@@ -180,7 +251,7 @@ class Ledger:
             if self.on_first_use is not None:
                 self.on_first_use()
             block_id, address = self.allocate(nbytes, 0 if tensor is None else self._shape_id(tensor))
-            block = Block(self, GPU, nbytes, block_id, address)
+            block = Block(self, GPU, nbytes, block_id, address, self.cards[self.place])
         else:
             block = Block(None, HOST, nbytes, -1, id(storage))
             if self.open and nbytes:
@@ -218,6 +289,7 @@ class Ledger:
         old = block.block_id, block.address
         if block.device == GPU and block.ledger is self:
             kind = self.builder.kind_of(old[0]) if old[0] >= 0 else None
+            self.use_card(block.card)
             block.block_id, block.address = self.allocate(nbytes, 0 if tensor is None else self._shape_id(tensor))
             if kind is not None and block.block_id >= 0:
                 self.builder.set_kind(block.block_id, kind)
@@ -247,7 +319,7 @@ class Ledger:
             self._busy = True
             try:
                 try_out(self.allocator, trial, self.stream)
-                self.builder.mark("mark", trial.label)
+                self.mark(trial.label)
             finally:
                 self._busy = False
             self._release_waiting()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -82,6 +82,8 @@ class DispatchMode(TorchDispatchMode):
         self._note_written = machine.guesses.note_written
         self._log: OpLog = machine.op_log
         self._first_calls = FirstCalls(ledger)
+        self._first_calls_on = [self._first_calls]
+        """On each card that the process uses."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for kind in types:
@@ -94,6 +96,8 @@ class DispatchMode(TorchDispatchMode):
             if isinstance(func, torch._ops.HigherOrderOperator):
                 return self._higher_order(func, args, kwargs)
             handler = self._prepare(func)
+        if self.ledger.several_cards:
+            self._choose_card(func, args, kwargs)
         if self.ledger.sparse_seen and _has_sparse(args, kwargs):
             handler = self._sparse
         log = self._log
@@ -317,6 +321,27 @@ class DispatchMode(TorchDispatchMode):
 
         return run
 
+    # -- several cards --------------------------------------------------------------------------------------
+
+    def _choose_card(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An op runs on the card of its arguments; one that makes a tensor from none, where it was told to or where
+        the last op ran."""
+        ledger = self.ledger
+        if not (self.target == GPU and kwargs.get("device") == _META):
+            with torch._C.DisableTorchFunction():
+                cards = dict.fromkeys(_cards_of((*args, *kwargs.values())))
+            if cards:
+                card, *others = cards
+                if others and not _goes_between_cards(func):
+                    raise RuntimeError(
+                        "Expected all tensors to be on the same device, but found at least two devices, "
+                        f"cuda:{card} and cuda:{others[0]}! (when checking {func._schema.name})"
+                    )
+                ledger.use_card(card)
+        while len(self._first_calls_on) < len(ledger.cards):
+            self._first_calls_on.append(FirstCalls(ledger))
+        self._first_calls = self._first_calls_on[ledger.place]
+
     # -- helpers --------------------------------------------------------------------------------------------
 
     def enter(self, func: Any) -> None:
@@ -411,6 +436,23 @@ def _is_composite(func: Any) -> bool:
     """A function of other ops on every device; some have one for those devices alone that have no kernel."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return bool(has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CPU"))
+
+
+def _cards_of(values: Iterable[Any]) -> Iterator[int]:
+    """The cards that these arguments lie on, in their order."""
+    for value in values:
+        if isinstance(value, _Tensor):
+            block = _block(value)
+            if block is not None and block.device == GPU:
+                yield block.card
+        elif isinstance(value, (list, tuple)):
+            yield from _cards_of(value)
+
+
+def _goes_between_cards(func: Any) -> bool:
+    """Copies, and functions of lists, whose slow path takes one tensor after the other."""
+    name = func._schema.name
+    return name in ("aten::copy_", "aten::_to_copy") or name.startswith("aten::_foreach_")
 
 
 def _refuse_overwritten(args: tuple[Any, ...]) -> None:

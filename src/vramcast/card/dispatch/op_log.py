@@ -6,11 +6,12 @@ values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from vramcast.card.choices import tf32
 from vramcast.card.dispatch.storages import HOST, block_of
@@ -25,6 +26,7 @@ from vramcast.trace.calls import (
     ENGINE,
     GRAD,
     ITERATION,
+    LOADING,
     MARKS,
     OPTIMIZER,
     OPTIMIZER_END,
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from vramcast.card.dispatch.ledger import Ledger
     from vramcast.card.dispatch.position import Position
 
+_NO_WORKERS = (
+    "a DataLoader has no workers, so the training process loads every batch itself: the time of a step leaves that out"
+)
 _Tensor = torch.Tensor
 _strided = torch.strided
 _grad_enabled = torch.is_grad_enabled
@@ -56,6 +61,7 @@ class OpLog:
         self._append = self._log.append
         self._autocast = False
         self._compiled = 0
+        self._loading = 0
         self.on = True
         """Steps repeat each other, so a run of known length need only be logged in its last one."""
         self._follows_streams = False
@@ -84,6 +90,7 @@ class OpLog:
         flags = COMPILED if self._compiled else GRAD if _grad_enabled() and _wants_grad(args) else 0
         if self._autocast:
             flags |= AUTOCAST
+        flags |= self._loading
         if position.backward_depth:
             flags |= ENGINE | RECOMPUTED if position.in_module else ENGINE
         if self._follows_streams and ledger.stream != self._stream:
@@ -106,6 +113,15 @@ class OpLog:
         self.note(self._log.add_distinct((op, text), op, text), args)
 
     @contextmanager
+    def silent(self) -> Iterator[None]:
+        """What runs inside is noted as something else."""
+        before, self.on = self.on, False
+        try:
+            yield
+        finally:
+            self.on = before
+
+    @contextmanager
     def in_compiled_graph(self, inputs: int) -> Iterator[None]:
         """Inside, code that Inductor wrote calls the ops."""
         self.mark(COMPILED_GRAPH, str(inputs))
@@ -114,6 +130,20 @@ class OpLog:
             yield
         finally:
             self._compiled -= 1
+
+    def while_loading(self, load: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`load`, which makes a batch: what it does on the host is no part of the step (docs/timing.md)."""
+
+        def __next__(iterator: Any) -> Any:
+            if isinstance(iterator, _SingleProcessDataLoaderIter):
+                self._ledger.builder.note("data", _NO_WORKERS, None)
+            before, self._loading = self._loading, LOADING
+            try:
+                return load(iterator)
+            finally:
+                self._loading = before
+
+        return __next__
 
     def begin_recording(self) -> tuple[int, bool]:
         """Ops are noted until `end_recording`, to be repeated in every replay."""
@@ -140,13 +170,16 @@ class OpLog:
             self._append(number, ledger.module, ledger.phase, flags, ledger.builder.n_events)
 
     def communicate(self, arguments: str) -> None:
-        """A collective runs on the current stream. From the first on, streams and events are noted too."""
-        if not self._follows_streams:
-            self._follows_streams = True
-            self._ledger.timeline.note = self.mark
+        """A collective, or a copy to another card, runs on the current stream."""
+        self.follow_streams()
         if self._ledger.stream != self._stream:
             self._note_stream()
         self.mark(COMMUNICATION, arguments)
+
+    def follow_streams(self) -> None:
+        """From now on streams and events are noted too: the program communicates, or uses several cards."""
+        self._follows_streams = True
+        self._ledger.timeline.note = self.mark
 
     def _note_stream(self) -> None:
         self._stream = self._ledger.stream
@@ -164,6 +197,7 @@ class OpLog:
             self._log.settings |= _settings()
         ledger, position = self._ledger, self._position
         flags = (ENGINE | RECOMPUTED if position.in_module else ENGINE) if position.backward_depth else 0
+        flags |= self._loading
         self._log.mark(name, arguments, ledger.module, ledger.phase, flags, ledger.builder.n_events)
 
 

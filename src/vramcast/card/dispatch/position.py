@@ -14,7 +14,8 @@ import torch
 from torch.nn.modules import module as nn_module
 from torch.optim import optimizer as optimizer_module
 
-from vramcast.card.device.containers import all_of
+from vramcast.allocator.card_streams import place_of
+from vramcast.card.device.containers import all_of, stored
 from vramcast.card.dispatch.activations import Activations
 from vramcast.card.dispatch.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS, Ledger
 from vramcast.card.dispatch.node_streams import LAST_NUMBER, NodeStreams
@@ -59,6 +60,7 @@ class Position:
         self._steps: dict[int, int] = {}
         self.steps_done = 0
         """Steps of all optimizers together."""
+        self._updated_in_backward = False
         self.on_step: Callable[[list[int]], None] = lambda steps: None
         self.on_forward: Callable[[torch.nn.Module], None] = lambda module: None
         self.on_backward: Callable[[], None] = lambda: None
@@ -233,13 +235,17 @@ class Position:
         """Whether the backward pass that runs now has made a block."""
         return block >= self._first_backward_block
 
+    def is_of_backward(self, block: int) -> bool:
+        """Whether a backward pass, this or an earlier one, has made a block."""
+        return block >= 0 and self.ledger.builder.phase_of(block) == self._backward
+
     def made_by_node(self, block: int) -> bool:
         """Whether the autograd node that runs now has made a block."""
         return self.backward_depth > 0 and block >= self._first_block_of_node
 
     def _take_stream_of(self, node: Any) -> None:
         stream = self.node_streams.entered(node)
-        if stream is not None:
+        if stream is not None and place_of(stream) == self.ledger.place:
             self.ledger.stream = stream
 
     def enter_backward(self, *, fills_gradients: bool) -> int:
@@ -265,11 +271,14 @@ class Position:
         if not self.backward_depth:
             self.activations.end_backward()
             self.node_streams.left()
-            self.ledger.stream = self._stream_of_caller
+            self.ledger.use_stream(self._stream_of_caller)
             if not any(self._steps.values()):  # else the optimizers' steps classify the gradients
                 for root in _alive(self._roots):
                     self._classify_module(root)
             self.ledger.module = self._stack[-1] if self._stack else self._outside
+            if self._updated_in_backward:
+                self._updated_in_backward = False
+                self._end_step(max(self._steps.values()))
             if not self._stack:
                 self.on_backward()
 
@@ -290,11 +299,18 @@ class Position:
             return  # of an optimizer inside another, which has more to do
         self._optimizer_depth = 0
         self.mark(calls.OPTIMIZER_END, self._name(optimizer))
-        self.ledger.phase = self._forward
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+        if self.backward_depth:  # a hook updates one parameter after the other: the step ends with the pass
+            self.ledger.phase = self._backward
+            self._updated_in_backward = True
+            return
+        self.ledger.phase = self._forward
+        self._end_step(self._steps[id(optimizer)])
+
+    def _end_step(self, count: int) -> None:
         self.steps_done += 1
         self.ledger.builder.mark("step")
-        if self._steps[id(optimizer)] == self.log_after:
+        if count == self.log_after:
             self.on_log()
         self.on_step([count for i, count in self._steps.items() if self._optimizers[i]() is not None])
 
@@ -349,8 +365,9 @@ class Position:
         for parameter, state in getattr(optimizer, "state", {}).items():
             block = self._block(parameter) if isinstance(parameter, torch.Tensor) else None
             owner = None if block is None else self.ledger.builder.module_of(block.block_id)
-            for tensor in all_of(torch.Tensor, state):
-                self._mark(tensor, OPTIMIZER_STATE, owner)
+            for whole in all_of(torch.Tensor, state):
+                for tensor in stored(whole):
+                    self._mark(tensor, OPTIMIZER_STATE, owner)
 
     def mark_weight(self, tensor: torch.Tensor) -> None:
         """A parameter has been given this tensor as its data."""

@@ -50,14 +50,17 @@ class Block:
     `data`, `origin`: which data went into it, and what made it (see origins.py).
     `asked_for`: Python code of torch's asked for the storage object, which a real card's tensor then has from there on.
     `overwritten`: what is said to whoever uses it, once a CUDA graph may have written over it.
+    `card`: which of the machine's cards it lies on, where it does.
     """
 
     __slots__ = (
-        "address", "asked_for", "block_id", "data", "device", "host", "ledger", "nbytes", "origin", "overwritten",
-        "recipe", "values",
+        "address", "asked_for", "block_id", "card", "data", "device", "host", "ledger", "nbytes", "origin",
+        "overwritten", "recipe", "values",
     )  # fmt: skip
 
-    def __init__(self, ledger: Ledger | None, device: int, nbytes: int, block_id: int, address: int) -> None:
+    def __init__(
+        self, ledger: Ledger | None, device: int, nbytes: int, block_id: int, address: int, card: int = 0
+    ) -> None:
         self.ledger = ledger
         self.device = device
         self.nbytes = nbytes
@@ -70,6 +73,7 @@ class Block:
         self.origin: Any = None
         self.asked_for = False
         self.overwritten = ""
+        self.card = card
 
     def __del__(self) -> None:
         if self.ledger is not None and self.block_id >= 0:
@@ -138,7 +142,7 @@ def stand_ins(ledger: Ledger) -> dict[str, Any]:
         if kind is None or kind.type != "cuda":
             real: torch.UntypedStorage = new(cls, *args, **({} if device is None else {"device": device}), **kwargs)
             return real
-        check_ordinal(kind)
+        ledger.use_card(check_ordinal(kind))
         storage: torch.UntypedStorage = new(cls, *args, device="meta", **kwargs)
         ledger.book(storage, GPU)
         return storage

@@ -19,7 +19,7 @@ def install(put: Patches, machine: Machine) -> None:
     from vramcast.card.distributed import data_parallel, dtensor, object_collectives, process_group, processes
 
     processes.install(put, machine)
-    data_parallel.install(put)
+    data_parallel.install(put, machine)
     if torch.distributed.is_available():
         process_group.install(put, machine)
         object_collectives.install(put)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast import overlay
-from vramcast.card.device.one_card import CARD
+from vramcast.card.device.one_card import CARD, check_ordinal
 from vramcast.card.dispatch.storages import (
     ATTRIBUTE,
     GPU,
@@ -182,7 +182,7 @@ class Checkpoints:
             self._writer.meets(storage)
         block = storage.__dict__.get(ATTRIBUTE) if isinstance(storage, torch.UntypedStorage) else None
         if block is not None:
-            location = str(CARD.device) if block.device == GPU else "cpu"
+            location = f"cuda:{block.card}" if block.device == GPU else "cpu"
             return location if block.values is not None else location + _TAG
         return "cpu" + _TAG if hasattr(storage, UNKNOWN_CONTENT) else None
 
@@ -238,6 +238,7 @@ class Checkpoints:
         if not location.startswith("cuda"):
             return None
         known = not self._is_hole and storage.nbytes() <= values.LIMIT_EXACT
+        self._machine.ledger.use_card(check_ordinal(location))
         return self._on_card(storage.nbytes(), storage if known else None)
 
     def _on_card(self, nbytes: int, content: Any) -> torch.UntypedStorage:
@@ -258,6 +259,9 @@ class Checkpoints:
             where = "cpu"
         on_gpu = is_gpu if where is None else not str(where).startswith("cpu")
         size = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if math.prod(shape) else 0
+        if on_gpu:
+            asked_for = str(where) if str(where).startswith("cuda") else CARD.device
+            self._machine.ledger.use_card(check_ordinal(asked_for))
         storage = torch.UntypedStorage(size * dtype.itemsize, device="meta")
         block = self._machine.ledger.book(storage, GPU if on_gpu else HOST)
         with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():

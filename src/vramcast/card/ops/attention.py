@@ -152,14 +152,47 @@ def _key_splits(heads: int, keys: int) -> int:
     return max(1, min(-(-keys // 64), 200 // heads))
 
 
+def key_splits(heads_of_all: int, queries: int, keys: int, width: int, sms: int) -> int:
+    """Into how many parts the keys are split where heads and queries alone do not fill the card (num_splits_heuristic,
+    which set_params_splitkv calls)."""
+    block = 256 if width <= 64 else 128 if width <= 128 else 64
+    key_blocks, work, places = -(-keys // block), heads_of_all * -(-queries // 64), 2 * sms
+    if work >= 0.8 * places:
+        return 1
+    efficiency: dict[int, float] = {}
+    for number in range(1, min(128, places, key_blocks) + 1):
+        if number == 1 or -(-key_blocks // number) != -(-key_blocks // (number - 1)):
+            waves = work * number / places
+            efficiency[number] = waves / -(-work * number // places)
+    best = max(efficiency.values())
+    return next(number for number, value in efficiency.items() if value >= 0.85 * best)
+
+
+def _split_sums(call: Call, batch: int, heads: int, queries: int, keys: int, width: int) -> None:
+    """Each part has its own results in fp32 until they are put together (set_params_splitkv in flash_api.cpp)."""
+    if call.argument("dropout_p"):
+        return
+    parts = key_splits(batch * heads, queries, keys, width, call.gpu.sm_count or 1)
+    if parts > 1:
+        rows = 4 * parts * batch * heads * queries
+        call.scratch(rows, rows * flash_padded_width(width))
+
+
 @kernel("aten::_scaled_dot_product_flash_attention")
 def flash_forward(call: Call) -> Any:
-    return _with_seeds(call, 6)
+    (batch, heads, queries, width), keys = call.args[0].shape, call.args[1].size(2)
+    results = _with_seeds(call, 6)
+    _split_sums(call, batch, heads, queries, keys, width)
+    return results
 
 
 @kernel("aten::_flash_attention_forward")
 def flash_varied_lengths_forward(call: Call) -> Any:
-    return _with_seeds(call, 2)
+    results = _with_seeds(call, 2)
+    if call.argument("cum_seq_q") is None:
+        (batch, queries, heads, width), keys = call.args[0].shape, call.args[1].size(1)
+        _split_sums(call, batch, heads, queries, keys, width)
+    return results
 
 
 def _with_seeds(call: Call, place: int) -> Any:

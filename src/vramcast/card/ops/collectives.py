@@ -11,6 +11,9 @@ from typing import Any
 
 import torch
 
+from vramcast.allocator.card_streams import without_card
+from vramcast.base.torch_versions import NCCL_HOLDS_TENSORS
+from vramcast.card.device.installed_torch import INSTALLED
 from vramcast.card.device.one_card import CARD
 from vramcast.card.dispatch.storages import GPU, known_values
 from vramcast.card.ops.registry import Call, kernel
@@ -44,7 +47,7 @@ def _use(call: Call, group: Any, *, is_functional: bool = False) -> None:
     if is_functional and kind == "all_gather":
         size *= known.size
     # NCCL's own stream runs what the program waits for later: functional collectives, DDP's sums, what is sent on.
-    beside = is_functional or (machine.ledger.stream == 0 and (kind == "send" or op == "allreduce_"))
+    beside = is_functional or (without_card(machine.ledger.stream) == 0 and (kind == "send" or op == "allreduce_"))
     queue = "own" if beside else "here"
     machine.op_log.communicate(f"{kind} {size} {known.size} {known.nodes} {queue}")
 
@@ -132,7 +135,21 @@ def all_reduce(call: Call) -> Any:
         content = _content(tensor)
         if content is not None and values.small(tensor):
             _write(tensor, reduce(content, size))
+    if call.device == GPU and call.mode.machine.engine_is_running():
+        _note_first_buckets(call)
     return _answer(call, call.args[0])
+
+
+def _note_first_buckets(call: Call) -> None:
+    """DDP's sums, which its reducer starts from the backward pass. It waits for their futures and never for the work
+    itself, so NCCL's group holds on to the tensors until its watchdog has seen the end and another collective begins.
+    The buckets of the first step, which others replace in the second, may outlive them (ProcessGroupNCCL.cpp,
+    shelvesToUnstash_)."""
+    machine = call.mode.machine
+    c10d: Any = torch.distributed.distributed_c10d
+    is_first = machine.position.steps_done == 0
+    if is_first and INSTALLED >= NCCL_HOLDS_TENSORS and "nccl" in c10d._world.pg_map[_group(call)][0]:
+        machine.communicators.first_buckets_bytes += _bytes(call.args[0])
 
 
 @kernel("c10d::allgather_", "c10d::allgather_coalesced_")

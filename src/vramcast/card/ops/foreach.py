@@ -30,3 +30,16 @@ def _fast(tensors: list[torch.Tensor]) -> bool:
     return first.dtype.is_floating_point and all(
         tensor.dtype == first.dtype and tensor.device == first.device and tensor.numel() for tensor in tensors
     )
+
+
+@kernel("aten::_amp_foreach_non_finite_check_and_unscale_")
+def unscale_gradients(call: Call) -> Any:
+    """Nothing overflows here; where it does, the scaler skips the step."""
+    call.mode.machine.note("GradScaler", _NO_OVERFLOW)
+    return call.run()
+
+
+_NO_OVERFLOW = (
+    "assumed that no gradient overflows. The scaler skips a step where one does, often some of the first: until one is "
+    "made there is no optimizer state, and less memory is taken"
+)

@@ -59,11 +59,20 @@ def _needs_copy(operand: Any) -> bool:
     )
 
 
-@kernel("aten::addmm", "aten::_addmm_activation", "aten::addmm_", "aten::_scaled_mm", "aten::_int_mm")
+@kernel("aten::addmm", "aten::_addmm_activation", "aten::addmm_", "aten::_int_mm")
 def addmm(call: Call) -> Any:
     """A bias is added in cublasLt's epilogue, which has a small workspace of its own."""
     out = call.run()
     held = [call.empty(t.size(), t.dtype) for t in (*reversed(call.args[1:3]), out) if _needs_copy(t)]
     call.mode.machine.use_cublas(lt=True)
     del held
+    return out
+
+
+@kernel("aten::_scaled_mm")
+def scaled_mm(call: Call) -> Any:
+    """Eight-bit operands; torch has no meta kernel for `out=`, which is how compiled code calls it."""
+    left, right = call.args[:2]
+    out = call.empty((left.size(0), right.size(1)), call.argument("out_dtype") or left.dtype)
+    call.mode.machine.use_cublas(lt=True)
     return out

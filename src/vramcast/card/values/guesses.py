@@ -38,6 +38,9 @@ DEPTH = 150
 """Longest chain of recipes; beyond it a tensor counts as made by a layer."""
 SPREAD = 0.1
 """Standard deviation of what layers compute."""
+GRADIENT_SPREAD = 1e-3
+"""Standard deviation of gradients: a loss is a mean over many elements, and so small in each of them that the norm of
+all is about one."""
 _KEPT_BYTES = 1 << 22
 _SMALL = 1 << 12
 """A tensor with no more elements is laid out in full, also where it came of samples."""
@@ -113,11 +116,13 @@ class _Known(_Recipe):
 class _Layer(_Recipe):
     """Numbers that a layer computed; the same again whenever they are asked for."""
 
-    __slots__ = ("counted",)
+    __slots__ = ("counted", "spread")
 
-    def __init__(self, dtype: torch.dtype, nbytes: int, seed: int, *, counted: bool = False) -> None:
+    def __init__(
+        self, dtype: torch.dtype, nbytes: int, seed: int, *, counted: bool = False, spread: float = SPREAD
+    ) -> None:
         super().__init__(0, dtype, nbytes)
-        self.seed, self.counted, self.made_up = seed, counted, True
+        self.seed, self.counted, self.made_up, self.spread = seed, counted, True, spread
 
     def work_out(self, done: dict[_Recipe, torch.UntypedStorage]) -> torch.UntypedStorage:
         return self._numbers(self.count).untyped_storage()
@@ -131,7 +136,7 @@ class _Layer(_Recipe):
         if not self.dtype.is_floating_point:
             raise LookupError
         generator = torch.Generator().manual_seed(self.seed)
-        return torch.randn(count, generator=generator, device="cpu").mul_(SPREAD).to(self.dtype)
+        return torch.randn(count, generator=generator, device="cpu").mul_(self.spread).to(self.dtype)
 
 
 class _View:
@@ -627,7 +632,8 @@ class Guesses:
 
     def _layer(self, tensor: torch.Tensor, block: Block, counted: bool) -> _Layer:
         counted = counted and _can_be_worked_out(tensor, block)
-        layer = _Layer(tensor.dtype, block.nbytes, self._seed_of(block, counted), counted=counted)
+        spread = GRADIENT_SPREAD if self._position.is_of_backward(block.block_id) else SPREAD
+        layer = _Layer(tensor.dtype, block.nbytes, self._seed_of(block, counted), counted=counted, spread=spread)
         layer.for_reads = not _can_be_worked_out(tensor, block)
         return layer
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vramcast.cli.cards_options import add_several_gpus_options
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
@@ -33,6 +34,9 @@ from vramcast.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vramcast.features.advise.layout_configs import HasChanges
     from vramcast.jobs.load import LoadedJob
 
 READS_SCRIPT_FLAGS = True
@@ -60,10 +64,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the best as a new file like yours, with its suffix (several files: a new folder), or as a vramcast.yaml "
         "(another .yaml)",
     )  # fmt: skip
-    parser.add_argument(
+    several = parser.add_mutually_exclusive_group()
+    several.add_argument(
         "--fewest-gpus", action="store_true",
         help="the fewest such cards that hold the job under FSDP; --write makes an accelerate config of the best",
     )  # fmt: skip
+    several.add_argument(
+        "--fastest", action="store_true",
+        help="with --gpus N: the fastest way to divide the job over N cards; --write as above, or torchtitan (.toml)",
+    )  # fmt: skip
+    several.add_argument(
+        "--cheapest", action="store_true",
+        help="of the cards in --price, the one that trains a sample for the least money; --write as above",
+    )  # fmt: skip
+    parser.add_argument(
+        "--price", action="append", default=[], metavar="CARD=AMOUNT",
+        help="what an hour of a card costs, e.g. h100=2.5; may be repeated",
+    )  # fmt: skip
+    add_several_gpus_options(parser)
     add_host_option(parser)
     add_compile_option(parser)
     add_json_option(parser)
@@ -74,9 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _fewest(args: argparse.Namespace, loaded: LoadedJob, workers: int) -> int:
-    from vramcast.base.outputs import write_file
     from vramcast.cli.progress import reporting
-    from vramcast.features.advise.fewest import accelerate_config, fewest_cards
+    from vramcast.features.advise.fewest import fewest_cards
     from vramcast.features.check.check import card_to_check
     from vramcast.prediction.predict import choose_card
     from vramcast.report.fewest import fewest_document, fewest_lines
@@ -88,10 +105,53 @@ def _fewest(args: argparse.Namespace, loaded: LoadedJob, workers: int) -> int:
         print_json(fewest_document(found))
     else:
         print(*fewest_lines(found, loaded.where), sep="\n")
-    if args.write is not None and found.ways:
-        write_file(args.write, accelerate_config(loaded, found.ways[0]).encode(), replace=False)
+    return _written(args, loaded, found.ways)
+
+
+def _fastest(args: argparse.Namespace, loaded: LoadedJob, workers: int) -> int:
+    from vramcast.base.errors import UsageError
+    from vramcast.cli.progress import reporting
+    from vramcast.features.advise.layouts import fastest_layouts
+    from vramcast.features.check.check import card_to_check
+    from vramcast.prediction.predict import choose_card
+    from vramcast.report.layouts import fastest_document, fastest_lines
+
+    if args.cards_per_node is None and loaded.job.gpus.count == 1:
+        raise UsageError("--fastest needs --gpus N (and --nodes M): how many cards there are")
+    spec = card_to_check(loaded.job, args.gpu, args.memory, args.device)[0] or choose_card(loaded.job, None)[0]
+    with reporting() as progress:
+        found = fastest_layouts(loaded, spec, workers=workers, progress=progress)
+    if args.json:
+        print_json(fastest_document(found))
+    else:
+        print(*fastest_lines(found, loaded.where), sep="\n")
+    return _written(args, loaded, found.ways)
+
+
+def _cheapest(args: argparse.Namespace, loaded: LoadedJob, workers: int) -> int:
+    from vramcast.cli.progress import reporting
+    from vramcast.features.advise.cheapest import cheapest, read_prices
+    from vramcast.report.layouts import cheapest_document, cheapest_lines
+
+    prices = read_prices(args.price)
+    with reporting() as progress:
+        found = cheapest(loaded, prices, workers=workers, progress=progress)
+    if args.json:
+        print_json(cheapest_document(found))
+    else:
+        print(*cheapest_lines(found, loaded.where), sep="\n")
+    return _written(args, loaded, found.ways)
+
+
+def _written(args: argparse.Namespace, loaded: LoadedJob, ways: Sequence[HasChanges]) -> int:
+    """The exit code; with --write, the best as a config."""
+    if args.write is not None and ways:
+        from vramcast.base.outputs import write_file
+        from vramcast.features.advise.layout_configs import layout_config
+
+        write_file(args.write, layout_config(loaded, ways[0].changes, args.write).encode(), replace=False)
         print(f"vramcast: wrote {args.write}", file=sys.stderr)
-    return EXIT_FITS if found.ways else EXIT_DOES_NOT_FIT
+    return EXIT_FITS if ways else EXIT_DOES_NOT_FIT
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -103,6 +163,10 @@ def execute(args: argparse.Namespace) -> int:
     workers = forks_possible(args)
     if args.fewest_gpus:
         return _fewest(args, loaded, workers)
+    if args.fastest:
+        return _fastest(args, loaded, workers)
+    if args.cheapest:
+        return _cheapest(args, loaded, workers)
     with reporting() as progress:
         result = advise(
             loaded, args.gpu, args.memory, args.device, keep=args.keep, also=args.also, objective=args.objective,

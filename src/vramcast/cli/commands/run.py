@@ -42,7 +42,7 @@ from vramcast.cli.options import (
     write_html,
 )
 from vramcast.cli.progress import announced
-from vramcast.cli.ranks import add_rank_options, chosen_ranks, on_cards, predict_ranks, without_limit
+from vramcast.cli.ranks import add_rank_options, chosen_ranks, is_one_process, on_cards, predict_ranks, without_limit
 from vramcast.cli.streams import lent_to_script
 
 if TYPE_CHECKING:
@@ -84,6 +84,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--assume", action="append", default=[], metavar="FILE:LINE=VALUE",
         help="what a read of the card gives in that line, where only a real run would know; may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--with", dest="packages", action="append", default=[], metavar="PACKAGE",
+        help="a package of kernels that will be installed and is not here (flash-attn, xformers, ...); may be repeated",
+    )  # fmt: skip
     command = parser.add_argument(
         "command", nargs=argparse.PARSER, metavar="COMMAND",
         help="the script with its own arguments, or the command that starts it (torchrun, accelerate launch, ...)",
@@ -116,7 +120,7 @@ def execute(args: argparse.Namespace) -> int:
     launch = read_command(args.command[1:] if args.command[0] == "--" else args.command)
     if not launch.is_module and not os.path.isfile(launch.target):
         raise UsageError(f"no such script: {launch.target}")
-    launch = on_cards(launch, args.gpus, args.nodes)
+    launch = on_cards(launch, args.gpus, args.nodes, one_process=args.one_process)
     ranks = chosen_ranks(args.rank, launch.world_size)
     assume = [parse_assumption(text) for text in args.assume]
     check_output(args.save, TRACE, force=args.force)
@@ -145,6 +149,8 @@ def execute(args: argparse.Namespace) -> int:
                     environment=launch.environment_of(rank),
                     removed=launch.removed,
                     assume=assume,
+                    packages=args.packages,
+                    cards=args.gpus,
                     steps=None if args.whole else args.steps,
                     until="epoch" if args.epoch else "longest" if args.longest else None,
                     allocator_conf=args.allocator_conf,
@@ -153,11 +159,11 @@ def execute(args: argparse.Namespace) -> int:
                 )
 
             again: AbstractContextManager[Callable[[], StepTrace | None]] = contextlib.nullcontext(lambda: None)
-            if launch.world_size == 1 and may_fork:
+            if (launch.world_size == 1 or args.gpus) and may_fork:
                 again = without_limit(lambda rank: run_rank(rank, limit=LARGEST_BYTES))
             with again as trace_again:
                 prediction, of_ranks = predict_ranks(ranks, launch.world_size, run_rank)
-                if prediction.at_least:
+                if prediction.at_least and (launch.world_size == 1 or is_one_process(prediction)):
                     progress("once more without a limit")
                     prediction = _in_full(prediction, trace_again(), limit)
     except CannotPredict as error:
@@ -177,7 +183,7 @@ def execute(args: argparse.Namespace) -> int:
         from vramcast.report.html_report import prediction_report
 
         write_html(args.html, lambda: prediction_report(prediction, ranks=of_ranks))
-    document = {"files": overlay.latest().to_document(), **({"ranks": of_ranks} if launch.world_size > 1 else {})}
+    document = {"files": overlay.latest().to_document(), **({"ranks": of_ranks} if of_ranks else {})}
     return report(prediction, as_json=args.json, full=args.full, more=document)
 
 
@@ -188,8 +194,13 @@ def _in_full(refused: Prediction, whole: StepTrace | None, limit: int | None) ->
     from vramcast.memory import predict
     from vramcast.trace import Note
 
-    room = refused.gpu.total_memory_bytes - whole.context_bytes
-    found = predict(whole.changed(capacity_bytes=room if limit is None else limit))
+    total = refused.gpu.total_memory_bytes
+    cards = tuple(
+        dataclasses.replace(card, capacity_bytes=total - card.context_bytes if limit is None else limit)
+        for card in whole.cards
+    )
+    room = total - whole.context_bytes
+    found = predict(whole.changed(capacity_bytes=room if limit is None else limit, cards=cards))
     if found.fits or refused.trace is None:
         return refused
     ended = [note for note in refused.notes if note.topic == "out of memory"]

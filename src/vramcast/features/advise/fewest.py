@@ -130,20 +130,20 @@ class _Search:
         if at is None:
             return None
         traced = self._traced(at)
-        if _fitting(traced) is not None:
+        if fitting(traced) is not None:
             while at > 0:
                 below = COUNTS[at - 1]
                 if self.estimate(below) > _CERTAINLY_TOO_MUCH * room:
                     return self._way(at, traced, int(self.estimate(below)), was_traced=False)
                 smaller = self._traced(at - 1)
-                if _fitting(smaller) is None:
+                if fitting(smaller) is None:
                     return self._way(at, traced, smaller.prediction.peak_allocated_bytes, was_traced=True)
                 at, traced = at - 1, smaller
             return self._way(at, traced, None, was_traced=False)
         while at + 1 < len(COUNTS):
             before, at = traced, at + 1
             traced = self._traced(at)
-            if _fitting(traced) is not None:
+            if fitting(traced) is not None:
                 return self._way(at, traced, before.prediction.peak_allocated_bytes, was_traced=True)
         return None
 
@@ -151,7 +151,7 @@ class _Search:
         return _or_raise(self._runs.trace([self._wish(COUNTS[at])])[0])
 
     def _way(self, at: int, traced: Traced, smaller_bytes: int | None, *, was_traced: bool) -> Fewest:
-        prediction, conf = _fitting(traced) or (traced.prediction, None)
+        prediction, conf = fitting(traced) or (traced.prediction, None)
         changes = self.changes(COUNTS[at])
         if conf is not None:
             changes["allocator_conf"] = conf
@@ -161,7 +161,7 @@ class _Search:
         )  # fmt: skip
 
 
-def _fitting(traced: Traced) -> tuple[Prediction, str | None] | None:
+def fitting(traced: Traced) -> tuple[Prediction, str | None] | None:
     """The run as it is, or under expandable segments, where it fits; and the setting."""
     if traced.prediction.fits:
         return traced.prediction, None
@@ -173,30 +173,3 @@ def _or_raise(traced: Traced | VramcastError) -> Traced:
     if isinstance(traced, VramcastError):
         raise traced
     return traced
-
-
-def accelerate_config(loaded: LoadedJob, way: Fewest) -> str:
-    """The same as a config of `accelerate launch --config_file`; which layers are wrapped the model says itself."""
-    job = with_overrides(loaded.job, way.changes)
-    half = job.precision.autocast_dtype
-    precision = half if half != "none" else '"no"'
-    lines = [
-        "compute_environment: LOCAL_MACHINE",
-        "distributed_type: FSDP",
-        f"mixed_precision: {precision}",
-        f"num_machines: {way.nodes}",
-        f"num_processes: {way.count}",
-        "machine_rank: 0",
-        "main_training_function: main",
-        "fsdp_config:",
-        "  fsdp_version: 2",
-        "  fsdp_reshard_after_forward: true",
-        "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP",
-        f"  fsdp_activation_checkpointing: {'true' if job.checkpointing.scope == 'all' else 'false'}",
-        "  fsdp_cpu_ram_efficient_loading: true",
-        "  fsdp_offload_params: false",
-        "  fsdp_state_dict_type: SHARDED_STATE_DICT",
-    ]
-    if "allocator_conf" in way.changes:
-        lines.insert(0, f"# start it with PYTORCH_CUDA_ALLOC_CONF={way.changes['allocator_conf']}")
-    return "\n".join(lines) + "\n"

@@ -16,6 +16,7 @@ from vramcast.base.errors import VramcastError
 from vramcast.features.advise.combination import Combination
 from vramcast.features.advise.config import card_options, config_text, options_text
 from vramcast.features.advise.knobs import options_for
+from vramcast.features.advise.language_models import rough_parameters, single_language_model
 from vramcast.features.advise.option import CHANGES_TRAINING, RISKS, USUAL, Option, go_together
 from vramcast.features.advise.result import Change, Suggestion
 from vramcast.features.advise.runs import Runs, Traced, Wish
@@ -80,7 +81,7 @@ def first_changes(
     traced = 0
     refused: set[Option] = set()
     while waiting and len(found) < _SHOWN and traced < _TRACES:
-        chosen = _next(waiting, found, refused, min(runs.workers, _SHOWN - len(found)))
+        chosen = _next(waiting, found, refused, 1 if runs.workers == 1 else _SHOWN - len(found))
         if not chosen:
             break
         traced += len(chosen)
@@ -95,6 +96,22 @@ def first_changes(
     return tuple(_suggestion(loaded, one, answer, card, step_seconds) for one, answer in found)
 
 
+def expected_changes(job: Job, card: GpuSpec, most: int) -> list[Wish]:
+    """What `first_changes` will probably try first, where weights and gradients of a language model alone take more
+    than the card has, so that no trace is needed to know that it does not fit."""
+    part = single_language_model(job)
+    if part is None or part.freeze or part.train_only or part.quantization != "none" or job.offload.changed_fields:
+        return []
+    if job.gpus.effective_strategy not in ("none", "ddp"):
+        return []
+    weights = rough_parameters(part) * (4 if (part.dtype or job.precision.weights_dtype) == "fp32" else 2)
+    if 2 * weights <= card.total_memory_bytes:
+        return []
+    parts = _Parts(weights, weights, 2 * weights, weights, card.context_bytes)
+    ordered = list(_ordered(job, options_for(job, card, ()), parts, card.total_memory_bytes))
+    return [Wish(with_overrides(job, one.changes), one.text) for one in _next(ordered, (), set(), most)]
+
+
 def predict_and_change(
     loaded: LoadedJob,
     gpu: str | GpuSpec | None,
@@ -106,13 +123,13 @@ def predict_and_change(
 ) -> tuple[JobPrediction, tuple[Suggestion, ...]]:
     """The prediction, and what makes it fit where it does not."""
     card, _ = choose_card(loaded.job, gpu)
+    said = {"target.memory": memory, "allocator_conf": allocator_conf}
+    job = with_overrides(loaded.job, {key: value for key, value in said.items() if value is not None})
     with Runs(card, steps=steps, workers=workers, progress=progress, like=loaded.job) as runs:
-        runs.expect_adapters()
+        runs.expect(expected_changes(job, card, runs.workers))
         result = predict(loaded, gpu, memory, steps, allocator_conf=allocator_conf, progress=progress)
         if result.fits:
             return result, ()
-        said = {"target.memory": memory, "allocator_conf": allocator_conf}
-        job = with_overrides(loaded.job, {key: value for key, value in said.items() if value is not None})
         changed = dataclasses.replace(loaded, job=job)
         named = card_options(gpu, memory, None, card)
         return result, first_changes(changed, result.prediction, runs, named, result.step_seconds)
@@ -141,7 +158,11 @@ def _says_more(one: Combination, other: Combination) -> bool:
 
 def _ordered(job: Job, options: Mapping[str, list[Option]], parts: _Parts, limit_bytes: int) -> Iterator[Combination]:
     """What may fit, best first."""
-    candidates = [one for one in _combinations(options) if _guess(one, parts, job) <= _HOPELESS * limit_bytes]
+    candidates = [
+        one
+        for one in _combinations(options)
+        if _guess(one, parts, job) <= _HOPELESS * limit_bytes and _held(one, parts) <= limit_bytes
+    ]
     likely = [one for one in candidates if _TIGHT * _guess(one, parts, job) <= limit_bytes]
     rest = [one for one in candidates if one not in likely]
     yield from sorted(likely, key=lambda one: _place(one, None, job))
@@ -183,6 +204,14 @@ def _kind(one: Combination) -> int:
 def _place(one: Combination, seconds: float | None, job: Job) -> tuple[float, ...]:
     """By kind, then by the time of the batch that was wanted, then by how much is changed."""
     return (_kind(one), one.time if seconds is None else seconds, len(one.options))
+
+
+def _held(one: Combination, parts: _Parts) -> float:
+    """Weights and gradients, which are there whatever the batch; 0 where a combination trains only a part of them."""
+    if any(option.knob in ("trained", "freezing") for option in one.options):
+        return 0.0
+    halved = any(option.knob == "precision" and option.risk >= CHANGES_TRAINING for option in one.options)
+    return (_HALF if halved else 1.0) * (parts.weights + parts.gradients) + parts.context
 
 
 def _guess(one: Combination, parts: _Parts, job: Job) -> float:

@@ -19,6 +19,8 @@ _BLOCKS = {
     ),
 }  # fmt: skip
 """What the list of blocks is called, by model_type."""
+_WITH_FLASH = (*_BLOCKS["layers"], "gpt2", "gpt_neo", "gptj", "falcon", "gpt_bigcode", "distilbert", "vit")
+"""Models that transformers runs with flash-attn, by model_type."""
 _EMBEDDINGS = {"h": "wte", "layers": "embed"}
 
 
@@ -37,10 +39,29 @@ def is_causal(part: Component) -> bool:
     return any(str(architecture).endswith(_CAUSAL) for architecture in _config(part).get("architectures") or ())
 
 
+def flash_attention_fits(part: Component) -> bool:
+    return _config(part).get("model_type") in _WITH_FLASH
+
+
 def vocabulary(part: Component) -> int | None:
     """How wide its logits are, where the config says so."""
     size = _config(part).get("vocab_size")
     return size if isinstance(size, int) else None
+
+
+def rough_parameters(part: Component) -> int:
+    """About how many parameters, counted from the config as for a Llama: embeddings and a head, and in every block
+    attention with its key-value heads and a gated feed-forward network. 0 where the config does not say."""
+    config = _config(part)
+    keys = ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads")
+    sizes = [size for key in keys if isinstance(size := config.get(key), int) and size > 0]
+    if len(sizes) < len(keys):
+        return 0
+    vocabulary_size, hidden, blocks, inner, heads = sizes
+    key_value_heads = config.get("num_key_value_heads") or heads
+    attention = 2 * hidden * hidden + 2 * hidden * hidden * key_value_heads // heads
+    tables = 1 if config.get("tie_word_embeddings") else 2
+    return tables * vocabulary_size * hidden + blocks * (attention + 3 * hidden * inner)
 
 
 def block_patterns(part: Component) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +58,8 @@ class Wish:
     """Settings of the allocator that the run is also replayed under."""
     optional: str = ""
     """One more setting, replayed only where it could make the job fit."""
+    steps: int | None = None
+    """How many are traced, where that is not what the others have."""
     time_copies: bool = True
     """Whether copies between card and computer count in the time."""
 
@@ -77,14 +80,16 @@ class Runs:
         self.workers = workers if sys.platform == "linux" else 1
         self._gpu, self._steps, self._progress = gpu, steps, progress
         self._pool: ProcessPoolExecutor | None = None
+        self._expected: list[tuple[Job, Future[Traced | VramcastError]]] = []
+        """Traces that were begun before anybody asked for them."""
 
     def __enter__(self) -> Self:
         self._progress("loading PyTorch")
         hush_torch()
         with without_collections():
+            import vramcast.prediction.tracing  # noqa: F401  so that the forks need not import it
             from vramcast.jobs.building.preload import preload
         if self.workers > 1:
-            import gc
             import multiprocessing
 
             if self._like is not None:
@@ -100,23 +105,27 @@ class Runs:
     ) -> None:
         if self._pool is None:
             return
-        if kind is not None:
+        if kind is not None or not all(future.done() for _, future in self._expected):
             _kill_workers(self._pool)
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
-    def expect_adapters(self) -> None:
-        """Let idle workers import what LoRA and QLoRA need, while the job itself is predicted here."""
+    def expect(self, wishes: Sequence[Wish]) -> None:
+        """Let idle workers begin what will probably be asked for, while the job itself is predicted here; where
+        nothing is known yet, let them import what LoRA and QLoRA need."""
         job = self._like
         if self._pool is None or job is None or job.task != "training":
             return
         if any(component.transformers and component.mode == "trained" for component in job.components.values()):
             for _ in range(self.workers):
                 self._pool.submit(_import_libraries, "peft", "bitsandbytes")
+        for wish in wishes:
+            task = (wish, self._gpu, self._steps)
+            self._expected.append((wish.job, self._pool.submit(_answer, _trace, task)))
 
     def trace(self, wishes: Sequence[Wish]) -> list[Traced | VramcastError]:
         """Traces in the order of the wishes; an error takes the place of the trace it prevented."""
         self.n_traced += len(wishes)
-        tasks = [(wish, self._gpu, self._steps) for wish in wishes]
+        tasks = [(wish, self._gpu, wish.steps or self._steps) for wish in wishes]
         if self._pool is None:
             answers = []
             for wish, task in zip(wishes, tasks, strict=True):
@@ -138,7 +147,7 @@ class Runs:
                 runs[run] = place
                 waiting.append(run.result)  # type: ignore[arg-type]
             else:
-                waiting.append(pool.submit(_answer, _trace, task).result)
+                waiting.append(self._begun(task[0].job) or pool.submit(_answer, _trace, task).result)
         for run in as_completed(runs):
             traced = run.result()
             if not isinstance(traced, VramcastError):
@@ -149,6 +158,9 @@ class Runs:
                 )
                 waiting[runs[run]] = partial(_together, *parts)
         return [wait() for wait in waiting]
+
+    def _begun(self, job: Job) -> Callable[[], Traced | VramcastError] | None:
+        return next((future.result for expected, future in self._expected if expected == job), None)
 
     def begin(self, wish: Wish) -> Callable[[], Traced | VramcastError]:
         """Start a trace beside others; the returned function waits for it."""
@@ -178,6 +190,7 @@ def _import_libraries(*names: str) -> None:
     for name in names:
         with contextlib.suppress(UsageError):  # whoever needs it says that it is not there
             library(name, "advice")
+    gc.freeze()
 
 
 def _kill_workers(pool: ProcessPoolExecutor) -> None:

@@ -12,7 +12,7 @@ from vramcast.base.errors import UsageError, VramcastError
 from vramcast.base.shown import Shown
 from vramcast.base.units import format_gib, format_size, parse_bytes
 from vramcast.features.advise.config import card_options
-from vramcast.features.advise.first_changes import first_changes
+from vramcast.features.advise.first_changes import expected_changes, first_changes
 from vramcast.features.advise.result import Suggestion
 from vramcast.features.advise.runs import Runs
 from vramcast.features.check.verdict import Pointer, Verdict
@@ -65,7 +65,8 @@ def check(
         spec = _less(spec or choose_card(loaded.job, None)[0], margin)
     card = spec if spec is not None else choose_card(loaded.job, None)[0]
     with Runs(card, steps=steps, workers=workers if changes else 1, progress=progress, like=loaded.job) as runs:
-        runs.expect_adapters()
+        if changes:
+            runs.expect(expected_changes(loaded.job, card, runs.workers))
         result = predict(loaded, spec, steps=steps, allocator_conf=allocator_conf, progress=progress)
         found: tuple[Suggestion, ...] = ()
         if changes and not result.fits:

@@ -23,9 +23,9 @@ from vramcast.prediction.step_time import job_throughput
 
 Progress = Callable[[str], None]
 
-_KNOBS = ("batch", "checkpointing", "precision", "optimizer", "compile")
+_KNOBS = ("batch", "checkpointing", "precision", "optimizer", "compile", "attention", "liger")
 """Those that change how fast a step is; the others only save memory."""
-_BOTH_WAYS = ("checkpointing", "compile")
+_BOTH_WAYS = ("checkpointing", "compile", "attention", "liger")
 """Knobs of which the slower way is shown too."""
 _OPTIONS_OF_A_KNOB = 2
 _COMBINED = 3

@@ -26,7 +26,17 @@ from vramcast.jobs.stored_quantization import quantization_of
 from vramcast.jobs.training.dtypes import DTYPES
 from vramcast.jobs.training.plan import main_component
 
-_SOURCE_FIELDS = (*SOURCES, "subfolder", "class_name", "task", "config", "arguments", "trust_remote_code", "prepare")
+_SOURCE_FIELDS = (
+    *SOURCES,
+    "subfolder",
+    "class_name",
+    "task",
+    "config",
+    "arguments",
+    "liger",
+    "trust_remote_code",
+    "prepare",
+)
 
 
 def build_component(name: str, job: Job, *, on_meta: bool = False) -> Built:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,18 @@ def build(key: str, component: Component, dtype: torch.dtype) -> Built:
         module = model_class.from_config(config, trust_remote_code=component.trust_remote_code, **arguments)
     else:
         module = model_class._from_config(config, **arguments)
+    if component.liger:
+        _apply_liger(key, module)
     return Built(module=module, config=config.to_dict(), family="transformers")
+
+
+def _apply_liger(key: str, module: Any) -> None:
+    library("liger_kernel", key)
+    patches = importlib.import_module("liger_kernel.transformers.monkey_patch")
+    kind = module.config.model_type
+    if kind not in patches.MODEL_TYPE_TO_APPLY_LIGER_FN:
+        raise UsageError(f"{key}.liger: Liger Kernel has nothing for {kind} models")
+    patches._apply_liger_kernel_to_instance(model=module)
 
 
 def _dtype_argument() -> str:

@@ -12,6 +12,9 @@ _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|(?!--)[^\s\\]+)"""
 _GAP = r"(?:[ \t]+|[ \t]*\\\n[ \t]*)"
 _VARIABLE = re.compile(r"""["']?\$(?:\{(\w+)(?::?-[^}]*)?\}|(\w+))["']?""")
 
+SWITCH_ON, SWITCH_OFF = "switch on", "switch off"
+"""In place of a value: the flag stands alone, or is taken away."""
+
 
 def edit_script(
     text: str, command: ShellCommand, flags: Mapping[str, Any], environment: Mapping[str, str], anchors: tuple[str, ...]
@@ -23,7 +26,9 @@ def edit_script(
     after = "".join(lines[command.last_line + 1 :])
     for name, value in flags.items():
         flag = _flag(name).search(inside)
-        if flag is None:
+        if value in (SWITCH_ON, SWITCH_OFF):
+            inside = _switched(inside, name, value == SWITCH_ON, anchors)
+        elif flag is None:
             inside = _insert(inside, f"--{name} {_word(value)}", anchors)
         elif flag["value"] is None:
             inside = inside if value is True else f"{inside[: flag.end()]} {_word(value)}{inside[flag.end() :]}"
@@ -43,7 +48,10 @@ def edit_words(words: list[str], flags: Mapping[str, Any], environment: Mapping[
     changed = list(words)
     for name, value in flags.items():
         at = next((i for i, word in enumerate(changed) if _name(word) == name), None)
-        if at is None:
+        if value in (SWITCH_ON, SWITCH_OFF):
+            changed = [word for word in changed if _name(word) != name]
+            changed += [f"--{name}"] if value == SWITCH_ON else []
+        elif at is None:
             changed += [f"--{name}", _word(value)]
         elif "=" in changed[at]:
             changed[at] = f"{changed[at].partition('=')[0]}={_word(value)}"
@@ -55,6 +63,14 @@ def edit_words(words: list[str], flags: Mapping[str, Any], environment: Mapping[
         kept = [word for word in changed if not word.startswith(f"{name}=")]
         changed = [f"{name}={value}", *kept]
     return changed
+
+
+def _switched(command: str, name: str, on: bool, anchors: tuple[str, ...]) -> str:
+    """A flag without a value, added or taken away."""
+    switch = re.compile(rf"(?<!\S)--{re.escape(name).replace('_', '[-_]')}(?=\s|$)[ \t]*(?:\\\n[ \t]*)?")
+    if not on:
+        return switch.sub("", command)
+    return command if switch.search(command) else _insert(command, f"--{name}", anchors)
 
 
 def _flag(name: str) -> re.Pattern[str]:

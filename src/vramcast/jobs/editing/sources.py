@@ -12,7 +12,7 @@ import yaml
 
 from vramcast.base.errors import VramcastError
 from vramcast.jobs.editing.documents import edit_document
-from vramcast.jobs.editing.shell_text import edit_script, edit_words
+from vramcast.jobs.editing.shell_text import SWITCH_OFF, SWITCH_ON, edit_script, edit_words
 from vramcast.jobs.load import LoadedJob
 from vramcast.jobs.readers import Edits, deepspeed, hf_edits, hf_script, recognise, vramcast_yaml
 from vramcast.jobs.readers.command_line import parse_command, split_environment
@@ -166,7 +166,16 @@ def _of_command(words: list[str], aspect: str, job: Job) -> Edits:
     if aspect == "gpus":
         name = next((name for name in hf_script.PROCESSES if type(command.launcher_flags.get(name)) is int), None)
         return {("launcher", name): job.gpus.count} if name else {}
-    return hf_edits.edits(Keys(command.flags, "the command"), aspect, job)
+    keys = Keys(command.flags, "the command")
+    reader = hf_script.reader_of_images(command)
+    if reader is None:
+        return hf_edits.edits(keys, aspect, job)
+    return {key: _as_switch(value) for key, value in reader.edits(keys, aspect, job).items()}
+
+
+def _as_switch(value: Any) -> Any:
+    """The scripts for images have switches that take no value; the Trainer's take one."""
+    return SWITCH_ON if value is True else SWITCH_OFF if value is False else value
 
 
 def _command_says(words: list[str], environment: Mapping[str, str], edits: Edits) -> bool:

@@ -42,6 +42,7 @@ READERS: tuple[str, ...] = (
     "kohya",
     "nnunet",
     "ultralytics",
+    "megatron",
     "torchtitan",
     "torchtune",
     "deepspeed",

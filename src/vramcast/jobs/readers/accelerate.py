@@ -27,7 +27,9 @@ _KINDS = (
     "MULTI_NPU",
     "MULTI_XPU",
 )
-_ON_GPUS = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED")
+_ON_GPUS = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "TP")
+_OTHER_DEGREES = ("cp_size", "sp_size")
+"""What a job cannot say."""
 _KNOWN = frozenset((
     "compute_environment", "distributed_type", "mixed_precision", "use_cpu", "debug", "num_processes", "machine_rank",
     "num_machines", "gpu_ids", "main_process_ip", "main_process_port", "rdzv_backend", "same_network",
@@ -79,10 +81,7 @@ def part_from(keys: Keys, folder: Path, request: Request) -> Part:
             gpus = {**nested.data.get("gpus", {}), **gpus}
             notes, assumed = [*notes, *nested.notes], {**assumed, **nested.assumed}
             unsupported |= nested.unsupported
-    degrees = keys.section("parallelism_config")
-    for name in degrees:
-        if name.endswith("_size") and (degrees.whole(name) or 1) > 1 and name != "parallelism_config_dp_replicate_size":
-            unsupported["gpus"] = f"{degrees.name_of(name)} above 1 is not modelled; --set gpus.strategy=ddp"
+    gpus |= _degrees(keys.section("parallelism_config"), kind, unsupported)
     dynamo = keys.section("dynamo_config")
     if str(dynamo.take("dynamo_backend") or keys.take("dynamo_backend") or "NO").upper() != "NO":
         data["torch_compile"] = True
@@ -123,6 +122,28 @@ def _fsdp(keys: Keys, data: dict[str, Any]) -> dict[str, Any]:
     if wrap:
         names = wrap if isinstance(wrap, list) else str(wrap).split(",")
         gpus["wrap"] = [str(name).strip() for name in names]
+    return gpus
+
+
+def _degrees(keys: Keys, kind: str | None, unsupported: dict[str, str]) -> dict[str, Any]:
+    """Tensor parallel, and how many copies of the model there are."""
+    prefix = "parallelism_config_"
+    for name in _OTHER_DEGREES:
+        if (keys.whole(prefix + name) or 1) > 1:
+            unsupported["gpus"] = (
+                f"{keys.name_of(prefix + name)} above 1 cannot be said by a job; `vramcast run accelerate launch ...` "
+                "runs a program that does, and --set gpus.strategy=ddp predicts without it"
+            )
+    tensor, copies = (keys.whole(f"{prefix}{name}_size") or 1 for name in ("tp", "dp_replicate"))
+    shards = keys.whole(f"{prefix}dp_shard_size") or 1
+    keys.as_dict()
+    gpus: dict[str, Any] = {"tensor": tensor} if tensor > 1 else {}
+    if kind == "TP" and tensor == 1:
+        unsupported["gpus"] = "distributed_type: TP without parallelism_config_tp_size does not say over how many GPUs"
+    if copies > 1 and shards > 1:
+        gpus |= {"strategy": "hsdp", "replicas": copies}
+    elif shards > 1:
+        gpus["strategy"] = "fsdp"
     return gpus
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.base.errors import CannotPredict
-from vramcast.jobs.readers import Part, Request
+from vramcast.jobs.optimizer_names import plain
+from vramcast.jobs.readers import Edits, Part, Request
 from vramcast.jobs.readers.keys import Keys, unused_note
 from vramcast.jobs.readers.stable_diffusion import HALVES, Training, encoders_of, folder_named
+from vramcast.jobs.schema import Job
 from vramcast.trace import Note
 
 NAME = "diffusers training script"
@@ -44,8 +46,10 @@ SCRIPTS = {
 _OTHERS = (
     "train_controlnet", "train_dreambooth", "train_text_to_image", "textual_inversion", "train_instruct_pix2pix",
     "train_unconditional", "train_lcm_distill", "train_custom_diffusion", "train_t2i_adapter", "train_cogvideox",
-    "train_kandinsky", "train_wuerstchen", "train_flux", "train_cm_ct",
+    "train_kandinsky", "train_wuerstchen", "train_flux", "train_cm_ct", "train_amused", "train_control", "train_cosmos",
+    "train_vqgan", "train_hunyuan", "train_sana",
 )  # fmt: skip
+_MARKS = ("pretrained_model_name_or_path", "train_batch_size", "resolution", "instance_data_dir", "dataset_name")
 _NOT_MODELLED = {
     "dream_training": ("step", "DREAM runs the U-Net twice in a step, which is not modelled; leave it out"),
     "use_dora": ("components", "DoRA is not modelled; leave it out"),
@@ -66,14 +70,14 @@ _KNOWN = frozenset((
     "validation_epochs", "validation_steps", "num_validation_images", "validation_images", "validation_scheduler",
     "tokenizer_name", "text_encoder_use_attention_mask", "skip_save_text_encoder", "offset_noise", "adam_epsilon",
     "adam_weight_decay_text_encoder", "do_edm_style_training", "output_kohya_format", "dream_detail_preservation",
-    "enable_npu_flash_attention", "foreach_ema",
+    "enable_npu_flash_attention",
 ))  # fmt: skip
 
 
 def is_one(script: str, flags: Mapping[str, Any]) -> bool:
     """Whether the command is of such a script. kohya's have some of these flags too, and others of their own."""
     known = script in SCRIPTS or script.startswith(_OTHERS)
-    return known and any(name in flags for name in ("pretrained_model_name_or_path", "train_batch_size", "resolution"))
+    return known and any(name in flags for name in _MARKS)
 
 
 def part_from(keys: Keys, folder: Path, request: Request, script: str, launched: str | None) -> Part:
@@ -115,6 +119,7 @@ class _Reader:
             "gradient_clipping": keys.number("max_grad_norm") or 1.0,
             "zero_grad": "after-step",
             "set_to_none": not said.keeps_gradients or bool(keys.flag("set_grads_to_none")),
+            **({"checkpointing": {"scope": "all"}} if keys.flag("gradient_checkpointing") else {}),
             **self._networks(preset if preset in HALVES else None),
             **self._average(),
         }
@@ -145,10 +150,9 @@ class _Reader:
         keys.ignore("pretrained_model_name_or_path")
         if name is None:
             keys.need("pretrained_model_name_or_path", "stable-diffusion-v1-5/stable-diffusion-v1-5")
-        checkpointing = {"checkpointing": "all"} if keys.flag("gradient_checkpointing") else {}
         pipeline = folder_named(name, keys.where, self._notes, self._folder)
         learning = encoders_of(pipeline) if keys.flag("train_text_encoder") else []
-        text = {encoder: {**self._learning(half, _TEXT_TARGETS), **checkpointing} for encoder in learning}
+        text = {encoder: self._learning(half, _TEXT_TARGETS) for encoder in learning}
         prior = bool(keys.flag("with_prior_preservation"))
         if prior:
             self._note("prior preservation", "each batch has as many images of the class beside those of the instance")
@@ -165,7 +169,7 @@ class _Reader:
             batch="2 * batch" if prior else "batch",
             half=half,
             vae_dtype="fp32" if keeps_vae else None,
-            unet={**self._learning(half, list(said.targets)), **checkpointing},
+            unet=self._learning(half, list(said.targets)),
             text=text,
             latents_ready=said.prepared,
             text_ready=said.prepared or ready,
@@ -194,8 +198,31 @@ class _Reader:
     def _average(self) -> dict[str, Any]:
         keys = self._keys
         if not keys.flag("use_ema"):
-            keys.ignore("offload_ema")
+            keys.ignore("offload_ema", "foreach_ema")
             return {}
         if keys.flag("offload_ema"):
             self._note("EMA", "its copy is on the card while it is updated, after the step; predicted as if it stayed")
-        return {"ema": {"update": "loop", "device": "gpu"}}
+        return {"ema": {"update": "differences" if keys.flag("foreach_ema") else "loop", "device": "gpu"}}
+
+
+def edits(keys: Keys, aspect: str, job: Job) -> Edits:
+    """Flags that say it. Switches are there or not, without a value."""
+    sizes = job.effective_sizes
+    match aspect:
+        case "batch":
+            return {("train_batch_size",): sizes["batch"]}
+        case "accumulation":
+            return {("gradient_accumulation_steps",): job.accumulation}
+        case "resolution" if sizes["height"] == sizes["width"]:
+            return {("resolution",): sizes["height"]}
+        case "precision" if job.precision.weights_dtype == "fp32":
+            wanted = job.precision.autocast_dtype
+            return {("mixed_precision",): "no" if wanted == "none" else wanted}
+        case "checkpointing" if job.checkpointing.scope != "modules":
+            return {("gradient_checkpointing",): job.checkpointing.scope == "all"}
+        case "optimizer" if len(job.optimizer) == 1 and not job.optimizer[0].arguments:
+            name = plain(job.optimizer[0].name)
+            return {("use_8bit_adam",): name == "adamw8bit"} if name in ("adamw", "adamw8bit") else {}
+        case "ema" if job.ema is None:
+            return {("use_ema",): False}
+    return {}

@@ -27,12 +27,14 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "paged_adamw_32bit": {"name": "paged-adamw"},
     "paged_adamw_8bit": {"name": "paged-adamw8bit"},
     "paged_lion_8bit": {"name": "paged-lion8bit"},
+    "adamw_torch_8bit": {"name": "torchao-adamw8bit"},
+    "adamw_torch_4bit": {"name": "torchao-adamw4bit"},
 }
 """`optim` → the job's optimizer."""
 
 OTHER_OPTIMIZERS = frozenset((
-    "adamw_torch_xla", "adamw_torch_npu_fused", "adamw_apex_fused", "adamw_anyprecision", "adamw_torch_4bit",
-    "adamw_torch_8bit", "ademamix", "paged_ademamix_32bit", "paged_ademamix_8bit", "paged_lion_32bit", "rmsprop_bnb",
+    "adamw_torch_xla", "adamw_torch_npu_fused", "adamw_apex_fused", "adamw_anyprecision", "ademamix",
+    "paged_ademamix_32bit", "paged_ademamix_8bit", "paged_lion_32bit", "rmsprop_bnb",
     "rmsprop_bnb_32bit", "galore_adamw", "galore_adamw_8bit", "galore_adafactor", "galore_adamw_layerwise",
     "galore_adamw_8bit_layerwise", "galore_adafactor_layerwise", "lomo", "adalomo", "grokadamw", "schedule_free_radam",
     "schedule_free_adamw", "schedule_free_sgd", "apollo_adamw", "apollo_adamw_layerwise", "stable_adamw",

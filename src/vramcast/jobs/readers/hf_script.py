@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ MARKS = (
     "--pretrained_model_name_or_path", "--train_batch_size", "--network_module",
 )  # fmt: skip
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+_MEGATRON = re.compile(r"^\s*(megatron (?:sft|pt|rlhf))\b", re.MULTILINE)
+"""A command of ms-swift that trains with Megatron."""
 _UNSLOTH, _SWIFT = "unsloth-cli", "swift"
 _PROCESSES_OF_SWIFT = "NPROC_PER_NODE"
 _PRECISIONS = ("bf16", "fp16", "mixed_precision")
@@ -55,7 +58,7 @@ def recognises(path: Path) -> bool:
         text = read_text(path).replace("-", "_")
     except (OSError, VramcastError):
         return False
-    return any(mark.replace("-", "_") in text for mark in MARKS)
+    return any(mark.replace("-", "_") in text for mark in MARKS) or _MEGATRON.search(text) is not None
 
 
 def read(path: Path, request: Request) -> Reading:
@@ -72,6 +75,13 @@ def read_part(path: Path, request: Request) -> Part:
 
 def training_command(text: str, where: str) -> ShellCommand:
     """The one command of a shell script that starts a training."""
+    megatron = _MEGATRON.search(text)
+    if megatron is not None:
+        line = text.count("\n", 0, megatron.end())
+        raise CannotPredict(
+            f"{where}:{line + 1}: {megatron[1]}: training with Megatron's own parallel layers is not modelled; the "
+            "same model with `swift sft` is, and `vramcast plan` says how many cards its sharding needs"
+        )
     followed = follow(text, where)
     trainings = [command for command in followed.commands if _is_training(command.words)]
     if len(trainings) != 1:
@@ -94,7 +104,8 @@ def part_from_words(
     """Paths in a command are those of the folder in which it is started: here, or where the shell script lies."""
     variables, words = split_environment(words)
     variables = {**(environment or {}), **variables}
-    ultralytics.refuse_command(words, where)
+    if ultralytics.is_one(words):
+        return ultralytics.part_from_words(words, folder, where, request)
     conf = next((variables[name] for name in ALLOCATOR_VARIABLES if variables.get(name)), None)
     command = parse_command(words, where, unknown, hf_names.WITHOUT_EFFECT)
     started = variables.get(_PROCESSES_OF_SWIFT, "")
@@ -117,7 +128,7 @@ def _part(command: Command, folder: Path, where: str, request: Request) -> Part:
         return _named(part)
     data = combine.merge(dict(part.data), {name: launched.data[name] for name in _OF_LAUNCHER if name in launched.data})
     # The script's own wins, as in the Trainer.
-    if not any(command.flags.get(name) for name in _PRECISIONS) and not _is_of_images(command):
+    if not any(command.flags.get(name) for name in _PRECISIONS) and reader_of_images(command) is None:
         data = combine.merge(data, {"precision": launched.data.get("precision", {})})
     return dataclasses.replace(
         _named(part), data=data, notes=(*part.notes, *launched.notes),
@@ -150,9 +161,11 @@ def _arguments(command: Command, keys: Keys, folder: Path, request: Request, pre
     return hf_arguments.part_from(keys, folder, request, hf_names.SCRIPT_TASKS.get(command.script))
 
 
-def _is_of_images(command: Command) -> bool:
-    """Whether its reader was told the launcher's precision, and has decided on one."""
-    return any(reader.is_one(command.script, command.flags) for reader in (kohya, diffusers_scripts))
+def reader_of_images(command: Command) -> Any:
+    """The module that reads the flags of a script that trains diffusion models, and says them; None for others. It is
+    told the launcher's precision, and decides on one."""
+    readers = (kohya, diffusers_scripts)
+    return next((reader for reader in readers if reader.is_one(command.script, command.flags)), None)
 
 
 def _with_config(keys: Keys, command: Command, folder: Path) -> Keys:

@@ -76,6 +76,7 @@ def read(path: Path, request: Request) -> Reading:
         **_training(keys.section("train"), unsupported),
         "precision": {"preset": "fp32"},
         "gpus": _gpus(keys, data, notes),
+        "pinned_batches": _pinned_batches(keys, data),
     }
     component: dict[str, Any] = job["components"]["network"]
     component |= _frozen_at_first(keys.section("train"))
@@ -197,6 +198,13 @@ def _gpus(keys: Keys, data: Keys, notes: list[Note]) -> dict[str, Any]:
             text = "without dist, KAIR uses DataParallel: one of the GPUs is predicted; the first also gathers outputs"
             notes.append(Note("not modelled", text))
     return gpus
+
+
+def _pinned_batches(keys: Keys, data: Keys) -> int:
+    """KAIR's loaders pin batches. Workers are divided by the GPUs under DDP, and each loads two batches ahead."""
+    workers = data.whole("dataloader_num_workers", least=0) or 0
+    count = max(1, len(keys.wholes("gpu_ids") or [0])) if keys.flag("dist") else 1
+    return 1 + 2 * (workers // count)
 
 
 def edits(keys: Keys, aspect: str, job: Job) -> Edits:

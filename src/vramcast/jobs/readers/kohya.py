@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.base.errors import CannotPredict, UsageError
-from vramcast.jobs.readers import Part, Reading, Request, combine
+from vramcast.jobs.optimizer_names import optimizer_named
+from vramcast.jobs.readers import Edits, Part, Reading, Request, combine
 from vramcast.jobs.readers.documents import beside, peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
 from vramcast.jobs.readers.stable_diffusion import HALVES, SD1, SD2, SDXL, Training, encoders_of, folder_named
+from vramcast.jobs.schema import Job
 from vramcast.trace import Note
 
 NAME = "kohya sd-scripts config"
@@ -48,6 +50,8 @@ _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adafactor": {"name": "transformers-adafactor"},
 }
 """optimizer_type, in small letters → the job's."""
+_SPELT = ("AdamW", "AdamW8bit", "PagedAdamW8bit", "PagedAdamW", "Lion", "Lion8bit", "SGDNesterov", "AdaFactor")
+"""As its documentation writes them."""
 _ADAFACTOR = {"relative_step": True, "scale_parameter": True, "warmup_init": False}
 _NOT_MODELLED = {
     "fp8_base": ("components", "weights in fp8 are not modelled; leave it out"),
@@ -58,6 +62,7 @@ _NOT_MODELLED = {
     "optimizer_schedulefree_wrapper": ("optimizer", "schedule-free optimizers are not modelled; leave it out"),
     "cpu_offload_checkpointing": ("checkpointing", "it is said with --set offload=activations instead"),
     "deepspeed": ("gpus", "DeepSpeed is not modelled; --set gpus.strategy=ddp predicts without it"),
+    "blocks_to_swap": ("offload", "blocks that wait in the computer's memory are not modelled; leave it out"),
     "masked_loss": ("loss", "a loss with masks is not modelled; leave it out"),
     "weighted_captions": ("inputs", "weighted captions are not modelled; leave it out"),
 }  # fmt: skip
@@ -103,7 +108,7 @@ def recognises(path: Path) -> bool:
 
 def is_one(script: str, flags: Mapping[str, Any]) -> bool:
     if script.startswith(_OTHERS) or script in (*LORA, *WHOLE):
-        names = ("pretrained_model_name_or_path", "config_file", "network_module", "dataset_config")
+        names = ("pretrained_model_name_or_path", "config_file", "network_module", "dataset_config", "validation_split")
         return any(name in flags for name in names)
     return False
 
@@ -145,7 +150,8 @@ def part_from(keys: Keys, folder: Path, request: Request, script: str, launched:
     if script not in (*LORA, *WHOLE):
         raise CannotPredict(
             f"{keys.where}: {script}.py of kohya's sd-scripts is not modelled; those that are: "
-            f"{', '.join((*LORA, *WHOLE))} (Stable Diffusion 1, 2 and XL)"
+            f"{', '.join((*LORA, *WHOLE))} (Stable Diffusion 1, 2 and XL). `vramcast run {script}.py ...` runs the "
+            "script itself on a virtual card"
         )
     file = keys.text("config_file")
     if file is not None:
@@ -186,7 +192,7 @@ class _Reader:
             "zero_grad": "after-step",
             **({} if norm == 0 else {"gradient_clipping": 1.0 if norm is None else norm}),
         }
-        data |= self._networks(data["sizes"]["batch"])
+        data |= self._networks()
         if keys.flag("torch_compile"):
             data["torch_compile"] = True
         parallel = {"gradient_as_bucket_view": "ddp_gradient_as_bucket_view", "static_graph": "ddp_static_graph"}
@@ -253,14 +259,14 @@ class _Reader:
 
     # -- networks -------------------------------------------------------------------------------------------
 
-    def _networks(self, batch: int) -> dict[str, Any]:
+    def _networks(self) -> dict[str, Any]:
         keys = self._keys
         folder = self._pipeline()
-        checkpointing = {"checkpointing": "all"} if keys.flag("gradient_checkpointing") else {}
-        unet = {**self._learning(_ADAPTED, conv=True), **checkpointing, **self._attention()}
-        if checkpointing and not self._is_xl:
+        again = bool(keys.flag("gradient_checkpointing"))
+        unet = {**self._learning(_ADAPTED, conv=True), **self._attention()}
+        if again and not self._is_xl:
             unet["checkpointing"] = _CHECKPOINTED
-        text = {name: {**self._learning_text(name), **checkpointing} for name in self._learning_encoders(folder)}
+        text = {name: self._learning_text(name) for name in self._learning_encoders(folder)}
         latents_ready = bool(keys.flag("cache_latents") or keys.flag("cache_latents_to_disk"))
         text_ready = bool(keys.flag("cache_text_encoder_outputs"))
         if text_ready and text:
@@ -270,12 +276,12 @@ class _Reader:
                 + ("give network_train_unet_only too" if self._has_adapters else "leave train_text_encoder out"),
             )
         slices = keys.whole("vae_batch_size") or 1
-        vae = {"prepare": ["enable_slicing"]} if self._has_adapters and slices == 1 < batch else {}
+        vae = {"prepare": ["enable_slicing"]} if self._has_adapters and slices == 1 else {}
         skip = keys.whole("clip_skip", most=12) or 1
         length = keys.whole("max_token_length") or 75
         if length not in (75, 150, 225):
             keys.fail("max_token_length", f"75, 150 or 225 are possible, not {length}")
-        return Training(
+        training = Training(
             folder=folder,
             gate=self._request.gate,
             half=self._half,
@@ -288,7 +294,8 @@ class _Reader:
             text_autocast=self._has_adapters,
             text_layer_from_end=skip,
             chunks=length // 75,
-        ).data()
+        )
+        return {**training.data(), **({"checkpointing": {"scope": "all"}} if again else {})}
 
     def _pipeline(self) -> Path:
         keys = self._keys
@@ -388,3 +395,27 @@ class _Reader:
             key: given.get(key, str(value)).strip().lower() == "true" for key, value in _ADAFACTOR.items()
         }
         return {**wish, "arguments": {**arguments, "lr": None if arguments["relative_step"] else 1e-4}}
+
+
+def edits(keys: Keys, aspect: str, job: Job) -> Edits:
+    """Flags, or keys of the TOML, that say it; what a dataset config says is not changed."""
+    sizes = job.effective_sizes
+    has_datasets = "dataset_config" in keys
+    match aspect:
+        case "batch" if not has_datasets:
+            return {("train_batch_size",): sizes["batch"]}
+        case "accumulation":
+            return {("gradient_accumulation_steps",): job.accumulation}
+        case "resolution" if not has_datasets:
+            width, height = sizes["width"], sizes["height"]
+            return {("resolution",): str(width) if width == height else f"{width},{height}"}
+        case "precision" if job.precision.weights_dtype == "fp32":
+            wanted = job.precision.autocast_dtype
+            return {("mixed_precision",): "no" if wanted == "none" else wanted}
+        case "checkpointing" if job.checkpointing.scope != "modules":
+            return {("gradient_checkpointing",): job.checkpointing.scope == "all"}
+        case "optimizer":
+            name = optimizer_named(_OPTIMIZERS, job.optimizer[0]) if len(job.optimizer) == 1 else None
+            spelt = next((one for one in _SPELT if one.lower() == name), name)
+            return {("optimizer_type",): spelt} if spelt else {}
+    return {}

@@ -46,6 +46,8 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?=)(.*)", re.DOTALL
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PARAMETER = re.compile(r"(#?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
 _OPERATION = re.compile(r"(:?[-=+?]|%%?|##?|//?)(.*)", re.DOTALL)
+_EXPR = re.compile(r"""(?:\$\(|`)\s*expr((?:\s+(?:\d+|\$\w+|\$\{\w+\}|[-+/%]|\\?[*()]|'\*'|"\*"))+)\s*[)`]""")
+"""`expr 16 / $n`, the arithmetic that old shells have in a program."""
 _SLICE = re.compile(r":\s*([0-9]{1,4})(?::\s*([0-9]{1,4}))?")
 _UNKNOWN = re.compile("\ue000(\\d{1,6})\ue001")
 _DECLARING = ("declare", "typeset", "local", "readonly", "export")
@@ -561,6 +563,11 @@ class _Shell:
                 at = end
 
     def _output(self, spelt: str) -> str:
+        sum_of = _EXPR.fullmatch(spelt)
+        if sum_of is not None:
+            value = self._arithmetic(sum_of[1].replace("\\", "").replace("'", "").replace('"', ""))
+            if value is not None:
+                return str(value)
         return self._unknown(spelt, f"it is what a program prints (line {self.line})")
 
     def _dollar(self, raw: str, at: int, fields: _Fields, *, in_quotes: bool) -> int:

@@ -35,7 +35,13 @@ FLAVORS: dict[str, dict[str, int]] = {
 """What differs from 8B, whose config.json lies in llama3/ (torchtitan/models/llama3/__init__.py)."""
 
 _LAYERS = {"debugmodel": 6, "8B": 32, "70B": 80, "405B": 126}
-_DEGREES = ("tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree", "expert_parallel_degree")
+_OTHER_DEGREES = ("context_parallel_degree", "expert_parallel_degree")
+"""What a job cannot say; torchtitan's own program can be run instead."""
+_SCHEDULE = "1F1B"
+_TENSOR_PARALLEL = (
+    "tensor parallel by the plan of transformers' model, without torchtitan's sequence and loss parallelism: "
+    "activations between the layers and the logits lie whole on every card, so it takes more than torchtitan would"
+)
 _IMPLEMENTATIONS = {"fused": {"fused": True}, "foreach": {"foreach": True}, "for-loop": {"foreach": False}}
 _OPTIMIZERS = {"Adam": "adam", "AdamW": "adamw"}
 _BATCHES = ("local_batch_size", "batch_size")
@@ -61,12 +67,17 @@ def read_part(path: Path, request: Request) -> Part:
     unsupported: dict[str, str] = {}
     training = keys.section("training")
     batch = training.whole(training.first(_BATCHES) or _BATCHES[0]) or _DEFAULT_BATCH
+    gpus = _gpus(keys.section("parallelism"), training, assumed, unsupported)
+    of_one_pass = batch * gpus["count"] // (gpus.get("tensor", 1) * gpus.get("pipeline", 1))
+    passes = 1
+    if "pipeline" in gpus:
+        batch, passes = _microbatches(keys.section("parallelism"), batch, unsupported)
     data: dict[str, Any] = {
         "name": path.stem,
         "sizes": {"batch": batch, "sequence": training.whole("seq_len") or _DEFAULT_LENGTH},
         "precision": {"preset": _precision(training)},
         "optimizer": _optimizer(keys.section("optimizer"), unsupported),
-        "gpus": _gpus(keys.section("parallelism"), training, assumed, unsupported),
+        "gpus": gpus,
         "outputs_live_until": "forward",
     }
     data["checkpointing"] = _checkpointing(keys.section("activation_checkpoint"), _layers(keys), unsupported)
@@ -77,7 +88,9 @@ def read_part(path: Path, request: Request) -> Part:
         data["gradient_clipping"] = norm or 1.0
     total = training.take("global_batch_size")
     if total not in (None, -1):
-        data["accumulation"] = _accumulation(training, batch * data["gpus"]["count"])
+        passes *= _accumulation(training, of_one_pass)
+    if passes > 1 or total not in (None, -1):
+        data["accumulation"] = passes
     compiled = keys.section("compile")
     if training.flag("compile") or compiled.flag("enable"):
         data["torch_compile"] = True
@@ -124,22 +137,53 @@ def _optimizer(keys: Keys, unsupported: dict[str, str]) -> dict[str, Any]:
 
 
 def _gpus(keys: Keys, training: Keys, assumed: dict[str, str], unsupported: dict[str, str]) -> dict[str, Any]:
-    for name in _DEGREES:
+    for name in _OTHER_DEGREES:
         if (keys.whole(name) or 1) > 1:
             unsupported["gpus"] = (
-                f"{keys.name_of(name)} above 1 is not modelled; --set gpus.count=1 predicts without it"
+                f"{keys.name_of(name)} above 1 cannot be said by a job; `vramcast run torchrun --nproc-per-node 8 -m "
+                "torchtitan.train ...` runs torchtitan itself, and --set gpus.count=1 predicts without it"
             )
+    tensor, stages = (keys.whole(f"{name}_parallel_degree") or 1 for name in ("tensor", "pipeline"))
+    divided = {"tensor": tensor} if tensor > 1 else {}
+    if stages > 1:
+        divided["pipeline"] = stages
+    if tensor > 1:
+        assumed["gpus"] = _TENSOR_PARALLEL
     copies = keys.whole("data_parallel_replicate_degree") or 1
     shards = keys.whole("data_parallel_shard_degree", least=-1)
     reshard = keys.text("fsdp_reshard_after_forward", ("default", "always", "never")) != "never"
     offload = {"offload_parameters": True} if training.flag("enable_cpu_offload") else {}
     if shards is not None and shards > 1:
         strategy = {"strategy": "fsdp"} if copies == 1 else {"strategy": "hsdp", "replicas": copies}
-        return {"count": copies * shards, **strategy, "reshard_after_forward": reshard, **offload}
+        count = copies * shards * tensor * stages
+        return {"count": count, **strategy, "reshard_after_forward": reshard, **divided, **offload}
+    if divided:
+        count = copies * tensor * stages
+        if shards == 1:
+            return {"count": count, **divided, **offload}
+        known = assumed.get("gpus")
+        least = f"{count} GPUs: data_parallel_shard_degree = -1 leaves their number open (--gpus N)"
+        assumed["gpus"] = least if known is None else f"{least}; {known}"
+        strategy = {"strategy": "fsdp"} if copies == 1 else {"strategy": "hsdp", "replicas": copies}
+        return {"count": count, **strategy, "reshard_after_forward": reshard, **divided, **offload}
     if shards in (None, -1, 0):
         text = "one GPU: data_parallel_shard_degree = -1 shards over as many as are started, which is not modelled"
         assumed["gpus"] = text if copies == 1 else f"{copies} GPUs, not sharded: {text.partition(': ')[2]}"
     return {"count": copies, **offload}
+
+
+def _microbatches(keys: Keys, batch: int, unsupported: dict[str, str]) -> tuple[int, int]:
+    """A pipeline's microbatch, and how many of them a pass has."""
+    schedule = keys.text("pipeline_parallel_schedule") or _SCHEDULE
+    if schedule.lower() != _SCHEDULE.lower():
+        unsupported["gpus"] = (
+            f"{keys.name_of('pipeline_parallel_schedule')}: {schedule} is not modelled, only {_SCHEDULE}; "
+            "--set gpus.pipeline=1 predicts without a pipeline"
+        )
+    micro = keys.whole("pipeline_parallel_microbatch_size") or 1
+    if batch % micro:
+        keys.fail("pipeline_parallel_microbatch_size", f"a batch of {batch} cannot be cut into microbatches of {micro}")
+    return micro, batch // micro
 
 
 def _checkpointing(keys: Keys, layers: int, unsupported: dict[str, str]) -> dict[str, Any]:

@@ -214,17 +214,13 @@ class _Reader:
         )
         kind = plain(name.rpartition(".")[2])
         said = keys.as_dict()
-        if self._keys.flag("optimizer_in_bwd"):
-            self._unsupported["optimizer"] = (
-                "optimizer_in_bwd: gradients that are used and let go of within the backward pass are not modelled; "
-                "--optimizer NAME predicts the larger memory without it"
-            )
+        early = {"in_backward": True} if self._keys.flag("optimizer_in_bwd") else {}
         if kind not in _OPTIMIZERS:
             self._unsupported["optimizer"] = f"optimizer: {name} is not modelled; name another with --optimizer"
             return {"name": "adamw"}
         fused = {"fused": True} if said.get("fused") is True else {}
         of_library = kind if not kind.startswith("paged") else f"paged-{kind.removeprefix('paged')}"
-        return {"name": of_library, **({"arguments": fused} if fused else {})}
+        return {"name": of_library, **({"arguments": fused} if fused else {}), **early}
 
     def _activations(self) -> dict[str, Any]:
         keys = self._keys

@@ -1,21 +1,70 @@
-"""ultralytics: the YAML of `yolo train cfg=...` (args.yaml of a run) and the command. Its networks are not modelled,
-and no other reader must take such a file for its own."""
+"""ultralytics: the YAML of `yolo train cfg=...` (args.yaml of a run) and the command, for detection, segmentation and
+classification. The library's own network, loss, optimizer and average run on pictures that are made up."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from vramcast.base.errors import CannotPredict
-from vramcast.jobs.readers import Reading, Request
-from vramcast.jobs.readers.documents import peek
+from vramcast.base.access import CodePlace
+from vramcast.base.errors import CannotPredict, UsageError
+from vramcast.jobs.readers import Edits, Part, Reading, Request, combine
+from vramcast.jobs.readers.code import factory_place
+from vramcast.jobs.readers.documents import peek, read_document
+from vramcast.jobs.readers.keys import Keys, unused_note
+from vramcast.jobs.schema import Job
+from vramcast.jobs.schema.training import MOST_ACCUMULATED
+from vramcast.jobs.yaml_file import parse_yaml
+from vramcast.trace import Note
 
 NAME = "ultralytics config"
 COMMAND = "yolo"
 
+_FACTORY = "vramcast.jobs.training.yolo:training"
 _OWN = ("imgsz", "close_mosaic", "hsv_h", "mosaic", "warmup_bias_lr", "nbs", "copy_paste", "overlap_mask")
 _ENOUGH = 2
+_TASKS = {"-seg": "segment", "-cls": "classify", "-pose": "pose", "-obb": "obb", "-sem": "semantic"}
+"""End of a model's name → its task; the others detect."""
+_MODELLED = ("detect", "segment", "classify")
+_ALL_TASKS = (*_MODELLED, "pose", "obb", "semantic", "depth")
+_MODES = ("train", "val", "predict", "export", "track", "benchmark")
+_BATCH, _SIZE, _CLASSIFIED_SIZE, _NOMINAL = 16, 640, 224, 64
+_STRIDE = 32
+_BOXES = 20
+"""Objects in a picture of a mosaic; the matrices that match them to predictions grow with the fullest picture."""
+_FEW_ITERATIONS = 10_000
+"""Up to so many, optimizer=auto takes AdamW."""
+_CLASSES = 80
+_MODEL = re.compile(r"(yolo[a-z]*\d+)([nstbmlcex])((?:-[a-z0-9]+)*)$|(yolo[a-z]*\d+)((?:-[a-z0-9]+)*)$")
+_PASSED_ON = ("amp", "optimizer", "freeze", "overlap_mask", "mask_ratio", "dropout", "channels_last", "momentum")
+"""Keys that the library reads itself."""
+_NOT_MODELLED = {
+    "compile": ("torch_compile", "torch.compile is not modelled here; leave it out"),
+    "distill_model": ("components", "a teacher is not modelled; leave it out"),
+    "quantize": ("components", "training for quantization is not modelled; leave it out"),
+    "augmentations": ("inputs", "leave it out: augmentations run in the computer and take nothing of the card"),
+}
+_OF_PYTHON = ("save_dir", "augmentations")
+"""Keys of args.yaml that the defaults have not."""
+_KNOWN = frozenset((
+    "task", "mode", "epochs", "time", "patience", "save", "save_period", "cache", "workers", "project", "name",
+    "exist_ok", "pretrained", "cls_remap", "verbose", "seed", "deterministic", "single_cls", "rect", "cos_lr",
+    "close_mosaic", "resume", "fraction", "profile", "val", "split", "save_json", "conf", "iou", "max_det", "half",
+    "dnn", "plots", "nms", "source", "vid_stride", "stream_buffer", "visualize", "augment", "agnostic_nms", "classes",
+    "retina_masks", "embed", "show", "save_frames", "save_txt", "save_conf", "save_crop", "show_labels", "show_conf",
+    "show_boxes", "line_width", "format", "keras", "optimize", "int8", "dynamic", "simplify", "opset", "workspace",
+    "lr0", "lrf", "weight_decay", "warmup_epochs", "warmup_momentum", "warmup_bias_lr", "dis", "box", "cls", "cls_pw",
+    "dfl", "pose", "kobj", "rle", "angle", "dlog", "dgrad", "dlam", "hsv_h", "hsv_s", "hsv_v", "degrees", "translate",
+    "scale", "shear", "perspective", "flipud", "fliplr", "bgr", "mosaic", "mixup", "cutmix", "copy_paste",
+    "copy_paste_mode", "auto_augment", "erasing", "crop_fraction", "cfg", "tracker", "save_dir", "save_hybrid",
+    "label_smoothing", "nbs",
+))  # fmt: skip
+"""Without effect on the memory of a training step."""
 
 
 def recognises(path: Path) -> bool:
@@ -24,27 +73,193 @@ def recognises(path: Path) -> bool:
 
 
 def read(path: Path, request: Request) -> Reading:
-    refuse(str(path), peek(path, ".yaml", ".yml"))
+    return combine.complete([read_part(path, request)], request)
 
 
-def refuse_command(words: Sequence[str], where: str) -> None:
-    """CannotPredict for `yolo detect train model=yolo11n.yaml imgsz=640`."""
-    if words and words[0] == COMMAND:
-        refuse(where, dict(word.split("=", 1) for word in words if "=" in word))
+def read_part(path: Path, request: Request) -> Part:
+    return _Reader(Keys.of(read_document(path), str(path)), path.parent, request).part()
 
 
-def _as_python(value: Any) -> str:
-    """A value of the command line is text: a number is shown as one."""
-    is_number = isinstance(value, str) and value.replace(".", "", 1).isdecimal()
-    return value if is_number or value in ("True", "False") else repr(value)
+def is_one(words: Sequence[str]) -> bool:
+    return bool(words) and os.path.basename(words[0]) == COMMAND
 
 
-def refuse(where: str, said: dict[str, Any]) -> NoReturn:
-    given = {name: said[name] for name in ("data", "imgsz", "batch", "amp", "optimizer") if said.get(name) is not None}
-    arguments = ", ".join(f"{name}={_as_python(value)}" for name, value in given.items())
-    model = said.get("model") or "yolo11n.yaml"
-    raise CannotPredict(
-        f"{where}: model: {model}: ultralytics' networks and losses are not read from a config. Where it is installed, "
-        f"`vramcast run train.py` predicts a script with the two lines `from ultralytics import YOLO` and "
-        f"`YOLO({str(model)!r}).train({arguments})`"
-    )
+def part_from_words(words: Sequence[str], folder: Path, where: str, request: Request) -> Part:
+    """`yolo detect train model=yolo11n.yaml imgsz=640`."""
+    said: dict[str, Any] = {}
+    for word in words[1:]:
+        name, equals, value = word.partition("=")
+        if equals:
+            said[name.lstrip("-")] = parse_yaml(value, where)[0] if value else None
+        elif word in _ALL_TASKS:
+            said["task"] = word
+        elif word in _MODES:
+            said["mode"] = word
+        else:
+            raise UsageError(f"{where}: {word}: yolo takes a task, a mode and name=value, e.g. imgsz=640")
+    file = said.pop("cfg", None)
+    if file is not None:
+        path = folder / str(file)
+        said = {**dict(read_document(path if path.is_file() else Path(str(file))).data), **said}
+    return _Reader(Keys(said, where), folder, request).part()
+
+
+def edits(keys: Keys, aspect: str, job: Job) -> Edits:
+    sizes = job.effective_sizes
+    match aspect:
+        case "batch":
+            return {("batch",): sizes["batch"]}
+        case "resolution":
+            return {("imgsz",): sizes["height"]}
+    return {}
+
+
+class _Reader:
+    def __init__(self, keys: Keys, folder: Path, request: Request) -> None:
+        self._keys, self._folder, self._request = keys, folder, request
+        self._notes: list[Note] = []
+        self._assumed: dict[str, str] = {}
+        self._unsupported: dict[str, str] = {}
+
+    def part(self) -> Part:
+        keys = self._keys
+        mode = keys.text("mode", _MODES) or "train"
+        if mode != "train":
+            raise CannotPredict(f"{keys.where}: mode {mode}: of ultralytics, training is modelled; say mode=train")
+        name = self._request.model or keys.text("model") or "yolo26n.pt"
+        keys.ignore("model")
+        task = keys.text("task", _ALL_TASKS) or next(
+            (task for ending, task in _TASKS.items() if Path(name).stem.endswith(ending)), "detect"
+        )
+        if task not in _MODELLED:
+            raise CannotPredict(
+                f"{keys.where}: task {task}: of ultralytics, {', '.join(_MODELLED)} are modelled; a script of two "
+                f"lines, `from ultralytics import YOLO` and `YOLO({name!r}).train(...)`, is run by `vramcast run`"
+            )
+        place = _library(keys.where)
+        self._check_names(place)
+        model = self._model(name, place)
+        for key, (field, text) in _NOT_MODELLED.items():
+            if keys.take(key):
+                self._unsupported[field] = f"{key}: {text}"
+        batch, passes = self._batch()
+        settings = {key: value for key in _PASSED_ON if (value := keys.take(key)) is not None}
+        self._optimizer(settings)
+        arguments: dict[str, Any] = {
+            "task": task, "model": model, "classes": self._classes(place), "accumulation": passes,
+            "iterations": _FEW_ITERATIONS, "settings": settings,
+        }  # fmt: skip
+        sizes = {"batch": batch, "height": self._size(task)}
+        if task != "classify":
+            sizes["boxes"] = _BOXES
+            self._assumed["sizes.boxes"] = f"{_BOXES} objects in every picture, after mosaic (--set sizes.boxes=50)"
+        self._notes += unused_note(keys.unused(_KNOWN), keys.where)
+        self._request.gate.typed(_our_own())
+        return Part(
+            data={
+                "name": Path(model).stem, "step": {"factory": _FACTORY, "arguments": arguments}, "sizes": sizes,
+                "accumulation": passes,
+            },
+            recognised_as=f"{NAME} ({task})", where=keys.where, notes=tuple(self._notes), assumed=self._assumed,
+            unsupported=self._unsupported,
+        )  # fmt: skip
+
+    def _note(self, topic: str, text: str) -> None:
+        self._notes.append(Note(topic, text, self._keys.where))
+
+    def _check_names(self, place: Path) -> None:
+        """Refuse what the installed version refuses."""
+        defaults = place / "cfg" / "default.yaml"
+        if defaults.is_file():
+            self._keys.only({*read_document(defaults).data, *_OF_PYTHON})
+
+    def _model(self, name: str, place: Path) -> str:
+        """A YAML of the user's or of the library's; weights have the name of theirs."""
+        own = next((path for path in (self._folder / name, Path(name)) if path.suffix in (".yaml", ".yml")), None)
+        if own is not None and own.is_file():
+            return str(own.resolve())
+        found = _MODEL.match(Path(name).stem)
+        family = "".join((found[1], found[3] or "") if found[1] else (found[4], found[5] or "")) if found else ""
+        if not family or not any((place / "cfg" / "models").rglob(f"{family}.yaml")):
+            self._keys.fail(
+                "model",
+                f"{name} is neither a YAML here nor one of ultralytics' networks: name the YAML that it was made "
+                "from, e.g. model=yolo11n.yaml",
+            )
+        if Path(name).suffix not in (".yaml", ".yml"):
+            self._note("model", f"{name}: the network of that name, without loading weights; they take the same memory")
+        return f"{Path(name).stem}.yaml"
+
+    def _batch(self) -> tuple[int, int]:
+        """Of the card, and passes of an optimizer step."""
+        keys = self._keys
+        said = keys.take("batch")
+        batch = _BATCH if said is None else said
+        if type(batch) is not int or batch < 1:
+            self._unsupported["sizes.batch"] = (
+                f"batch: {batch}: AutoBatch measures on the card how much fits; say a number (--batch 16), or ask for "
+                "the largest: vramcast advise --largest"
+            )
+            batch = _BATCH
+        device = str(keys.take("device") or "").strip("[]")
+        count = len([one for one in device.split(",") if one.strip()])
+        if count > 1:
+            self._unsupported["gpus"] = (
+                f"device: {count} GPUs are not modelled for ultralytics; device=0 batch={max(1, batch // count)} "
+                "predicts one of them, without DDP's copy of the gradients"
+            )
+        passes = max(round((keys.whole("nbs") or _NOMINAL) / batch), 1)
+        if passes > MOST_ACCUMULATED:
+            self._note("accumulation", f"{MOST_ACCUMULATED} of {passes} passes of a step are run; the others are alike")
+        return batch, min(passes, MOST_ACCUMULATED)
+
+    def _size(self, task: str) -> int:
+        keys = self._keys
+        said = keys.take("imgsz")
+        if isinstance(said, list) and said:
+            said = max(said)
+        size = said if said is not None else _CLASSIFIED_SIZE if task == "classify" else _SIZE
+        if type(size) is not int or not 0 < size <= 16_384:
+            keys.fail("imgsz", f"a whole number is needed, e.g. 640, not {size}")
+        wider = keys.take("multi_scale")
+        if wider and task != "classify":
+            share = 0.5 if wider is True else float(wider)
+            size = int(size * (1 + share))
+            self._note("multi_scale", f"predicted for the largest pictures, {size} × {size}")
+        return math.ceil(size / _STRIDE) * _STRIDE
+
+    def _optimizer(self, settings: Mapping[str, Any]) -> None:
+        if str(settings.get("optimizer", "auto")) == "auto":
+            self._assumed["step.arguments.settings.optimizer"] = (
+                f"AdamW, which optimizer=auto takes up to {_FEW_ITERATIONS:,} steps (optimizer=SGD)"
+            )
+
+    def _classes(self, place: Path) -> int:
+        """Of the dataset's YAML, beside the config, here, or the library's."""
+        keys = self._keys
+        if keys.flag("single_cls"):
+            keys.ignore("data")
+            return 1
+        data = keys.text("data")
+        for path in [Path(), self._folder, place / "cfg" / "datasets"] if data else []:
+            if (path / str(data)).is_file():
+                said = Keys.of(read_document(path / str(data)), str(data))
+                names = said.take("names")
+                return said.whole("nc") or (len(names) if isinstance(names, (list, dict)) and names else _CLASSES)
+        what = f"data: {data} is not found here" if data else "no data is named"
+        self._assumed["step.arguments.classes"] = f"{_CLASSES} classes: {what} (--set step.arguments.classes=10)"
+        return _CLASSES
+
+
+def _our_own() -> CodePlace:
+    return factory_place("", _FACTORY)
+
+
+def _library(where: str) -> Path:
+    """Where it is installed; its code is imported when the step is built."""
+    spec = importlib.util.find_spec("ultralytics")
+    if spec is None or not spec.submodule_search_locations:
+        raise UsageError(
+            f"{where}: this is a training with ultralytics, which is not installed: pip install ultralytics"
+        )
+    return Path(next(iter(spec.submodule_search_locations)))

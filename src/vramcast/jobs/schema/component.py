@@ -102,6 +102,9 @@ class Component(Section):
     arguments: Arguments = {}
     """Keyword arguments of the factory, the timm or torchvision builder, or of from_config (attn_implementation). For
     libraries: those that say what the network is like; weights are never loaded."""
+    liger: bool = False
+    """transformers: Liger Kernel's fused norms, activations, rotary embeddings and loss, as its trainers apply them.
+    It must be installed; its kernels are Triton and need no GPU here."""
     trust_remote_code: bool = False
     """Let transformers run the Python code that lies in the folder. In a file it needs --allow-code."""
 

@@ -62,6 +62,9 @@ class Job(Section):
     """A validation pass."""
     gpus: Annotated[Gpus, short("count", int, Gpus)] = Gpus()
     """How many, and how they share the work."""
+    pinned_batches: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """Batches that the data loader holds in the computer's pinned memory at a time: with pin_memory=True two for each
+    of its workers, and the one in use. They take no memory of the card."""
     dataset: Dataset | None = None
     """How many samples and epochs."""
     target: Annotated[Target, short("gpu", str, Target)] = Target()
@@ -120,6 +123,11 @@ class Job(Section):
         return sizes
 
     @property
+    def updates_in_backward(self) -> bool:
+        """Hooks make the optimizers' steps, each for one parameter."""
+        return any(optimizer.in_backward for optimizer in self.optimizer)
+
+    @property
     def samples_per_step(self) -> int:
         """Samples of all GPUs and passes in a step."""
         return self.effective_sizes["batch"] * self.passes * self.gpus.data
@@ -140,6 +148,21 @@ class Job(Section):
             raise ValueError("a job has components, a `step` of its own or a `script`; this one has both or neither")
         if self.gpus.global_batch is not None and "batch" in self.sizes:
             raise ValueError("sizes.batch (of one GPU) and gpus.global_batch (of all) are both given: leave one out")
+        if self.updates_in_backward:
+            self._check_updates_in_backward()
         check_references(self)
         check_offload(self)
         return self
+
+    def _check_updates_in_backward(self) -> None:
+        """A gradient is gone before another pass, its norm or its scale could matter."""
+        against = {
+            "every optimizer must be": not all(optimizer.in_backward for optimizer in self.optimizer),
+            "accumulation must be 1": self.accumulation > 1,
+            "leave gradient_clipping out": self.gradient_clipping is not None,
+            "a GradScaler needs all gradients together: take bf16": self.precision.uses_grad_scaler,
+            "only one GPU is modelled": self.gpus.count > 1,
+        }
+        reason = next((text for text, applies in against.items() if applies), None)
+        if reason is not None:
+            raise ValueError(f"optimizer.in_backward: {reason}")

@@ -117,7 +117,7 @@ class Optimizer(Section):
 
     name: str = "adamw"
     """A class of torch.optim in any case (adamw, sgd, adafactor), of bitsandbytes (adamw8bit, paged-adamw8bit,
-    lion8bit), or transformers-adafactor."""
+    lion8bit), of torchao (torchao-adamw8bit, torchao-adamw4bit), or transformers-adafactor."""
     factory: FactoryName | None = None
     """Instead of a name: a Python function or class that is called with the parameters and `arguments`."""
     arguments: Arguments = {}
@@ -128,6 +128,9 @@ class Optimizer(Section):
     """Only parameters whose name matches one of these patterns. Left out: all."""
     decay_groups: bool = False
     """Two parameter groups, biases and norm weights apart, as Hugging Face's Trainer makes them."""
+    in_backward: bool = False
+    """Each parameter is updated, and its gradient let go of, as soon as the backward pass has made it (torchtune's
+    optimizer_in_bwd). One GPU, no accumulation, no clipping, no GradScaler."""
 
 
 class Offload(Section):
@@ -170,8 +173,9 @@ class Ema(Section):
     """Where the copy lies."""
     components: list[Name] | None = None
     """Left out: all that are trained."""
-    update: Literal["foreach", "loop"] = "foreach"
-    """foreach: torch.optim.swa_utils.AveragedModel. loop: a deep copy, parameter by parameter, as KAIR does."""
+    update: Literal["foreach", "loop", "differences"] = "foreach"
+    """foreach: torch.optim.swa_utils.AveragedModel. loop: a deep copy, parameter by parameter, as KAIR does.
+    differences: those of all parameters at once, a third copy for a moment, as diffusers' foreach_ema does."""
 
 
 class Evaluation(Section):

@@ -16,7 +16,7 @@ class Average:
     """The copy of one component; `update` after every optimizer step."""
 
     def __init__(self, wish: Ema, module: nn.Module) -> None:
-        self._decay = wish.decay
+        self._decay, self._at_once = wish.decay, wish.update == "differences"
         self._module = module
         device: Any = "cpu" if wish.device == "cpu" else None
         self._averaged: AveragedModel | None = None
@@ -41,5 +41,11 @@ class Average:
             return
         assert self._copy is not None
         with torch.no_grad():
+            if self._at_once:
+                averaged: list[torch.Tensor] = list(self._copy.parameters())
+                differences = torch._foreach_sub(averaged, tuple(self._module.parameters()))
+                torch._foreach_sub_(averaged, differences, alpha=1 - self._decay)
+                del differences
+                return
             for kept, new in zip(self._copy.parameters(), self._module.parameters(), strict=True):
                 kept.mul_(self._decay).add_(new.detach().to(kept.device), alpha=1 - self._decay)

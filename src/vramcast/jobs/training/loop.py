@@ -212,6 +212,12 @@ class TrainingLoop:
     # -- the rest of a step ---------------------------------------------------------------------------------
 
     def _update(self) -> None:
+        if not self._job.updates_in_backward:
+            self._step_optimizers()
+        for average in self._averages:
+            average.update()
+
+    def _step_optimizers(self) -> None:
         clip = self._job.gradient_clipping
         if self._scaler is not None and clip is not None:
             for optimizer in self._optimizers:
@@ -226,8 +232,6 @@ class TrainingLoop:
                 self._scaler.step(optimizer)
         if self._scaler is not None:
             self._scaler.update()
-        for average in self._averages:
-            average.update()
 
     def _zero_grad(self) -> None:
         for optimizer in self._optimizers:

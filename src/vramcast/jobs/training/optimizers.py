@@ -42,6 +42,7 @@ _BITSANDBYTES = {
     "pagedadamw8bit": "PagedAdamW8bit",
     "pagedlion8bit": "PagedLion8bit",
 }
+_TORCHAO = {"torchaoadamw8bit": "AdamW8bit", "torchaoadamw4bit": "AdamW4bit"}
 _TRANSFORMERS_ADAFACTOR = "transformersadafactor"
 _ADAFACTOR_ARGUMENTS = {"scale_parameter": True, "relative_step": True, "warmup_init": True, "lr": None}
 
@@ -59,6 +60,9 @@ def make_optimizers(
         if both is not None:
             raise UsageError(f"{key}: {both} belongs to an earlier optimizer already: say `components` or `parameters`")
         taken |= {id(parameter) for _, parameter in chosen}
+        if wish.in_backward:
+            made += [_in_backward(key, wish, parameter, offload) for _, parameter in chosen]
+            continue
         made.append(_make(key, wish, _groups(chosen) if wish.decay_groups else [p for _, p in chosen], offload))
     return made
 
@@ -101,6 +105,18 @@ def _make(key: str, wish: Optimizer, parameters: list[Any], offload: Offload) ->
         raise UsageError(f"{key}.arguments: {wish.factory or wish.name}: {error}") from None
 
 
+def _in_backward(key: str, wish: Optimizer, parameter: nn.Parameter, offload: Offload) -> torch.optim.Optimizer:
+    """An optimizer of one parameter, which takes its step when the gradient is there and lets go of it."""
+    optimizer = _make(key, wish, [parameter], offload)
+
+    def update(_: torch.Tensor) -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    parameter.register_post_accumulate_grad_hook(update)
+    return optimizer
+
+
 def _mixes_kinds(parameters: list[Any]) -> bool:
     """Some parameters are split over cards (DTensor), and others whole on each."""
     tensors = [p for group in parameters for p in (group["params"] if isinstance(group, dict) else [group])]
@@ -119,12 +135,14 @@ def _class(key: str, wish: Optimizer) -> tuple[Any, dict[str, Any]]:
         return getattr(library("bitsandbytes", f"{key}: {wish.name}").optim, _BITSANDBYTES[name]), {
             "lr": _LEARNING_RATE
         }
+    if name in _TORCHAO:
+        return getattr(library("torchao", f"{key}: {wish.name}").optim, _TORCHAO[name]), {"lr": _LEARNING_RATE}
     if name == _TRANSFORMERS_ADAFACTOR:
         library("transformers", f"{key}: {wish.name}")
         from transformers.optimization import Adafactor
 
         return Adafactor, _ADAFACTOR_ARGUMENTS
-    known = [*_TORCH, *_BITSANDBYTES, "transformers-adafactor"]
+    known = [*_TORCH, *_BITSANDBYTES, *_TORCHAO, "transformers-adafactor"]
     guess = nearest(name, known)
     raise UsageError(
         f"{key}.name: there is no optimizer {wish.name!r}{guess if guess.startswith(';') else ''}; write a class of "

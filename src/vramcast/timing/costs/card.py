@@ -68,10 +68,11 @@ class Card:
         f64 = f32 / (2 if spec.compute_capability in _FAST_DOUBLE else 64)
         if spec.compute_capability in ((8, 0), (9, 0)):
             f64 = f32  # FP64 tensor cores
-        return {"f32": f32, "tf32": tf32, "f16": f16, "bf16": bf16, "f64": f64}
+        f8 = spec.fp8_tflops * 1e12 if spec.fp8_tflops else bf16
+        return {"f32": f32, "tf32": tf32, "f16": f16, "bf16": bf16, "f64": f64, "f8": f8}
 
     def rate(self, unit: str) -> float:
-        """Floating point operations a second of a unit: f32, tf32, f16, bf16, f64."""
+        """Floating point operations a second of a unit: f32, tf32, f16, bf16, f64, f8."""
         return self._rates.get(unit, self._rates["f32"])
 
     def least_seconds(self, flops: float, unit: str, moved: float) -> float:

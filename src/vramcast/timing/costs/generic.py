@@ -7,6 +7,7 @@ error of this mode, on the H200 and on cards that others measured, is in docs/la
 
 from __future__ import annotations
 
+from vramcast.gpus.spec import GpuSpec
 from vramcast.timing.costs.part import Part
 
 # A kernel that does nothing occupies the device for about this long: 1 to 2 µs on cards from Volta to Hopper.
@@ -29,6 +30,12 @@ _SHARES = (
 _DEFAULT_SHARE = 0.6
 
 
-def seconds(part: Part) -> float:
+LARGEST_TILE_SHARE = 1 / 1.1875
+"""What a product of tiles of 256 x 128 reaches by `families/gemm.py` before any share is taken."""
+
+
+def seconds(part: Part, spec: GpuSpec) -> float:
     share = next((share for prefix, share in _SHARES if part.kind.startswith(prefix)), _DEFAULT_SHARE)
+    if part.kind == "gemm-half" and spec.sustained_bf16_tflops and spec.bf16_tflops:
+        share = spec.sustained_bf16_tflops / spec.bf16_tflops / LARGEST_TILE_SHARE
     return part.kernels * LAUNCH_SECONDS + part.base / share

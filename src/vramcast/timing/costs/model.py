@@ -89,7 +89,7 @@ class CostModel:
     def part_seconds(self, part: Part) -> float:
         """Never below what the card's peak allows."""
         model = self.calibration.kinds.get(part.kind) if self.calibration else None
-        seconds = model.seconds(part) if model is not None else generic.seconds(part)
+        seconds = model.seconds(part) if model is not None else generic.seconds(part, self.card.spec)
         return max(seconds, self.card.least_seconds(part.flops, part.unit, part.bytes))
 
     def _launches(self, kind: str) -> float:

@@ -31,9 +31,11 @@ KNOBS: tuple[str, ...] = (
     "freezing",
     "trained",
     "compile",
+    "attention",
+    "liger",
 )
-ON_REQUEST = ("compile",)
-"""Those that are only turned where that is asked for: their traces take long."""
+ON_REQUEST = ("compile", "attention", "liger")
+"""Those that are only turned where that is asked for: their traces take long, or packages must be installed."""
 
 
 def knobs() -> Iterator[Knob]:

@@ -116,6 +116,18 @@ def addmm(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Par
     return [product(card, left, right, tf32=tf32, extra=("bias",), added=bias.nbytes)]
 
 
+def scaled_product(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """_scaled_mm: operands of eight bits, at the rate of eight bits."""
+    left, right = args.tensor(0), args.tensor(1)
+    if left is None or right is None:
+        return []
+    m, k = left.shape[-2:]
+    n = right.shape[-1]
+    flops, moved = 2.0 * m * n * k, left.nbytes + right.nbytes + 2.0 * m * n
+    base = max(tiled_seconds(card, 1, m, n, k, "f8"), moved / card.bandwidth)
+    return [Part("gemm-half", base, flops, moved, "f8", (), ())]
+
+
 def vector_product(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
     """mv, addmv, dot: bound by reading the operands."""
     moved = float(sum(tensor.nbytes for tensor in args.tensors))
@@ -126,5 +138,6 @@ def vector_product(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) ->
 
 FAMILY = {
     "mm": mm, "bmm": mm, "addmm": addmm, "baddbmm": addmm, "_addmm_activation": addmm, "addbmm": addmm,
+    "_scaled_mm": scaled_product,
     "mv": vector_product, "addmv": vector_product, "dot": vector_product, "vdot": vector_product,
 }  # fmt: skip

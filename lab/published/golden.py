@@ -1,0 +1,124 @@
+"""Golden values of Megatron-LM's CI: its own program, at the commit that recorded the figure, with its own settings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from lab.published import checkouts
+from lab.published.recipe import NoRecipe, Recipe
+
+MEGATRON, ENGINE = "NVIDIA/Megatron-LM", "NVIDIA/TransformerEngine"
+SCRIPT = Path(__file__).with_name("megatron_script.py")
+CARDS = {"A100": ("a100-80gb", 8), "H100": ("h100", 8), "GB200": ("b200", 4)}
+"""Each platform's card, and how many a node of its CI has (`tests/test_utils/recipes`)."""
+PROGRAMS = {
+    "bert": ("pretrain_bert.py", "examples/bert/pretrain_bert.py"),
+    "t5": ("pretrain_t5.py", "examples/t5/pretrain_t5.py"),
+    "hybrid": ("pretrain_mamba.py", "pretrain_hybrid.py"),
+    "nemotron": ("pretrain_mamba.py", "pretrain_hybrid.py"),
+}
+"""Where each family's program lies, at one commit or another; the others are in `pretrain_gpt.py`."""
+VOCABULARIES = {
+    "GPT2BPETokenizer": 50257,
+    "BertWordPieceLowerCase": 30522,
+    "BertWordPieceCase": 28996,
+    "Llama2Tokenizer": 32000,
+    "GPTSentencePieceTokenizer": 256000,
+    "NullTokenizer": 0,
+}
+"""Size of each tokenizer's public vocabulary: GPT-2, BERT uncased and cased, Llama 2, Nemotron's 256k."""
+USUAL_TOKENIZER = {"bert": "BertWordPieceLowerCase", "t5": "BertWordPieceCase"}
+FILES = {
+    *("--tensorboard-dir", "--save", "--load", "--data-path", "--vocab-file", "--merge-file", "--data-cache-path"),
+    *("--async-save", "--use-persistent-ckpt-worker", "--ckpt-assume-constant-structure", "--tokenizer-type"),
+    *(
+        "--tokenizer-model",
+        "--vocab-size",
+        "--wandb-project",
+        "--wandb-exp-name",
+        "--wandb-save-dir",
+        "--mock-data",
+        "--num-workers",
+    ),
+    *("--load-main-params-from-ckpt", "--per-split-data-args-path", "--pretrained-checkpoint", "--config-logger-dir"),
+    *("--auto-detect-ckpt-format", "--data-args-path", "--tiktoken-pattern"),
+    *("--use-checkpoint-args", "--use-checkpoint-opt_param-scheduler"),
+}
+"""Options about files, which are not here."""
+OVERLAP = "--tp-comm-overlap"
+"""Needs TransformerEngine's own communicators. Their buffers are not PyTorch's, so the figures do not hold them."""
+ONE_WORD = {"--step-batch-size-schedule"}
+NO_FILES = ("--data-path", "none", "--num-workers", "0", "--tokenizer-type", "NullTokenizer")
+STEPS = 2
+"""The recorded peaks are the same from the second step on."""
+RELEASE_CARDS = 64
+"""Release tests do not state how many cards they ran on."""
+
+
+def recipe(row: dict[str, str]) -> Recipe:
+    commit, test = row["recorded_commit"], row["model"]
+    text = checkouts.read(MEGATRON, commit, f"tests/functional_tests/test_cases/{test}/model_config.yaml")
+    settings = yaml.safe_load(text)
+    gpu, per_node = CARDS[row["gpu"]]
+    cards, assumed = _world(row, per_node)
+    family = test.split("/")[0]
+    arguments = _arguments(settings["MODEL_ARGS"], family)
+    source = checkouts.checkout(MEGATRON, commit)
+    engine = checkouts.checkout(ENGINE, _engine(commit))
+    version = (engine / "build_tools" / "VERSION.txt").read_text().strip()
+    program = next(each for each in PROGRAMS.get(family, ("pretrain_gpt.py",)) if (source / each).exists())
+    return Recipe(
+        program=str(SCRIPT),
+        arguments=[str(source), str(engine), version, program, *arguments],
+        gpu=gpu,
+        cards=cards,
+        cards_per_node=per_node,
+        ranks=(cards - _behind(family, settings["MODEL_ARGS"]),),
+        environment={name: str(value) for name, value in (settings.get("ENV_VARS") or {}).items()},
+        steps=STEPS,
+        assumed=assumed,
+    )
+
+
+def _behind(family: str, settings: dict[str, object]) -> int:
+    """The last rank's place from the end. BERT's and T5's programs send the sizes of a batch to the other ranks of a
+    tensor-parallel group, so there the first rank of the last group is run: it holds as much."""
+    return int(str(settings.get("--tensor-model-parallel-size", 1))) if family in ("bert", "t5") else 1
+
+
+def _world(row: dict[str, str], per_node: int) -> tuple[int, str]:
+    if row["n_gpus"]:
+        return int(row["n_gpus"]), ""
+    if "release" in row["model"]:
+        return RELEASE_CARDS, f"{RELEASE_CARDS} cards"
+    return 8, ""
+
+
+def _engine(commit: str) -> str:
+    """The revision of TransformerEngine that Megatron-LM's own project file pins."""
+    project = checkouts.read(MEGATRON, commit, "pyproject.toml")
+    found = re.search(r'TransformerEngine\.git",\s*rev = "([^"]+)"', project)
+    if found is None:
+        raise NoRecipe("the commit pins no revision of TransformerEngine")
+    return found.group(1)
+
+
+def _arguments(settings: dict[str, object], family: str) -> list[str]:
+    words = []
+    for name, value in settings.items():
+        if name in FILES or name == OVERLAP or value is False:
+            continue
+        if value is True or value == "true":
+            words.append(name)
+        else:
+            words += [name, *([str(value)] if name in ONE_WORD else str(value).strip("[]").split())]
+    tokenizer = str(settings.get("--tokenizer-type", USUAL_TOKENIZER.get(family, "GPT2BPETokenizer")))
+    size = VOCABULARIES.get(tokenizer)
+    if size is None:
+        raise NoRecipe(f"size of the vocabulary of {tokenizer} not known")
+    size = size or int(str(settings.get("--vocab-size", 0)))
+    extra = int(str(settings.get("--vocab-extra-ids", 0)))
+    return [*words, *NO_FILES, "--vocab-size", str(size + extra)]

@@ -1,0 +1,255 @@
+"""Time the steps of the zoo's scripts on the GPU of this machine, as a quiet computer would run them.
+
+    python -m lab.zoo times --out FOLDER [NAME ...]
+
+One process a script. Several are set up at a time; while one is timed, the others are stopped. After a warm-up come
+short blocks of steps, as in `lab.measuring.quiet`. What a data loader takes is no part of a predicted step: while steps
+are timed, loaders hand out again the batches that they gave in the warm-up. With `--profile` one further step is
+profiled.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import json
+import os
+import runpy
+import signal
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+BLOCK_SECONDS = 0.025
+BLOCKS_IN_A_ROW = 3
+FEWEST_BLOCKS = 9
+MEASURED_SECONDS = 0.5
+WARM_STEPS, WARM_SECONDS = 4, 0.15
+KEPT_BATCHES = 3
+
+
+class StepTimer:
+    """Told where each step ends, in the script's own thread; writes the record and ends the script when it is done."""
+
+    def __init__(self, out: Path, lock: Path, profiles: bool = False) -> None:
+        self._out, self._lock, self._profiles = out, lock, profiles
+        self._process = os.getpid()
+        self._steps: dict[int, int] = {}
+        self._finished_steps = 0
+        self._held: Any = None
+        self._placing = ExitStack()
+        self._profiler: Any = None
+        self._begun = perf_counter()
+        self._in_block = 0
+        self._block_size = 1
+        self._warm_seconds = 0.0
+        self._warm: list[float] = []
+        self._blocks: list[dict[str, Any]] = []
+        self._loop_seconds = 1.0
+        self._before = 0.0
+        self._timing_since = 0.0
+        self.loader_seconds = 0.0
+        self.training_loaders: set[int] = set()
+        """The datasets whose batches steps were made with: loops over these go on until there are enough steps."""
+        self.last_loader = 0
+
+    @property
+    def timing(self) -> bool:
+        return self._held is not None
+
+    def begin(self) -> None:
+        """Let the one that is timed stop this one, and begin when none is."""
+        self._out.with_suffix(".pid").write_text(str(os.getpgid(0)))
+        with self._lock.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+
+    def _hold(self) -> None:
+        """Wait until none is timed, and stop the others."""
+        self._held = self._lock.open("w")
+        fcntl.flock(self._held, fcntl.LOCK_EX)
+        self._tell_others(signal.SIGSTOP)
+
+    def _release(self) -> None:
+        if self._held is not None and not self._held.closed:
+            self._tell_others(signal.SIGCONT)
+            self._held.close()
+
+    def _tell_others(self, what: signal.Signals) -> None:
+        """They are processes of the same run, each with a group of its own."""
+        for path in self._out.parent.glob("*.pid"):
+            if path.stem != self._out.stem:
+                with suppress(ProcessLookupError, ValueError):
+                    os.killpg(int(path.read_text()), what)
+
+    def after_optimizer_step(self, optimizer: Any, *_: Any) -> None:
+        """With several optimizers a step is over when each of them has made as many."""
+        if os.getpid() != self._process:
+            return
+        self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+        if min(self._steps.values()) > self._finished_steps:
+            self._finished_steps = min(self._steps.values())
+            self.training_loaders.add(self.last_loader)
+            self._step_ended()
+
+    def _step_ended(self) -> None:
+        if self._profiler is not None:
+            self._finish()
+        self._in_block += 1
+        if self._in_block < self._block_size:
+            return
+        _synchronize()
+        seconds = (perf_counter() - self._begun) / self._in_block
+        if not self.timing or len(self._warm) < 2 * WARM_STEPS or self._warm_seconds < WARM_SECONDS:
+            self._warmed(seconds)
+        else:
+            self._timed(seconds)
+        self._in_block = 0
+        self._begun = perf_counter()
+
+    def _warmed(self, seconds: float) -> None:
+        from vramcast.features.measure import host_speed
+
+        self._warm.append(seconds)
+        if not self.timing and len(self._warm) >= WARM_STEPS:
+            self._hold()
+        elif self.timing:
+            self._warm_seconds += seconds
+            if len(self._warm) >= 2 * WARM_STEPS and self._warm_seconds >= WARM_SECONDS:
+                self._block_size = max(1, min(100, round(BLOCK_SECONDS / seconds)))
+                self._loop_seconds = min(host_speed._survey().values())
+                self._timing_since = perf_counter()
+                self._place()
+
+    def _place(self) -> None:
+        from vramcast.features.measure import host_speed
+
+        self._placing.close()
+        loops = host_speed._survey()
+        self._loop_seconds = min(self._loop_seconds, *loops.values())
+        python, autograd = (sorted(loops, key=loops.__getitem__) * 2)[:2]
+        self._placing.enter_context(host_speed._placed(python, autograd))
+        self._before = host_speed._loop()
+
+    def _timed(self, seconds: float) -> None:
+        from vramcast.features.measure import host_speed
+
+        after = host_speed._loop()
+        self._blocks.append({"seconds": seconds, "loops": [self._before, after]})
+        self._before = after
+        if len(self._blocks) >= FEWEST_BLOCKS and perf_counter() - self._timing_since > MEASURED_SECONDS:
+            if not self._profiles:
+                self._finish()
+            self._start_profiler()
+        elif len(self._blocks) % BLOCKS_IN_A_ROW == 0:
+            self._place()
+
+    def _start_profiler(self) -> None:
+        import torch
+
+        self._profiler = torch.profiler.profile()
+        self._profiler.__enter__()
+
+    def _finish(self) -> None:
+        _synchronize()
+        if self._profiler is not None:
+            self._profiler.__exit__(None, None, None)
+        self._placing.close()
+        self._release()
+        self.write(None if self._profiler is None else profile_sums(self._profiler.events()))
+        os._exit(0)
+
+    def write(self, profile: dict[str, Any] | None = None) -> None:
+        """Keep what was timed, which is less where the script ended of its own."""
+        self._release()
+        self._out.with_suffix(".pid").unlink(missing_ok=True)
+        record = {
+            "blocks": self._blocks, "steps_in_block": self._block_size, "loop_seconds": self._loop_seconds,
+            "warm": self._warm, "loader_seconds_per_step": self.loader_seconds / max(1, self._finished_steps),
+            "optimizers": len(self._steps), "profile": profile, "gpu": _gpu(),
+        }  # fmt: skip
+        self._out.write_bytes(gzip.compress(json.dumps(record, separators=(",", ":")).encode(), mtime=0))
+
+
+def profile_sums(events: Any) -> dict[str, Any]:
+    """Of one profiled step: how often each op ran and its own time on the host; each kernel and its time."""
+    ops: dict[str, list[float]] = {}
+    kernels: dict[str, list[float]] = {}
+    for event in events:
+        if event.is_user_annotation:
+            continue
+        on_card = "CUDA" in str(event.device_type)
+        table = kernels if on_card else ops
+        entry = table.setdefault(event.name[:80], [0, 0.0])
+        entry[0] += 1
+        entry[1] += event.self_device_time_total if on_card else event.self_cpu_time_total
+    spans = [event.time_range for event in events]
+    total = max((span.end for span in spans), default=0) - min((span.start for span in spans), default=0)
+    return {"microseconds": total, "ops": ops, "kernels": kernels}
+
+
+def _synchronize() -> None:
+    import torch
+
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def _gpu() -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_initialized() else "none"
+
+
+def repeat_batches(timer: StepTimer) -> None:
+    """Loaders that are trained with keep their first batches and give these again, and again, and never end.
+
+    An evaluation, which may go through the same data, takes batches as they come and ends.
+    """
+    import torch
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    load = _BaseDataLoaderIter.__next__
+    kept: dict[int, list[Any]] = {}
+    given: dict[int, int] = {}
+
+    def following(self: Any) -> Any:
+        dataset = timer.last_loader = id(self._dataset)
+        batches = kept.setdefault(dataset, [])
+        training = dataset in timer.training_loaders and torch.is_grad_enabled()
+        if not training or len(batches) < KEPT_BATCHES:
+            started = perf_counter()
+            try:
+                batches.append(load(self))
+                return batches[-1]
+            except StopIteration:
+                if not training or not batches:
+                    raise
+            finally:
+                timer.loader_seconds += perf_counter() - started
+                del batches[KEPT_BATCHES:]
+        given[dataset] = given.get(dataset, -1) + 1
+        return batches[given[dataset] % len(batches)]
+
+    _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
+
+
+def main(out: str, lock: str, profiles: str, script: str, *arguments: str) -> None:
+    """Runs in the process of the script."""
+    timer = StepTimer(Path(out), Path(lock), bool(int(profiles)))
+    timer.begin()
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(timer.after_optimizer_step)
+    repeat_batches(timer)
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        timer.write()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
