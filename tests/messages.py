@@ -16,6 +16,7 @@ from pathlib import Path
 from vramcast.cli.parser import OWN_TEXTS
 from vramcast.report.html_document import script_messages
 from vramcast.report.names import NAMES
+from vramcast.serve.sources import EXAMPLES
 
 PACKAGE = Path(__file__).parents[1] / "src" / "vramcast"
 ASKING = ("say", "_said")
@@ -37,7 +38,7 @@ def messages() -> set[str]:
 
 @cache
 def asked() -> frozenset[str]:
-    found = {*script_messages(), *NAMES}
+    found = {*script_messages(), *NAMES, *(example.title for example in EXAMPLES.values())}
     for path in PACKAGE.rglob("*.py"):
         code = path.read_text(encoding="utf-8")
         if "from vramcast.base.language import" in code:
@@ -93,8 +94,8 @@ def _raised(tree: ast.Module) -> Iterator[str]:
     assigned = _assigned(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            called = node.func.id if isinstance(node.func, ast.Name) else ""
-            if called in ERRORS or called == "Note":
+            called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            if called in ERRORS or called in ("Note", "note"):
                 for argument in node.args[:2]:
                     yield from (text for text in _texts(argument, assigned) if not text.startswith("/"))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,13 @@ from tests.samples import transformer
 from tests.serve.test_server import TracerHere
 from vramcast.gpus import find_gpu
 from vramcast.memory import predict as predict_trace
+from vramcast.prediction.job_prediction import JobPrediction
 from vramcast.prediction.predict import predict
 from vramcast.serve.answers import Answers
 from vramcast.serve.app import make_app
 from vramcast.serve.sources import Sources
 from vramcast.serve.state import PageState
+from vramcast.serve.tracer import Stopped
 
 pytestmark = pytest.mark.browser
 FNO = "#job=example%3Afno&gpu=rtx-4090&batch=4&height=32&width=32"
@@ -33,11 +36,16 @@ FNO = "#job=example%3Afno&gpu=rtx-4090&batch=4&height=32&width=32"
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Answers]]:
+    sources = Sources(tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("uploads"))
+    with serving(Answers(sources, TracerHere(sources))) as found:  # type: ignore[arg-type]
+        yield found
+
+
+@contextmanager
+def serving(answers: Answers) -> Iterator[tuple[str, Answers]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    sources = Sources(tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("uploads"))
-    answers = Answers(sources, TracerHere(sources))  # type: ignore[arg-type]
     app = make_app(answers, frozenset({f"127.0.0.1:{port}"}))
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
@@ -123,6 +131,42 @@ def test_a_link_shows_the_same(opened: Tab, tab: Tab) -> None:
     opened.wait("document.querySelector('#verdict').innerText.startsWith('Does not fit')")
     assert page.inner_text("#verdict") == verdict
     assert page.input_value("[name=limit]") == "200MiB"
+
+
+class WaitingTracer(TracerHere):
+    """Traces until it is told to stop."""
+
+    def __init__(self, sources: Sources) -> None:
+        super().__init__(sources)
+        self.began, self.stopped = threading.Event(), threading.Event()
+
+    def trace(self, state: PageState, stop: threading.Event, progress: Callable[[str], None]) -> JobPrediction:
+        self.began.set()
+        if stop.wait(60):
+            self.stopped.set()
+        raise Stopped("stopped")
+
+
+@pytest.mark.parametrize("how", ["closed", "button", "another choice"])
+def test_a_stopped_tab_stops_its_work(tab: Tab, tmp_path: Path, how: str) -> None:
+    sources = Sources(tmp_path, tmp_path)
+    tracer = WaitingTracer(sources)
+    with serving(Answers(sources, tracer)) as (address, _):  # type: ignore[arg-type]
+        tab.page.goto(address + FNO)
+        assert tracer.began.wait(60)
+        tab.wait("!document.querySelector('#stop').hidden")
+        assert "Fourier neural operator, batch 4" in tab.page.inner_text("#how")
+        if how == "closed":
+            tab.page.close()
+        elif how == "button":
+            tab.page.click("#stop")
+        else:
+            tab.page.select_option("[name=precision]", "bf16")
+        assert tracer.stopped.wait(30)
+        if how == "button":
+            assert tab.page.inner_text("#how") == "stopped" and tab.page.is_hidden("#stop")
+        if how != "closed":
+            tab.page.close()
 
 
 def test_an_error_is_a_sentence(opened: Tab) -> None:

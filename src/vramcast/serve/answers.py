@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from vramcast.base.access import Limits, limited
 from vramcast.base.errors import UsageError
-from vramcast.base.language import language, say, sentence
+from vramcast.base.language import language, name, say, sentence
 from vramcast.base.sealing import sealed
 from vramcast.base.units import parse_bytes
 from vramcast.features.advise.write import whole_yaml
@@ -121,7 +121,7 @@ class Answers:
         """What can be chosen."""
         return {
             "folders": [f"folder:{name}" for name in self.sources.listed()],
-            "examples": {f"example:{name}": example.title for name, example in EXAMPLES.items()},
+            "examples": {f"example:{key}": name(example.title) for key, example in EXAMPLES.items()},
             "gpus": [{"id": gpu.id, "name": gpu.short_name, "bytes": gpu.total_memory_bytes} for gpu in all_gpus()],
         }
 
@@ -187,10 +187,11 @@ class Answers:
         self, state: PageState, loaded: LoadedJob, recipe: _Recipe, with_pictures: bool
     ) -> dict[str, Any] | None:
         batch, gpu = loaded.job.effective_sizes["batch"], find_gpu(state.gpu)
-        said = self.sources.command(state, loaded), whole_yaml(loaded.job)
+        command = self.sources.command(state, loaded)
         exact = recipe.traced.get((batch, gpu.id))
         if exact is not None and not state.limit and exact.job.allocator_conf == loaded.job.allocator_conf:
-            return self._document(*said, exact.prediction, TRACED, "", pictures(exact.prediction), exact)
+            drawn = pictures(exact.prediction)
+            return self._document(command, whole_yaml(loaded.job), exact.prediction, TRACED, "", drawn, exact)
         trace = recipe.trace(batch, gpu.id)
         if trace is not None:
             kind, how = REPLAYED, say("replayed: traced on {card}", card=trace.gpu.get("name", "?"))
@@ -208,7 +209,8 @@ class Answers:
             course = course_without_segments(prediction, shown, _MOVING_POINTS, _MOVING_ROWS)
             columns = course_columns(course, prediction.context_bytes, prediction.limit_bytes)
             drawn = {"course": columns, "moving": True}
-        return self._document(*said, prediction, kind, how, drawn)
+        config = whole_yaml(loaded.job) if with_pictures else ""  # it takes a while, and nobody copies it in between
+        return self._document(command, config, prediction, kind, how, drawn)
 
     def exact(self, state: PageState, stop: threading.Event, progress: Callable[[str], None]) -> dict[str, Any]:
         """Traced as `vramcast predict` does it."""

@@ -79,10 +79,11 @@ def caller(*beyond: str) -> str:
 
 
 def line_of_code() -> str:
-    """file:line of the innermost frame of the user's code or of a model library; empty where there is none."""
+    """file:line of the innermost frame of the user's code or of a model library; empty where there is none. Code that
+    was made while the program ran (<string>) has no line that anybody could look at."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if not is_machinery(frame.f_code.co_filename):
+        if not is_machinery(frame.f_code.co_filename) and not frame.f_code.co_filename.startswith("<"):
             return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

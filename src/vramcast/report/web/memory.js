@@ -25,7 +25,7 @@ function memoryChart(place, course, ceiling, onHover, onSelect) {
     cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: { range: () => [0, top()] } },
     axes: [
-      { ...axis, label: course.recording ? t("allocations and frees of the recording") : t("allocations and frees in the step"), labelSize: 20, values: (_, ticks) => ticks.map((v) => v.toLocaleString("en")) },
+      { ...axis, label: course.recording ? t("allocations and frees of the recording") : t("allocations and frees in the step"), labelSize: 20, space: course.points.event.at(-1) >= 1e6 ? 95 : 60, values: (_, ticks) => ticks.map((v) => v.toLocaleString("en")) },
       { ...axis, label: "GiB", labelSize: 18, size: 52 },
     ],
     series: [{}, ...[...course.stack].reverse().map((name) => ({
