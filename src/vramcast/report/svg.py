@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from vramcast.base.language import language, say
+from vramcast.base.language import name as named
 from vramcast.base.units import GIB, format_gib
 from vramcast.memory import Prediction
 from vramcast.memory.account import CONTEXT, FRAGMENTATION, ROUNDING
@@ -21,6 +23,9 @@ COLOURS = {
 }  # fmt: skip
 _WIDTH, _HEIGHT = 1000, 460
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 190, 60, 40
+# By name, since programs that draw SVG need not know which fonts "sans-serif" stands for.
+_CHINESE_FONTS = "Noto Sans CJK SC, PingFang SC, Microsoft YaHei"
+_FONTS = "Noto Sans, DejaVu Sans, Arial, Helvetica, sans-serif"
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
@@ -35,9 +40,10 @@ def step_svg(course: StepCourse, prediction: Prediction) -> str:
     def y(size_bytes: float) -> float:
         return _TOP + height * (1 - size_bytes / highest)
 
+    fonts = f"{_CHINESE_FONTS}, {_FONTS}" if language() == "zh" else _FONTS
     shown = [name for name in COLOURS if any(_thickness(levels, name))]
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="{fonts}" '
         f'font-size="13" role="img"><title>{escape(verdict(prediction))}</title>',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>',
         f'<text x="{_LEFT}" y="24" font-size="17" font-weight="bold">{escape(verdict(prediction))}</text>',
@@ -54,15 +60,15 @@ def step_svg(course: StepCourse, prediction: Prediction) -> str:
     parts.append(f'<text x="{_LEFT - 8}" y="{_TOP - 12}" text-anchor="end">GiB</text>')
     limit = y(prediction.limit_bytes)
     parts.append(f'<path d="M{_LEFT} {limit:.1f}H{_LEFT + width}" stroke="#a40e26" stroke-width="2"/>')
-    text = f"limit {format_gib(prediction.limit_bytes)}"
+    text = say("limit {size}", size=format_gib(prediction.limit_bytes))
     parts.append(f'<text x="{_LEFT + width}" y="{limit - 5:.1f}" text-anchor="end" fill="#a40e26">{text}</text>')
     peak, top = x[course.peak], y(prediction.account.device_bytes)
     parts.append(f'<path d="M{peak:.1f} {top:.1f}l-6 -10h12z"/>')
     for place, name in enumerate(reversed(shown)):
         at = _TOP + 20 * place
         parts.append(f'<rect x="{_LEFT + width + 14}" y="{at}" width="12" height="12" fill="{COLOURS[name]}"/>')
-        parts.append(f'<text x="{_LEFT + width + 32}" y="{at + 11}">{escape(name)}</text>')
-    parts.append(f'<text x="{_LEFT}" y="{_HEIGHT - 12}">allocations and frees in step {course.step + 1}</text></svg>')
+        parts.append(f'<text x="{_LEFT + width + 32}" y="{at + 11}">{escape(named(name))}</text>')
+    parts.append(f'<text x="{_LEFT}" y="{_HEIGHT - 12}">{say("allocations and frees in the step")}</text></svg>')
     return "\n".join(parts) + "\n"
 
 
