@@ -35,7 +35,7 @@ def read_back(call: Call, source: torch.Tensor, dtype: torch.dtype) -> torch.Ten
         call.scratch(source.numel() * source.element_size())  # a dense copy is made on the card first
     content = reads.known(call.mode.machine, source)
     large = source.numel() * dtype.itemsize > LARGEST_REAL_READ_BYTES or not is_virtual_gpu(source)
-    if ledger.host_kind is not None or (large and content is None):
+    if (ledger.host_kind is not None or (large and content is None)) and not _is_gradient_with_data():
         out = torch.empty_like(source, dtype=dtype, device="meta")
         call.mode.adopt_tensor(out, HOST)
         if content is not None:
@@ -47,6 +47,15 @@ def read_back(call: Call, source: torch.Tensor, dtype: torch.dtype) -> torch.Ten
     out = torch.empty_like(source, dtype=dtype, device="cpu").copy_(content)
     ledger.count_real(out.untyped_storage())
     return out
+
+
+def _is_gradient_with_data() -> bool:
+    """A backward pass hands the gradient of a tensor that has data on the host on: autograd wants data there too."""
+    node: Any = torch._C._current_autograd_node()
+    if node is None or not node.next_functions:
+        return False
+    following, place = node.next_functions[0]
+    return following is not None and following._input_metadata[place].device.type == "cpu"
 
 
 @kernel("aten::copy_")
