@@ -204,8 +204,7 @@ def test_a_generator_of_the_same_device_is_taken() -> None:
 
 def test_the_gradient_of_a_tensor_on_the_host_lies_there() -> None:
     """However large it is: what autograd hands on has data where the tensor has."""
-    with vramcast.virtual_gpu("h200"):
-        x = torch.randn(1024, 1024, requires_grad=True)
-        (x.cuda() * 2).sum().backward()
-        assert x.grad is not None and x.grad.device.type == "cpu" and not x.grad.is_meta
-        assert x.grad.shape == x.shape
+    x = torch.randn(1024, 1024, requires_grad=True)
+    (x.cuda() * 2).sum().backward()
+    assert x.grad is not None and x.grad.device.type == "cpu" and not x.grad.is_meta
+    assert x.grad.shape == x.shape
