@@ -133,7 +133,7 @@ def _observe() -> None:
     card = active_card()
     known = _real_card_reports if card is None else card in _virtual_cards
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
-    if known or attach is None or not torch.cuda.is_initialized():
+    if known or attach is None or (card is None and not torch.cuda.is_initialized()):
         return
     if card is None:
         _real_card_reports = True
