@@ -58,7 +58,8 @@ def rough_parameters(part: Component) -> int:
     if len(sizes) < len(keys):
         return 0
     vocabulary_size, hidden, blocks, inner, heads = sizes
-    key_value_heads = config.get("num_key_value_heads") or heads
+    said = config.get("num_key_value_heads")
+    key_value_heads = said if isinstance(said, int) and said > 0 else heads
     attention = 2 * hidden * hidden + 2 * hidden * hidden * key_value_heads // heads
     tables = 1 if config.get("tie_word_embeddings") else 2
     return tables * vocabulary_size * hidden + blocks * (attention + 3 * hidden * inner)
