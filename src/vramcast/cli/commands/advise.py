@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vramcast.features.advise.layout_configs import HasChanges
+    from vramcast.gpus import GpuSpec
     from vramcast.jobs.load import LoadedJob
 
 READS_SCRIPT_FLAGS = True
@@ -91,14 +92,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_options(parser)
 
 
+def _named_card(args: argparse.Namespace, loaded: LoadedJob) -> GpuSpec:
+    """The card that was asked for, else the job's own."""
+    from vramcast.features.check.check import card_to_check
+    from vramcast.prediction.predict import choose_card
+
+    return card_to_check(loaded.job, args.gpu, args.memory, args.device)[0] or choose_card(loaded.job, None)[0]
+
+
 def _fewest(args: argparse.Namespace, loaded: LoadedJob, workers: int) -> int:
     from vramcast.cli.progress import reporting
     from vramcast.features.advise.fewest import fewest_cards
-    from vramcast.features.check.check import card_to_check
-    from vramcast.prediction.predict import choose_card
     from vramcast.report.fewest import fewest_document, fewest_lines
 
-    spec = card_to_check(loaded.job, args.gpu, args.memory, args.device)[0] or choose_card(loaded.job, None)[0]
+    spec = _named_card(args, loaded)
     with reporting() as progress:
         found = fewest_cards(loaded, spec, workers=workers, progress=progress)
     if args.json:
@@ -112,13 +119,11 @@ def _fastest(args: argparse.Namespace, loaded: LoadedJob, workers: int) -> int:
     from vramcast.base.errors import UsageError
     from vramcast.cli.progress import reporting
     from vramcast.features.advise.layouts import fastest_layouts
-    from vramcast.features.check.check import card_to_check
-    from vramcast.prediction.predict import choose_card
     from vramcast.report.layouts import fastest_document, fastest_lines
 
     if args.cards_per_node is None and loaded.job.gpus.count == 1:
         raise UsageError("--fastest needs --gpus N (and --nodes M): how many cards there are")
-    spec = card_to_check(loaded.job, args.gpu, args.memory, args.device)[0] or choose_card(loaded.job, None)[0]
+    spec = _named_card(args, loaded)
     with reporting() as progress:
         found = fastest_layouts(loaded, spec, workers=workers, progress=progress)
     if args.json:
