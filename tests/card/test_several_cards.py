@@ -147,6 +147,18 @@ def test_one_runs_out_and_the_answer_says_which() -> None:
     assert "cuda:1" in str(found).splitlines()[0]
 
 
+def test_a_run_on_fewer_cards_leaves_no_streams_to_the_next() -> None:
+    """torch keeps the streams that scatter copies on in a list of as many as there were cards."""
+
+    def scattered() -> None:
+        cards = list(range(cuda.device_count()))
+        parts = nn.parallel.scatter(torch.randn(len(cards), 8), cards)
+        assert [part.get_device() for part in parts] == cards
+
+    for cards in (1, 3):
+        run(scattered, cards=cards)
+
+
 def test_data_parallel_replicates_scatters_and_gathers() -> None:
     """10 MiB of parameters go together, as broadcast_coalesced has it; the replicas' gradients come back summed."""
     seen = []

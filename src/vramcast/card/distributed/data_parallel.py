@@ -35,6 +35,8 @@ def install(put: Patches, machine: Machine) -> None:
         put.set(torch._C, f"_nccl_{name}", comm.collective(name))
     parallel_apply = importlib.import_module("torch.nn.parallel.parallel_apply")
     put.set(parallel_apply, "threading", SimpleNamespace(Thread=_RunAtOnce, Lock=threading.Lock))
+    # The streams that scatter copies on are kept in a list as long as there are cards: each run makes its own.
+    put.set(importlib.import_module("torch.nn.parallel._functions"), "_streams", None)
 
 
 class _RunAtOnce(threading.Thread):
