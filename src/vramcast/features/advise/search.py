@@ -389,9 +389,12 @@ class Search:
         settings = self.options.get("allocator", ()) if self._run_of(combination) == combination.run else ()
         optional = next((option.changes["allocator_conf"] for option in settings), "")
         return Wish(
-            with_overrides(self.job, combination.changes), combination.text or "the job as it is", tuple(alike),
-            optional if optional not in alike else "", all(option.knob != "offload" for option in combination.options),
-        )  # fmt: skip
+            with_overrides(self.job, combination.changes),
+            combination.text or "the job as it is",
+            under=tuple(alike),
+            optional=optional if optional not in alike else "",
+            time_copies=all(option.knob != "offload" for option in combination.options),
+        )
 
     def _run_of(self, combination: Combination) -> Combination:
         """The combination whose run stands for it: the allocator's setting changes nothing, except for convolutions
