@@ -300,6 +300,35 @@ def test_every_way_to_read_is_given_the_same(size: int, run: Run, capsys: pytest
     assert second == "7.25"  # it keeps what it was given
 
 
+@pytest.mark.parametrize(
+    ("line", "given", "printed"),
+    [
+        ("print(len(x[x > 0]))", "true", "6"),
+        ("print(len(x[x > 0]))", "false", "0"),
+        ("print(len(x[x > 0]))", "[true, false, true, false, false, false]", "2"),
+        ("print(len(x.masked_select(x > 0)))", "true", "6"),
+        ("print(len((x > 0).nonzero()))", "true", "6"),
+        ("print(len(torch.unique(x)))", "2.5", "1"),
+        ("print(x.topk(2)[1].tolist())", "[5, 3]", "[5, 3]"),
+        ("print(x.argmax().item())", "4", "4"),
+        ("print(torch.equal(x, x + 1))", "true", "True"),
+        ("print(torch.equal(x, x))", "false", "False"),
+        ("print(x[x > 0].sum().item())", "7.5", "7.5"),  # a number is no mask: it is what item() gives
+    ],
+)
+def test_a_mask_or_indices_can_be_given(
+    line: str, given: str, printed: str, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error that an assumed mask leads to names its line for --assume, so it must be heard there."""
+    text = f"""
+        import torch
+        x = torch.nn.Linear(4, 6).cuda()(torch.rand(4, device="cuda")).detach()
+        {line}
+    """
+    assert give(run, text, f"train.py:4={given}") == []
+    assert capsys.readouterr().out.strip() == printed
+
+
 def test_a_line_that_reads_nothing_is_told(run: Run) -> None:
     assert give(run, READS, "train.py:3=1") == ["train.py:3 read no value of the card; lines of it that did: 4, 5, 6"]
     assert give(run, READS, "other.py:4=1") == ["other.py:4 read no value of the card"]
