@@ -183,6 +183,22 @@ def test_the_front_is_what_no_other_beats() -> None:
     picture = front_picture(ways, 24 * GIB)
     assert picture.count("<circle") == 4 and "worse: 6.00 GiB, 1.5 samples/s" in picture
     assert front_picture(ways[:1], 24 * GIB) == ""
+    assert "<li>slow: 4.00 GiB, 2 samples/s</li><li>fast" in picture and ">limit 24.00 GiB<" in picture
+    assert re.findall(r'text-anchor="end">([\d.]+)<', picture) == ["0", "2", "4", "6", "8", "10"]
+    none_fits = front_picture([ways[3], ways[3]], 24 * GIB)
+    assert none_fits.count("<circle") == 2 and 'd="M"' not in none_fits and "<li>" not in none_fits
+
+
+def test_every_row_of_a_job_has_a_cell_for_each_heading(tmp_path: Path) -> None:
+    words = "--arch transformer --hidden-dim 64 --num-layers 2 --batch 2 --seq 32 --gpu rtx-4090 --checkpointing all"
+    assert main(["predict", *words.split(), "--html", str(tmp_path / "job.html")]) == 0
+    tables = re.findall(r"<table>(.*?)</table>", (tmp_path / "job.html").read_text(encoding="utf-8"), re.S)
+    assert len(tables) > 4 and any("in one block" in one and ">FFN<" in one for one in tables)
+    for one in tables:
+        assert {row.count("<td") for row in re.findall(r"<tr>(.*?)</tr>", one)} == {
+            0,
+            one.count("<th ") + one.count("<th>"),
+        }
 
 
 def test_the_line_of_code_that_allocates(tmp_path: Path) -> None:

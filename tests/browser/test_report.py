@@ -9,6 +9,7 @@ import pytest
 from tests.browser.conftest import Tab
 from tests.samples import transformer
 from vramcast.base.language import spoken
+from vramcast.cli.main import main
 from vramcast.features.compare.results import saved_prediction
 from vramcast.memory import Prediction, predict
 from vramcast.report.documents import prediction_document
@@ -94,6 +95,19 @@ def test_nothing_is_cut_off(shown: Tab, width: int) -> None:
     shown.page.set_viewport_size({"width": width, "height": 900})
     shown.page.wait_for_timeout(200)
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_no_table_of_a_job_is_wider_than_a_phone(tab: Tab, tmp_path: Path, lang: str) -> None:
+    file = tmp_path / "job.html"
+    sizes = "--arch transformer --hidden-dim 64 --num-layers 2 --batch 2 --seq 32 --gpu rtx-4090 --checkpointing all"
+    assert main(["predict", *sizes.split(), "--lang", lang, "--html", str(file)]) == 0
+    tab.page.set_viewport_size({"width": 390, "height": 900})
+    tab.page.goto(file.as_uri())
+    tab.page.wait_for_selector(".kinds table")
+    assert tab.page.evaluate("document.documentElement.scrollWidth") == 390
+    rows = tab.page.eval_on_selector_all(".alive tbody tr", "rows => rows.map(row => row.clientWidth)")
+    assert rows and max(rows) <= 390 and not tab.errors
 
 
 def test_two_results(tab: Tab, tmp_path: Path) -> None:

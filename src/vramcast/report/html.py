@@ -9,13 +9,13 @@ from vramcast.base.language import say, sentence
 from vramcast.memory.account import largest
 from vramcast.prediction.job_account import JobAccount
 from vramcast.report.job import headline
-from vramcast.report.job_tables import Unit, card_rows, parameter_rows, shape_text, stage_rows
+from vramcast.report.job_tables import Unit, card_rows, parameter_rows, shape_text, stage_columns
 from vramcast.report.page import page_html
 from vramcast.report.terminal import peak_lines
 from vramcast.report.time import time_page
 from vramcast.report.wording import percent, verdict
 
-_RIGHT = ' style="text-align:right"'
+_RIGHT = ' style="text-align:right;white-space:nowrap"'
 
 
 def job_page(account: JobAccount) -> str:
@@ -55,17 +55,17 @@ def parameter_table(account: JobAccount) -> str:
 
 
 def stage_table(account: JobAccount) -> str:
-    unit = Unit.for_size(max(account.stages.stays_bytes, account.stages.momentary_bytes))
+    found = stage_columns(account.stages)
     lines = [
         (
-            _indented(row.depth, row.label),
-            *(unit.text(size) for size in row.values),
-            shape_text(row.path, account.output_shapes),
+            _indented(line.row.depth, line.row.label),
+            shape_text(line.row.path, account.output_shapes),
+            *(found.unit.text(size) for size in (*line.sizes, *line.roles)),
         )
-        for row in stage_rows(account.stages)
+        for line in found.lines
     ]
-    stay = say("stay, {unit}", unit=unit.name)
-    return _table((say("activations"), stay, say("in one block"), say("for a moment"), say("output")), lines)
+    headings = ("activations", "output", *found.sizes, *found.roles)
+    return _table([sentence(heading) for heading in headings], lines, text_columns=2)
 
 
 def card_table(account: JobAccount) -> str:
@@ -74,14 +74,16 @@ def card_table(account: JobAccount) -> str:
     return _table((say("cards that hold it"), "GiB", say("to spare")), cards)
 
 
-def _table(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join(f"<tr>{''.join(_cell(i, text) for i, text in enumerate(line))}</tr>" for line in lines)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if body else ""
+def _table(headings: Sequence[str], lines: Iterable[Sequence[str]], text_columns: int = 1) -> str:
+    """One that is wider than its place scrolls by itself."""
 
+    def cells(tag: str, line: Sequence[str]) -> str:
+        sides = ("" if i < text_columns else _RIGHT for i in range(len(line)))
+        return "".join(f"<{tag}{side}>{escape(text)}</{tag}>" for side, text in zip(sides, line, strict=True))
 
-def _cell(column: int, text: str) -> str:
-    return f"<td{_RIGHT if column else ''}>{escape(text)}</td>"
+    body = "".join(f"<tr>{cells('td', line)}</tr>" for line in lines)
+    whole = f"<table><thead><tr>{cells('th', headings)}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll" style="overflow-x:auto" tabindex="0">{whole}</div>' if body else ""
 
 
 def _indented(depth: int, label: str) -> str:

@@ -12,7 +12,7 @@ from vramcast.features.compare.peaks import Line, PeakTables, explained, peak_ta
 from vramcast.features.compare.side_by_side import Comparison
 from vramcast.memory import Prediction
 from vramcast.report.comparison import all_grids
-from vramcast.report.html_parts import Bar, bars, data, notes, page, section, table
+from vramcast.report.html_parts import Bar, bars, breakable, data, notes, page, section, table
 from vramcast.report.html_report import FOOTER, Report, article
 from vramcast.report.pictures import pictures
 from vramcast.report.wording import place, signed_size, verdict
@@ -22,9 +22,11 @@ _MOST_LINES = 40
 
 def comparison_report(predictions: Mapping[str, Prediction], lines: Comparison | None = None) -> Report:
     """`lines` are all results, measurements among them; pictures are of the predictions that have their trace."""
+    predictions = {named(name): one for name, one in predictions.items()}
     drawn = {name: one for name, one in predictions.items() if one.trace is not None}
+    names = list(predictions)
     tables = peak_tables(drawn) if len(drawn) > 1 else None
-    title = " and ".join(predictions) if len(predictions) == 2 else say("Comparison")
+    title = say("{first} and {second}", first=names[0], second=names[1]) if len(names) == 2 else say("Comparison")
     body = _bars(predictions)
     if tables is not None:
         body += section(say("At the peaks, by kind"), _table(say("kind"), tables.kinds, tables, total=True))
@@ -84,7 +86,7 @@ def _table(heading: str, lines: Sequence[Line], tables: PeakTables, *, total: bo
 def _row(line: Line) -> list[str]:
     difference = f'<data value="{line.difference}">{signed_size(line.difference)}</data>' if line.difference else "–"
     return [
-        f'<span class="wrap">{escape(named(line.name))}</span>',
+        breakable(named(line.name)),
         *(data(value) for value in line.values),
         difference,
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -11,6 +12,7 @@ from vramcast.base.units import format_gib, format_size
 from vramcast.report.page import Grid, Line, Page, spoken_page
 from vramcast.trace import Note
 
+_AFTER = re.compile(r"(?<=[._/])")
 _ICICLE = "Click a box to look into it, the top one to go back; or arrow keys, Enter and Escape."
 _SEGMENTS = "Each line continues the one above; strokes are borders of segments, red frames are holes."
 
@@ -33,6 +35,11 @@ def data(size_bytes: int, key: str = "", *, gib: bool = False) -> str:
     return f'<data value="{size_bytes}"{name}>{text}</data>'
 
 
+def breakable(name: str) -> str:
+    """A long name that may be broken after its dots and underscores, before it is broken anywhere."""
+    return f'<span class="wrap">{_AFTER.sub("<wbr>", escape(name))}</span>'
+
+
 def figures(pairs: Iterable[tuple[str, str]]) -> str:
     """`pairs`: a name, and HTML."""
     return f'<dl class="figures">{"".join(f"<div><dt>{escape(n)}</dt><dd>{v}</dd></div>" for n, v in pairs)}</dl>'
@@ -52,7 +59,9 @@ def bars(found: Sequence[Bar], limit_bytes: int) -> str:
             f'<div class="limit" style="left:{100 * limit_bytes / scale:.2f}%"></div></div>'
             f'<div class="value">{data(bar.size_bytes, gib=True)}{"" if bar.fits else " ✗"}</div>'
         )
-    return f'<div class="bars">{"".join(rows)}</div>'
+    limit = say("limit {size}", size=format_gib(limit_bytes))
+    legend = f'<p class="aside"><span class="limit-sign"></span>{escape(limit)}</p>'
+    return f'{legend}<div class="bars">{"".join(rows)}</div>'
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], text_columns: int = 1) -> str:

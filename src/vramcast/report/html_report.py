@@ -113,6 +113,9 @@ def advice_report(advice: Advice) -> Report:
         for one in {id(one): one for one in (*advice.best, *advice.front)}.values()
         if one.samples_per_second
     ]
+    if ways and advice.asked.step_seconds:
+        pace = best[0].samples_per_step / advice.asked.step_seconds  # changes leave the samples of a step as they are
+        ways.append(Way("as it is", advice.asked.device_bytes, pace, advice.asked.fits))
     more = section(say("Memory against speed"), front_picture(ways, advice.asked.limit_bytes))
     more += section(say("All that was found"), page(advice_page(advice)))
     return _report(advice.job, advice.asked, None, shown, more)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vramcast.base.language import say, sentence
 from vramcast.gpus import GpuSpec, find_gpu
-from vramcast.report.html_front import Way, front, front_picture
+from vramcast.report.html_front import Way, front_picture
 from vramcast.report.html_parts import data, section, table
 from vramcast.report.html_report import FOOTER, Report
 from vramcast.report.wording import rate, seconds
@@ -36,14 +36,8 @@ def sweep_report(answers: Answers, name: str) -> Report:
     for gpu in dict.fromkeys(answer["gpu"] for answer in answers):
         card = find_gpu(gpu)
         ways = _ways(answers, gpu, settings)
-        best = "".join(
-            f"<li>{escape(way.label)}: {data(way.size_bytes, gib=True)}, {rate(way.samples_per_second)} "
-            f"{escape(sentence('samples/s'))}</li>"
-            for way in front(ways)
-        )
-        picture = front_picture(ways, card.total_memory_bytes)
         body += section(
-            say("Memory against speed: {card}", card=card.short_name), picture and f"{picture}<ul>{best}</ul>"
+            say("Memory against speed: {card}", card=card.short_name), front_picture(ways, card.total_memory_bytes)
         )
     body += section(say("Every answer"), _every_answer(answers, settings))
     return Report(name, title, None, "", body, escape(say(FOOTER)))

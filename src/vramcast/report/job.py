@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import compress
-
 from rich.console import Console
 from rich.text import Text
 
 from vramcast.base.language import name as named
 from vramcast.base.language import say
 from vramcast.base.units import format_gib, format_size
-from vramcast.memory.stages import ROLES
 from vramcast.prediction.job_account import JobAccount
-from vramcast.report.job_tables import Unit, card_rows, parameter_rows, shape_text, stage_rows
+from vramcast.report.job_tables import Unit, card_rows, parameter_rows, shape_text, stage_columns
 from vramcast.report.page import print_page
 from vramcast.report.terminal import (
     footer,
@@ -89,44 +86,30 @@ def print_parameters(account: JobAccount, console: Console) -> None:
         console.print(Text(f"{root.trained_count:,} of them are trained"))
 
 
-_ROLE_HEADINGS = {"base": "base", "qkv": "QKV", "attention": "attn", "ffn": "FFN", "warp": "warp"}
 _WIDEST = 1000
 
 
 def print_stages(account: JobAccount, console: Console) -> None:
-    rows = stage_rows(account.stages)
-    if not rows:
+    found = stage_columns(account.stages)
+    if not found.lines:
         return
-    has_blocks = account.stages.inside_bytes > 0
-    unit = Unit.for_size(max(account.stages.stays_bytes, account.stages.momentary_bytes))
-    headings = [
-        "activations",
-        "output",
-        f"stay, {unit.name}",
-        *(["in one block"] if has_blocks else []),
-        "for a moment",
-    ]
-    has_roles = len(account.stages.roles) > 1
-    shown = [role != "warp" or role in account.stages.roles for role in ROLES]
-    names = [_ROLE_HEADINGS[role] for role in compress(ROLES, shown)]
-    whole = table(*headings, *(names if has_roles else ()), text_columns=2)
-    sizes_alone, roles_alone = table(*headings, text_columns=2), table(f"of it, {unit.name}", *names)
-    for row in rows:
-        stays, inside, momentary, *pairs = row.values
-        label, shape = "  " * row.depth + row.label, shape_text(row.path, account.output_shapes)
-        sizes = [unit.text(size) for size in ([stays, inside, momentary] if has_blocks else [stays, momentary])]
-        by_role = compress(zip(pairs[::2], pairs[1::2], strict=True), shown)
-        roles = [unit.text(sum(pair)) for pair in by_role] if has_roles else []
+    text = found.unit.text
+    whole = table("activations", "output", *found.sizes, *found.roles, text_columns=2)
+    sizes_alone = table("activations", "output", *found.sizes, text_columns=2)
+    roles_alone = table(f"of it, {found.unit.name}", *found.roles)
+    for line in found.lines:
+        label, shape = "  " * line.row.depth + line.row.label, shape_text(line.row.path, account.output_shapes)
+        sizes, roles = [text(size) for size in line.sizes], [text(size) for size in line.roles]
         whole.add_row(label, shape, *sizes, *roles)
         sizes_alone.add_row(label, shape, *sizes)
         roles_alone.add_row(label, *roles)
     wide = console.options.update(max_width=_WIDEST)
-    if not has_roles or console.measure(whole, options=wide).maximum <= console.width:
+    if not found.roles or console.measure(whole, options=wide).maximum <= console.width:
         console.print(whole)
     else:
         console.print(sizes_alone, roles_alone)
-    if has_roles:
-        listed = ", ".join(names).replace("attn", "attention")
+    if found.roles:
+        listed = ", ".join(found.roles).replace("attn", "attention")
         console.print(Text(f"{listed}: of what stays, and of what one checkpointed block makes again"))
     console.print()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from vramcast.base.units import GIB, MIB
 from vramcast.memory.cards import CardFit
@@ -40,6 +41,44 @@ def stage_rows(root: Stage) -> list[Row]:
     """stays, inside a checkpointed block, for a moment; then by ROLES what stays and what is inside. Of equal modules
     what stays is added up, the others are not."""
     return rows(_stages(root), _sum_then_largest, lambda values: max(values[:3]), most=_MOST_ROWS, depth=7)
+
+
+_ROLE_HEADINGS = {"base": "base", "qkv": "QKV", "attention": "attn", "ffn": "FFN", "warp": "warp"}
+
+
+@dataclass(frozen=True, slots=True)
+class StageLine:
+    row: Row
+    sizes: tuple[int, ...]
+    """One for each of `StageTable.sizes`."""
+    roles: tuple[int, ...]
+    """One for each of `StageTable.roles`: what stays and what one checkpointed block makes again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTable:
+    """Activations by stage: which columns there are, and the figures in them."""
+
+    unit: Unit
+    sizes: tuple[str, ...]
+    """Headings: what stays, what is in one checkpointed block (where there are any), what is there for a moment."""
+    roles: tuple[str, ...]
+    """Headings; none where all of it has one role."""
+    lines: tuple[StageLine, ...]
+
+
+def stage_columns(root: Stage) -> StageTable:
+    unit = Unit.for_size(max(root.stays_bytes, root.momentary_bytes))
+    has_size = (True, root.inside_bytes > 0, True)
+    has_role = [len(root.roles) > 1 and (role != "warp" or role in root.roles) for role in ROLES]
+    lines = []
+    for row in stage_rows(root):
+        pairs = row.values[3:]
+        by_role = [stays + inside for stays, inside in zip(pairs[::2], pairs[1::2], strict=True)]
+        lines.append(StageLine(row, tuple(compress(row.values, has_size)), tuple(compress(by_role, has_role))))
+    headings = (f"stay, {unit.name}", "in one block", "for a moment")
+    roles = tuple(_ROLE_HEADINGS[role] for role in compress(ROLES, has_role))
+    return StageTable(unit, tuple(compress(headings, has_size)), roles, tuple(lines))
 
 
 def _parameters(node: ParameterNode) -> Branch:

@@ -21,7 +21,7 @@ PARTS = (*KINDS, ROUNDING, FRAGMENTATION, CONTEXT)
 PHASES = ("setup", DATA, FORWARD, BACKWARD, SYNC, OPTIMIZER)
 LIMITS = (HOST, ARITHMETIC, BANDWIDTH, LAUNCHES)
 SIZES = ("batch", "sequence", "height", "width", "frames")
-TASKS = ("training", "inference")
+TASKS = ("training", "inference", "offload")
 WORDS = (
     *("fits", "look", "ok", "disk", "software", "(itself)", "none", "yes", "no", "total", "mostly", "used", "free"),
     *("measured", "predicted", "traced", "failed", "optimizer", "gradients", "weights", "parameters"),

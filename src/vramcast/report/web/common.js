@@ -40,6 +40,11 @@ function element(tag, attributes = {}, ...children) {
 const figure = (bytes) => element("data", { value: bytes }, size(bytes));
 const swatch = (kind) => element("span", { class: "swatch", style: `background:${COLOURS[kind]}` });
 
+/** A long name that may be broken after its dots and underscores, before it is broken anywhere. */
+function breakable(name) {
+  return element("span", { class: "wrap" }, ...name.split(/(?<=[._/:,])/).flatMap((part) => [part, element("wbr")]));
+}
+
 function table(headings, rows, figures) {
   const side = (i) => (figures.includes(i) ? { class: "n" } : {});
   const head = element("tr", {}, ...headings.map((text, i) => element("th", { ...side(i), scope: "col" }, text)));

@@ -58,7 +58,7 @@ class Course {
       let group = groups.get(key);
       if (!group) {
         group = { kind: this.kinds[kind[row]], module: name, op: this.ops[op[row]], shape: this.shapes[shape[row]], line: this.lines[line[row]], bytes: 0, count: 0 };
-        if (wanted && !`${group.kind} ${name} ${group.op} ${group.shape} ${group.line}`.toLowerCase().includes(wanted)) continue;
+        if (wanted && !`${group.kind} ${t(group.kind)} ${name} ${group.op} ${group.shape} ${group.line}`.toLowerCase().includes(wanted)) continue;
         groups.set(key, group);
       }
       group.bytes += bytes[row];

@@ -155,7 +155,9 @@ function memorySection(section, course, ceiling = 0) {
     const groups = course.groups(shown, fold.checked, filter.value);
     const listed = groups.slice(0, SHOWN_ROWS).map((g) => [
       element("span", {}, swatch(g.kind), t(g.kind)), figure(g.bytes), g.count.toLocaleString("en"),
-      element("span", { class: "wrap" }, g.module || "–"), element("span", {}, g.op || "–", ...(g.line ? [element("small", { class: "line" }, g.line)] : [])), g.shape || "–",
+      breakable(g.module || "–"),
+      element("span", {}, breakable(g.op || "–"), ...(g.line ? [element("small", { class: "line" }, breakable(g.line))] : [])),
+      breakable(g.shape || "–"),
     ]);
     const rest = groups.slice(SHOWN_ROWS).reduce((sum, g) => sum + g.bytes, 0);
     if (rest) listed.push([t("{count} more", { count: groups.length - SHOWN_ROWS }), figure(rest), "", "", "", ""]);
