@@ -1,6 +1,6 @@
 """Commands of diffusers' training scripts for Stable Diffusion (text_to_image, dreambooth, controlnet,
-instruct_pix2pix, textual_inversion and unconditional_image_generation of its examples), with the scripts' defaults. The
-scripts themselves are not run: `vramcast run` does that."""
+instruct_pix2pix, textual_inversion and unconditional_image_generation of its examples), Stable Diffusion 3 and Flux
+(dreambooth), with the scripts' defaults. The scripts themselves are not run: `vramcast run` does that."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from vramcast.base.errors import CannotPredict
 from vramcast.jobs.hub_cache import folder_of
 from vramcast.jobs.optimizer_names import plain
 from vramcast.jobs.readers import Edits, Part, Request
+from vramcast.jobs.readers.flow_matching import FlowTraining
 from vramcast.jobs.readers.keys import Keys, unused_note
 from vramcast.jobs.readers.stable_diffusion import HALVES, UNCONDITIONAL, Training, encoders_of, folder_named
+from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Job
 from vramcast.trace import Note
 
@@ -37,11 +39,23 @@ class _Script:
     """The U-Net is given a second picture (InstructPix2Pix)."""
     texts_ready: bool = False
     """Texts are encoded before, and the text encoders stay on the card."""
+    family: str = "Stable Diffusion"
+    """Or Flux, or Stable Diffusion 3: transformers that learn by flow matching."""
+    text_length: int = 77
+    """Tokens of T5's text, unless --max_sequence_length says otherwise."""
+    encodes_texts: bool = False
+    """Flux: texts are encoded in each step, although all are the same."""
     keeps_gradients: bool = False
     """zero_grad fills gradients with zeros, unless --set_grads_to_none says otherwise."""
 
 
 _ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
+_JOINT_ATTENTION = tuple(
+    f"attn.{name}"
+    for name in ("to_k", "to_q", "to_v", "to_out.0", "add_k_proj", "add_q_proj", "add_v_proj", "to_add_out")
+)
+_FEED_FORWARD = ("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2")
+_FLUX, _SD3 = "Flux", "Stable Diffusion 3"
 _TEXT_TARGETS = ["q_proj", "k_proj", "v_proj", "out_proj"]
 SCRIPTS = {
     "train_text_to_image": _Script(batch=16, resolution=512),
@@ -61,6 +75,17 @@ SCRIPTS = {
     ),
     "textual_inversion": _Script(batch=16, resolution=512, learns="embeddings"),
     "train_unconditional": _Script(batch=16, resolution=64, learns="images"),
+    "train_dreambooth_flux": _Script(batch=4, resolution=512, family=_FLUX),
+    "train_dreambooth_lora_flux": _Script(
+        batch=4,
+        resolution=512,
+        family=_FLUX,
+        targets=(*_JOINT_ATTENTION, *_FEED_FORWARD),
+        text_length=512,
+        encodes_texts=True,
+    ),
+    "train_dreambooth_sd3": _Script(batch=4, resolution=512, family=_SD3, fp32_vae=True),
+    "train_dreambooth_lora_sd3": _Script(batch=4, resolution=512, family=_SD3, targets=_JOINT_ATTENTION, fp32_vae=True),
 }
 _HALF_WITH_OWN_VAE = (
     "train_text_to_image_lora_sdxl", "train_controlnet_sdxl", "train_instruct_pix2pix_sdxl",
@@ -106,7 +131,8 @@ _KNOWN = frozenset((
     "placeholder_token", "save_as_full_pipeline", "save_steps", "ddpm_beta_schedule", "ddpm_num_inference_steps",
     "ddpm_num_steps", "ema_inv_gamma", "ema_max_decay", "ema_power", "eval_batch_size", "hub_private_repo", "logger",
     "num_epochs", "overwrite_output_dir", "preserve_input_precision", "save_images_epochs", "save_model_epochs",
-    "controlnet_model_name_or_path", "validation_image",
+    "controlnet_model_name_or_path", "validation_image", "guidance_scale", "logit_mean", "logit_std", "mode_scale",
+    "weighting_scheme", "lora_alpha", "upcast_before_saving", "precondition_outputs",
 ))  # fmt: skip
 
 
@@ -123,7 +149,7 @@ def part_from(keys: Keys, folder: Path, request: Request, script: str, launched:
         raise CannotPredict(f"{keys.where}: {script}.py trains with JAX, which is not PyTorch")
     if said is None:
         raise CannotPredict(
-            f"{keys.where}: {script}.py of diffusers is not read from its flags; those that are: {', '.join(SCRIPTS)}. "
+            f"{keys.where}: {script}.py of diffusers is not read from its flags{nearest(script, SCRIPTS)}; "
             f"`vramcast run {script}.py ...` runs the script itself on a virtual card"
         )
     return _Reader(keys, folder, request, script, said, launched).part()
@@ -156,7 +182,7 @@ class _Reader:
             "zero_grad": "after-step",
             "set_to_none": not said.keeps_gradients or bool(keys.flag("set_grads_to_none")),
             **({"checkpointing": {"scope": "all"}} if keys.flag("gradient_checkpointing") else {}),
-            **(self._images() if said.learns == "images" else self._networks(preset if preset in HALVES else None)),
+            **self._trained(preset if preset in HALVES else None),
             **self._average(),
         }
         if keys.flag("enable_xformers_memory_efficient_attention"):
@@ -180,20 +206,70 @@ class _Reader:
             return self._launched or "fp32"
         return "fp32" if said == "no" else said
 
-    def _networks(self, half: str | None) -> dict[str, Any]:
+    def _trained(self, half: str | None) -> dict[str, Any]:
+        if self._said.learns == "images":
+            return self._images()
+        return self._networks(half) if self._said.family == "Stable Diffusion" else self._flow(half)
+
+    def _flow(self, half: str | None) -> dict[str, Any]:
         keys, said = self._keys, self._said
+        folder = folder_named(self._model(), keys.where, self._notes, self._folder, needs="transformer")
+        if keys.flag("train_text_encoder"):
+            self._unsupported["components"] = "--train_text_encoder: not modelled for this script; leave it out"
+        own_captions = keys.take("caption_column") is not None
+        if own_captions and said.family != _FLUX:
+            text = (
+                "--caption_column: texts that are encoded in each step are not modelled for this script; leave it out"
+            )
+            self._unsupported["components"] = text
+        encodes = said.family == _FLUX and (said.encodes_texts or own_captions)
+        if encodes:
+            self._note("encoders", "CLIP and T5 stay on the card and encode the texts in each step, as the script does")
+        else:
+            self._note("encoders", "the text encoders have left the card when the training begins")
+        targets = [one.strip() for one in (keys.text("lora_layers") or "").split(",") if one.strip()]
+        targets = targets or list(said.targets)
+        if (blocks := keys.text("lora_blocks")) is not None:
+            targets = [f"transformer_blocks.{one.strip()}.{name}" for one in blocks.split(",") for name in targets]
+        ready = bool(keys.flag("cache_latents"))
+        if ready and keys.take("validation_prompt"):
+            self._note("autoencoder", "it stays on the card for the validation and is not counted")
+        return FlowTraining(
+            folder=folder,
+            is_flux=said.family == _FLUX,
+            gate=self._request.gate,
+            batch=self._rows(),
+            half=half,
+            vae_dtype="fp32" if said.fp32_vae else None,
+            transformer=self._learning(half, targets),
+            tokens=keys.whole("max_sequence_length") or said.text_length,
+            texts_ready=not encodes,
+            latents_ready=ready,
+        ).data()
+
+    def _model(self) -> str:
+        keys = self._keys
         name = self._request.model or keys.text("pretrained_model_name_or_path")
         keys.ignore("pretrained_model_name_or_path")
         if name is None:
             keys.need("pretrained_model_name_or_path", "stable-diffusion-v1-5/stable-diffusion-v1-5")
-        pipeline = folder_named(name, keys.where, self._notes, self._folder)
+        return name
+
+    def _rows(self) -> str:
+        """Images of one forward pass."""
+        if not self._keys.flag("with_prior_preservation"):
+            return "batch"
+        text = "each batch has as many images of the class beside those of the instance"
+        self._note("prior preservation", text)
+        return "2 * batch"
+
+    def _networks(self, half: str | None) -> dict[str, Any]:
+        keys, said = self._keys, self._said
+        pipeline = folder_named(self._model(), keys.where, self._notes, self._folder)
         learning = encoders_of(pipeline) if keys.flag("train_text_encoder") else []
         text = {encoder: self._learning(half, _TEXT_TARGETS) for encoder in learning}
         if said.learns == "embeddings":
             text["text_encoder"] = {"mode": "trained", "train_only": ["*token_embedding*"], "dtype": "fp32"}
-        prior = bool(keys.flag("with_prior_preservation"))
-        if prior:
-            self._note("prior preservation", "each batch has as many images of the class beside those of the instance")
         own_vae = keys.text("pretrained_vae_model_name_or_path") is not None
         vae_precision = keys.text("vae_precision", ("fp32", "fp16", "bf16")) or "fp32"
         keeps_vae = said.fp32_vae and not (own_vae and self._script in _HALF_WITH_OWN_VAE)
@@ -206,7 +282,7 @@ class _Reader:
         return Training(
             folder=pipeline,
             gate=self._request.gate,
-            batch="2 * batch" if prior else "batch",
+            batch=self._rows(),
             half=half,
             vae_dtype=vae_precision if keeps_vae else None,
             unet=self._learning(half, list(said.targets)) if said.learns == "unet" else self._learned_through(half),

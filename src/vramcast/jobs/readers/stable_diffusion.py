@@ -19,6 +19,7 @@ from vramcast.trace import Note
 
 _PIPELINES = Path(__file__).parents[1] / "pipelines"
 SD1, SD2, SDXL = (_PIPELINES / f"stable-diffusion-{version}" for version in ("1", "2", "xl"))
+SD3, FLUX = _PIPELINES / "stable-diffusion-3", _PIPELINES / "flux-1-dev"
 """Their configs, without weights."""
 UNCONDITIONAL = _PIPELINES / "unconditional"
 """The U-Net that diffusers' train_unconditional.py builds where no other is named."""
@@ -34,6 +35,8 @@ _KNOWN: dict[str, Path] = {
     "stabilityai/stable-diffusion-2-1-base": SD2,
     "stabilityai/stable-diffusion-xl-base-1.0": SDXL,
     "stabilityai/stable-diffusion-xl-base-0.9": SDXL,
+    "stabilityai/stable-diffusion-3-medium-diffusers": SD3,
+    "black-forest-labs/flux.1-dev": FLUX,
 }
 """Names of the Hub, in small letters → configs of the same sizes."""
 
@@ -47,17 +50,19 @@ _OF_THE_UNET = {"prediction": "unet.0"}
 """What is compared where something else than the U-Net learns."""
 
 
-def folder_named(name: str, where: str, notes: list[Note], folder: Path = Path()) -> Path:
-    """The pipeline's folder: as it is, in the Hugging Face cache, or the sizes of a well-known model."""
+def folder_named(name: str, where: str, notes: list[Note], folder: Path = Path(), needs: str = "unet") -> Path:
+    """The pipeline's folder: as it is, in the Hugging Face cache, or the sizes of a well-known model. `needs`: the part
+    that is to learn."""
     for place in (folder / os.path.expanduser(name), Path(os.path.expanduser(name))):
         if os.path.isdir(place):
-            return _checked(place)
+            return _checked(place, needs)
     cached = cached_folder(name)
     if cached is not None:
-        return _checked(cached)
+        return _checked(cached, needs)
     known = _KNOWN.get(name.lower())
     if known is None:
-        return _checked(Path(folder_of(name, is_pipeline=True)))
+        return _checked(Path(folder_of(name, is_pipeline=True)), needs)
+    known = _checked(known, needs)
     notes.append(Note("model", f"{name} is not on this machine; its sizes are known here", where))
     return known
 
@@ -67,14 +72,14 @@ def encoders_of(folder: Path) -> list[str]:
     return [name for name in TEXT_ENCODERS if os.path.isfile(folder / name / CONFIG)]
 
 
-def _checked(folder: Path) -> Path:
+def _checked(folder: Path, needs: str) -> Path:
     if not os.path.isfile(folder / PIPELINE):
         raise UsageError(f"{folder} has no {PIPELINE}: a pipeline of diffusers is needed (unet, vae, text_encoder)")
     parts = pipeline_parts(folder)
-    if not {"unet", "vae", "text_encoder"} <= set(parts):
+    if not {needs, "vae", "text_encoder"} <= set(parts):
         kind = read_json(folder / PIPELINE).get("_class_name", "it")
         raise CannotPredict(
-            f"{folder}: {kind} is no Stable Diffusion with unet, vae and text_encoder: not modelled for this script; "
+            f"{folder}: {kind} has not the {needs}, vae and text_encoder that this script trains with; "
             f"`vramcast predict {folder}` predicts its training in general, `vramcast run` the script itself"
         )
     return folder
