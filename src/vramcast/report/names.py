@@ -27,7 +27,9 @@ WORDS = (
     *("measured", "predicted", "traced", "failed", "optimizer", "gradients", "weights", "parameters"),
 )
 """Single words in cells of tables. Others there are names of modules, files and cards, and stay as they are."""
-NAMES = (*PARTS, *PHASES, *LIMITS, *SIZES, *TASKS, *WORDS)
+PHRASES = ("{part} of {whole}",)
+"""Of figures alone, put together wherever sentences are (base/language.py)."""
+NAMES = (*PARTS, *PHASES, *LIMITS, *SIZES, *TASKS, *WORDS, *PHRASES)
 
 _OWN = frozenset(NAMES)
 
