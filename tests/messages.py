@@ -173,6 +173,9 @@ def _texts(node: ast.expr, assigned: dict[str, list[ast.expr]]) -> Iterator[str]
     elif isinstance(node, ast.IfExp):
         yield from _texts(node.body, assigned)
         yield from _texts(node.orelse, assigned)
+    elif isinstance(node, ast.BoolOp):
+        for value in node.values:
+            yield from _texts(value, assigned)
     elif isinstance(node, ast.Name) and node.id != "message":
         for value in assigned.get(node.id, ()):  # one that is imported is found where it is defined
             if isinstance(value, ast.Constant | ast.JoinedStr | ast.IfExp):

@@ -91,7 +91,7 @@ def _matched(text: str, chosen: str, *, whole_clauses: bool) -> str | None:
             values = matched.groupdict()
             if whole_clauses and any("; " in value for name, value in values.items() if not name.startswith(_ADDED)):
                 continue
-            return found.format(*(_sentence(value, chosen) for value in matched.groups()))
+            return found.format(*("" if value in _PLURALS else _sentence(value, chosen) for value in matched.groups()))
     return None
 
 
@@ -121,6 +121,8 @@ _PART_OF_WHOLE = re.compile(r"([\d.,]+ ?[a-zµ]+) of ([\d.,]+ ?[a-zµ]+)((?: \([
 _BETWEEN_NAMES = re.compile(r", (?:and )?| and ")
 _PLACE = re.compile(r"\{\d+\}")
 _ADDED = "added"
+_PLURALS = ("s", "es")
+"""What an English word gets; other languages have no use for it."""
 _FEWEST_LETTERS = 4
 _CLAUSES = {": ": "：", "; ": "；", ". ": "。"}
 _MOST_CLAUSES = 6
