@@ -28,8 +28,18 @@ SHOWN = (
 PARTLY_SHOWN = ("timing", "prediction", "memory")
 """Where sentences of four words and more are."""
 NOT_SHOWN = ("html_document.py", "svg.py", "names.py", "chrome_trace.py", "documents.py")
-UNTRANSLATED = ("mcp", "features/measure", "features/guard", "pytest_plugin.py")
-"""Where errors and notes are English: for programs, and for those who write code against vramcast."""
+READ_BY_USERS = (
+    *("scripts", "quick", "gpus", "jobs/validation.py", "jobs/fields.py", "jobs/offload.py", "jobs/references.py"),
+    *("jobs/schema", "jobs/folders.py", "jobs/compiling.py", "jobs/expressions.py", "jobs/training/divided.py"),
+    *("card/distributed/nccl.py", "card/distributed/process_group.py", "card/values", "card/ops/data_reads.py"),
+    *("card/ops/copies.py", "card/ops/sparse.py", "card/ops/deform_conv.py", "card/dispatch/host_ops.py"),
+    *("card/dispatch/failures.py", "card/dispatch/unknown.py", "card/compiled/compiler.py", "card/stand_ins/finder.py"),
+    *("card/stand_ins/known.py", "card/device/cuda_graphs.py", "launchers/python.py", "cli/ranks.py", "cli/commands"),
+    *("cli/progress.py", "cli/watching.py", "features/measure/worker.py", "features/guard"),
+)
+"""Where notes and errors are put together from sentences of three words and more."""
+UNTRANSLATED = ("mcp", "pytest_plugin.py")
+"""Where errors and notes are English: for programs."""
 
 
 def messages() -> set[str]:
@@ -70,6 +80,8 @@ def composed() -> frozenset[str]:
             found |= {*_sentences(tree, 1), *_headings(tree)}
         if name.startswith(PARTLY_SHOWN):
             found |= set(_sentences(tree, 4))
+        if name.startswith(READ_BY_USERS):
+            found |= {text for text in _sentences(tree, 3) if not _is_of_others(text)}
     return frozenset({one.strip() for one in found if _has_words(one)} - asked())
 
 
@@ -123,7 +135,11 @@ def _sentences(tree: ast.Module, fewest: int) -> Iterator[str]:
     for node in ast.walk(tree):
         if node not in left_out and (text := _text(node)) is not None:
             words = re.findall(r"[A-Za-z]{2,}", re.sub(r"\{\d+\}|--[\w-]+", " ", text))
-            if len(words) >= fewest and " " in text.strip() and not re.search(r"[<=\\\\]|\|\w|aten|_\w+ \w+_", text):
+            if (
+                len(words) >= fewest
+                and " " in text.strip()
+                and not re.search(r"[<=\\\\]|\|\w|\baten\b|_\w+ \w+_", text)
+            ):
                 yield text.strip()
 
 
@@ -157,6 +173,9 @@ def _texts(node: ast.expr, assigned: dict[str, list[ast.expr]]) -> Iterator[str]
     elif isinstance(node, ast.IfExp):
         yield from _texts(node.body, assigned)
         yield from _texts(node.orelse, assigned)
+    elif isinstance(node, ast.BoolOp):
+        for value in node.values:
+            yield from _texts(value, assigned)
     elif isinstance(node, ast.Name) and node.id != "message":
         for value in assigned.get(node.id, ()):  # one that is imported is found where it is defined
             if isinstance(value, ast.Constant | ast.JoinedStr | ast.IfExp):
@@ -174,6 +193,19 @@ def _text(node: ast.AST) -> str | None:
             for part in node.values
         )  # fmt: skip
     return None
+
+
+_OF_OTHERS = re.compile(
+    "CUDA error|CUDAGraph|CUDA graphs must|Capture must|capturing a CUDA graph|CUDA_HOME|Torch not compiled|"
+    "CUDA tensor|"
+    "on CUDA$|INTERNAL ASSERT|Error building|Expected all tensors|Cannot re-initialize|Metadata-Version|def rule|"
+    "checked in|modelled from"
+)
+"""Words of PyTorch and CUDA, which programs look for, code, and what stands in files."""
+
+
+def _is_of_others(text: str) -> bool:
+    return _OF_OTHERS.search(text) is not None and "custom_op" not in text
 
 
 def _has_words(text: str) -> bool:

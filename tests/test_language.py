@@ -15,6 +15,7 @@ from vramcast.base.language import LANGUAGES, catalogue, language, say, sentence
 from vramcast.base.units import GIB
 from vramcast.cli.main import main
 from vramcast.cli.options import LANGUAGES as OFFERED
+from vramcast.features.guard.wording import in_the_users_language
 from vramcast.memory import Prediction, predict
 from vramcast.report.documents import prediction_document
 from vramcast.report.html_report import prediction_report
@@ -158,3 +159,36 @@ def test_the_language_of_a_script_is_its_own(tmp_path: Path, capsys: pytest.Capt
 def test_what_nobody_translated_stays_as_it_is() -> None:
     with spoken("zh"):
         assert language() == "zh" and say("no such {thing}", thing="message") == "no such message"
+
+
+def test_what_is_added_to_a_sentence_is_found_too() -> None:
+    with spoken("zh"):
+        assert (
+            sentence("at step 950 of 8,880: 13.2 h left of 14.8 h") == "在 8,880 步中的第 950 步：14.8 h 中还剩 13.2 h"
+        )
+        assert sentence("at step 950 of 8,880") == "在 8,880 步中的第 950 步"
+        assert sentence("in the computer's memory 1.29 GiB: weights 1.29 GiB") == (
+            "在主机内存中 1.29 GiB：权重 1.29 GiB"
+        )
+        assert sentence("batch 16: fewer and larger steps: choose the learning rate anew") == (
+            "批大小 16：步数更少、每步更大：请重新选择学习率"
+        )
+        assert sentence("backward, gradient sync and optimizer") == "反向、梯度同步、优化器"
+        assert sentence("job.yaml: sizes.batch: a whole number is needed, not 'x'") == (
+            "job.yaml：sizes.batch：需要整数，而不是 'x'"
+        )
+
+
+def test_a_long_text_is_looked_up_clause_by_clause() -> None:
+    with spoken("zh"):
+        assert sentence("; ".join(["does not fit"] * 400)) == "；".join(["放不下"] * 400)
+
+
+def test_a_guard_speaks_the_language_of_the_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    text = "vramcast: train does not fit: needs 30.00 GiB, 23.00 GiB free on RTX 4090 (device 0)\n  weights 20.00 GiB"
+    shown = in_the_users_language(text)
+    assert shown.startswith("vramcast: train 放不下：需要 30.00 GiB，23.00 GiB 在 RTX 4090 上空闲")
+    assert shown.endswith("\n  权重 20.00 GiB")
+    monkeypatch.setenv("LC_ALL", "C")
+    assert in_the_users_language(text) == text

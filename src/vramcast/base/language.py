@@ -50,45 +50,85 @@ def _sentence(text: str, chosen: str) -> str:
     stripped = text.strip()
     indent = text[: len(text) - len(text.lstrip())]
     known = catalogue(chosen)
+    if not stripped:
+        return text
     if stripped in known:
         return indent + known[stripped]
     if " " not in stripped or not _WORD.search(stripped):
         return text
-    return indent + (
-        _matched(stripped, chosen, whole_clauses=True)
-        or _cut(stripped, chosen, _CLAUSES)
-        or _matched(stripped, chosen, whole_clauses=False)
-        or _cut(stripped, chosen, _PARTS)
-        or stripped
-    )
+    return indent + (_figure(stripped, known) or _list(stripped, known) or _put_together(stripped, chosen))
+
+
+def _put_together(text: str, chosen: str) -> str:
+    """By the message that it was made from, or cut into such: the way that leaves the least in English."""
+    if sum(map(text.count, _CLAUSES)) > _MOST_CLAUSES:
+        return "".join(_CLAUSES.get(part) or _sentence(part, chosen) for part in _BETWEEN_CLAUSES.split(text))
+    whole, any_value = (_matched(text, chosen, whole_clauses=strict) for strict in (True, False))
+    ways = [way for way in (whole, *_cuts(text, chosen, _CLAUSES), any_value) if way is not None]
+    return min(ways or [*_cuts(text, chosen, _PARTS), text], key=lambda way: len(_WORD.findall(way)))
+
+
+def _figure(text: str, known: Mapping[str, str]) -> str | None:
+    """A name and its size, "weights 1.29 GiB", or two sizes, "1.00 s of 6.00 s (17%)"."""
+    if matched := _PART_OF_WHOLE.fullmatch(text):
+        return known["{part} of {whole}"].format(part=matched[1], whole=matched[2]) + matched[3]
+    matched = _NAME_AND_SIZE.fullmatch(text)
+    return f"{known[matched[1]]} {matched[2]}" if matched is not None and matched[1] in known else None
+
+
+def _list(text: str, known: Mapping[str, str]) -> str | None:
+    """Names alone: "backward, gradient sync and optimizer"."""
+    names = _BETWEEN_NAMES.split(text)
+    return "、".join(known[one] for one in names) if len(names) > 1 and all(one in known for one in names) else None
 
 
 def _matched(text: str, chosen: str, *, whole_clauses: bool) -> str | None:
-    """By the message that the text was made from. First those are tried whose values hold no clause of their own."""
+    """By the message that the text was made from. First those are tried whose values hold no clause of their own; what
+    is added at the end of another value may."""
     for pattern, found in _patterns(chosen):
         matched = pattern.fullmatch(text)
-        if matched is not None and not (whole_clauses and any("; " in value for value in matched.groups())):
-            return found.format(*(_sentence(value, chosen) for value in matched.groups()))
+        if matched is not None:
+            values = matched.groupdict()
+            if whole_clauses and any("; " in value for name, value in values.items() if not name.startswith(_ADDED)):
+                continue
+            return found.format(*("" if value in _PLURALS else _sentence(value, chosen) for value in matched.groups()))
     return None
 
 
-def _cut(text: str, chosen: str, marks: Mapping[str, str]) -> str | None:
-    """Each part by itself, where one of them is known."""
+def _cuts(text: str, chosen: str, marks: Mapping[str, str]) -> Iterator[str]:
+    """Cut at the first and at the last mark of each kind, and each part by itself, where one of them is known."""
     for mark, other in marks.items():
-        head, found, tail = text.partition(mark)
-        if found and not head.isdigit():
+        for head, found, tail in dict.fromkeys((text.partition(mark), text.rpartition(mark))):
+            if not found or head.isdigit():
+                continue
             made = _sentence(head, chosen), _sentence(tail, chosen)
             if made != (head, tail):
-                return other.join(made)
+                yield f"{made[0]}{other}{made[1]}"
+            added = _matched(mark + tail, chosen, whole_clauses=True)
+            if added is not None:
+                yield made[0] + added
     number, found, rest = text.partition(". ")
-    return f"{number}. {_sentence(rest, chosen)}" if found and number.isdigit() else None
+    if found and number.isdigit():
+        yield f"{number}. {_sentence(rest, chosen)}"
+    if (matched := _SIZE_AND_TEXT.fullmatch(text)) and (rest := _sentence(matched[2], chosen)) != matched[2]:
+        yield f"{matched[1]} {rest}"
 
 
 _WORD = re.compile("[A-Za-z]{2}")
+_NAME_AND_SIZE = re.compile(r"([a-z][a-z /-]*?) ([+−-]?[\d.,]+ ?(?:[KMGT]iB|B|%))")
+_SIZE_AND_TEXT = re.compile(r"([\d.,]+ [KMGT]iB) (.+)")
+_PART_OF_WHOLE = re.compile(r"([\d.,]+ ?[a-zµ]+) of ([\d.,]+ ?[a-zµ]+)((?: \([\d.,]+ ?%\))?)")
+_BETWEEN_NAMES = re.compile(r", (?:and )?| and ")
 _PLACE = re.compile(r"\{\d+\}")
+_ADDED = "added"
+_PLURALS = ("s", "es")
+"""What an English word gets; other languages have no use for it."""
 _FEWEST_LETTERS = 4
 _CLAUSES = {": ": "：", "; ": "；", ". ": "。"}
-_PARTS = {" + ": " + ", ", ": "，"}
+_MOST_CLAUSES = 6
+"""In a longer text each clause is looked up by itself: trying every cut takes too long."""
+_BETWEEN_CLAUSES = re.compile("(: |; |\\. )")
+_PARTS = {" + ": " + ", ", ": "，", " with ": "，"}
 
 
 @cache
@@ -98,10 +138,20 @@ def _patterns(chosen: str) -> list[tuple[re.Pattern[str], str]]:
     for english, other in catalogue(chosen).items():
         own = _PLACE.split(english)
         if len(own) > 1 and len(re.findall("[A-Za-z]", "".join(own))) >= _FEWEST_LETTERS:
-            plain = "((?!%).*?)".join(re.escape(part.replace("{{", "{").replace("}}", "}")) for part in own)
-            made.append((sum(map(len, own)), re.compile(plain, re.DOTALL), other))
+            made.append((sum(map(len, own)), re.compile(_pattern(own), re.DOTALL), other))
     made.sort(key=lambda one: -one[0])
     return [(pattern, other) for _, pattern, other in made]
+
+
+def _pattern(own: list[str]) -> str:
+    """A regular expression for a message, from its text between the places for values. A value right after another one
+    is nothing, or begins as something that is added does: "; ", ", " or ": "."""
+    plain = re.escape(own[0].replace("{{", "{").replace("}}", "}"))
+    for place, part in enumerate(own[1:]):
+        after_another = place > 0 and not own[place]
+        plain += rf"(?P<{_ADDED}{place}>[;,:] .*?|)" if after_another else f"(?P<value{place}>(?!%).*?)"
+        plain += re.escape(part.replace("{{", "{").replace("}}", "}"))
+    return plain
 
 
 def language() -> str:

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from vramcast.base.access import CodeGate, CodePlace
+from vramcast.base.language import sentence
 from vramcast.cli.cards_options import several_gpus_changes
 from vramcast.cli.options import add_write_through_option, positive
 
@@ -146,7 +147,8 @@ def ask_in_terminal(places: tuple[CodePlace, ...]) -> bool:
         return False
     print(*places, sep="\n", file=sys.stderr)
     subject = "which runs" if len(places) == 1 else "each of which runs"
-    print(f"{subject} Python code that you may not have written; run it? [y/N] ", end="", file=sys.stderr, flush=True)
+    question = sentence(f"{subject} Python code that you may not have written; run it? [y/N]")
+    print(f"{question} ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import sys
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
+from vramcast.base.language import sentence
 from vramcast.base.plain_text import printable
 from vramcast.cli.streams import lent_to_script
 
@@ -37,7 +39,7 @@ class Reporter:
     def line(self, text: str) -> None:
         """A line that stays."""
         self.done()
-        print(f"vramcast: {text}", file=self._stream, flush=True)
+        print(f"vramcast: {sentence(text)}", file=self._stream, flush=True)
 
     def done(self) -> None:
         if self._live and self._width:
@@ -80,7 +82,9 @@ def announced(script: Path) -> Iterator[Progress]:
                 reporter.line(f"{int(wait)} s without an optimizer step, now at {place}")
                 wait *= 2
 
-    watcher = threading.Thread(target=watch, daemon=True, name="vramcast progress")
+    # A thread begins without the language that is in force here.
+    run_here = contextvars.copy_context().run
+    watcher = threading.Thread(target=run_here, args=(watch,), daemon=True, name="vramcast progress")
     watcher.start()
     try:
         yield progress

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from vramcast.base.errors import UsageError
+from vramcast.base.language import sentence
 from vramcast.base.plain_text import printable
 from vramcast.cli.options import EXIT_FITS
 from vramcast.features.watch.command import Command
@@ -69,7 +70,7 @@ def watch_live(args: argparse.Namespace, words: list[str], history: History) -> 
             command.finish_reading()
         view.between()
     if command is not None and command.exit_code() is None:
-        print(f"vramcast: the command goes on as process {command.pid}", file=sys.stderr)
+        print(f"vramcast: {sentence(f'the command goes on as process {command.pid}')}", file=sys.stderr)
     _print_summary(history, out, as_json=args.json, once=args.once)
     if stop.signal is not None and (command is None or command.exit_code() is None):
         return EXIT_FITS if stop.signal == 2 and command is None else 128 + stop.signal

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from vramcast.base.language import sentence
 from vramcast.base.units import GIB
 from vramcast.features.compare.side_by_side import BYTES, Comparison, Row
 from vramcast.report.page import Grid, print_page
@@ -41,7 +42,7 @@ def main_grids(comparison: Comparison) -> list[Grid]:
 def _grid(comparison: Comparison, group: str, rows: list[Row]) -> Grid:
     unit = "GiB" if rows[0].unit == BYTES else "ms"
     compared = [_is_compared(comparison, rows, column) for column in range(len(comparison.columns))]
-    headings = [f"{group} ({unit})"]
+    headings = [f"{sentence(group)} ({unit})"]
     for column, with_difference in zip(comparison.columns, compared, strict=True):
         headings += [column.name, "diff", "%"] if with_difference else [column.name]
     reference = comparison.reference

@@ -25,9 +25,12 @@ TASKS = ("training", "inference", "offload")
 WORDS = (
     *("fits", "look", "ok", "disk", "software", "(itself)", "none", "yes", "no", "total", "mostly", "used", "free"),
     *("measured", "predicted", "traced", "failed", "optimizer", "gradients", "weights", "parameters"),
+    *("note", "loading", "diff", "allocated", "reserved", "time", "step", "peak"),
 )
 """Single words in cells of tables. Others there are names of modules, files and cards, and stay as they are."""
-NAMES = (*PARTS, *PHASES, *LIMITS, *SIZES, *TASKS, *WORDS)
+PHRASES = ("{part} of {whole}",)
+"""Of figures alone, put together wherever sentences are (base/language.py)."""
+NAMES = (*PARTS, *PHASES, *LIMITS, *SIZES, *TASKS, *WORDS, *PHRASES)
 
 _OWN = frozenset(NAMES)
 

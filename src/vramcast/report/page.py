@@ -47,14 +47,14 @@ _HTML = {
 
 def spoken_page(page: Page) -> Page:
     """In the language in force. Code and columns of figures stay as they are."""
-    return [_spoken_line(part) if isinstance(part, Line) else _spoken_grid(part) for part in page]
+    return [_spoken_line(part) if isinstance(part, Line) else spoken_grid(part) for part in page]
 
 
 def _spoken_line(line: Line) -> Line:
     return line if line.tone == "code" else replace(line, text=sentence(line.text))
 
 
-def _spoken_grid(grid: Grid) -> Grid:
+def spoken_grid(grid: Grid) -> Grid:
     def row(cells: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(cell(text) for text in cells)
 

@@ -20,7 +20,7 @@ from vramcast.report.check import head_lines
 from vramcast.report.comparison import main_grids
 from vramcast.report.grid import plain_rows, shortened
 from vramcast.report.job import headline
-from vramcast.report.page import Line
+from vramcast.report.page import Line, spoken_grid
 from vramcast.report.scenarios import scenarios_grid, scenarios_verdict
 from vramcast.report.screen import USUAL_WIDTH, Section, compose, memory, wrapped
 from vramcast.report.terminal import footer
@@ -141,8 +141,9 @@ def comparison_screen(found: Comparison, width: int = USUAL_WIDTH) -> Screen:
     reference = found.columns[found.reference]
     title = f"differences are from {reference.name} ({reference.kind}, {reference.gpu})"
     sections = [Section(tuple(wrapped(title, width, "heading", most=2)))]
-    for grid in main_grids(found):
-        rows = tuple(Line(row, "code") for row in plain_rows(grid.headings, grid.rows, width, drop=_DIFFERENCES))
+    for grid in map(spoken_grid, main_grids(found)):
+        drop = [sentence(heading) for heading in _DIFFERENCES]
+        rows = tuple(Line(row, "code") for row in plain_rows(grid.headings, grid.rows, width, drop=drop))
         sections.append(Section(rows, least=2, blank_before=True))
     sections.append(_footer("--full: phases, steps and modules too", width))
     return compose(sections)

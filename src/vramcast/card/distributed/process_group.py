@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 _TIMEOUT = timedelta(minutes=30)
 
-_ASSUMED = (
-    "rank {rank} of {size}; nothing is sent, and the other ranks are taken to say what this one says, and to be as "
-    "fast. Collectives take the time of the card's links and of the network that its machines usually have"
-)
+
+def _assumed(rank: int, size: int) -> str:
+    return (
+        f"rank {rank} of {size}; nothing is sent, and the other ranks are taken to say what this one says, and to be "
+        "as fast. Collectives take the time of the card's links and of the network that its machines usually have"
+    )
 
 
 def install(put: Patches, machine: Machine) -> None:
@@ -65,7 +67,7 @@ def _initializer(original: Callable[..., Any], machine: Machine, put: Patches) -
         )
         _skip_checks_between_ranks(put)
         if world.size > 1:
-            machine.note("distributed", _ASSUMED.format(rank=world.rank, size=world.size))
+            machine.note("distributed", _assumed(world.rank, world.size))
 
     return init_process_group
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vramcast.base.language import sentence
 from vramcast.cli.cards_options import add_several_gpus_options
 from vramcast.cli.job_options import add_job_argument, add_job_options, load
 from vramcast.cli.options import (
@@ -113,7 +114,7 @@ def _several_cards(args: argparse.Namespace, loaded: LoadedJob, workers: int) ->
     if args.json:
         print_json(document)
     else:
-        print(*lines, sep="\n")
+        print(*map(sentence, lines), sep="\n")
     return _written(args, loaded, ways)
 
 
@@ -155,7 +156,7 @@ def _written(args: argparse.Namespace, loaded: LoadedJob, ways: Sequence[HasChan
         from vramcast.features.advise.layout_configs import layout_config
 
         write_file(args.write, layout_config(loaded, ways[0].changes, args.write).encode(), replace=False)
-        print(f"vramcast: wrote {args.write}", file=sys.stderr)
+        print(f"vramcast: {sentence(f'wrote {args.write}')}", file=sys.stderr)
     return EXIT_FITS if ways else EXIT_DOES_NOT_FIT
 
 
@@ -190,5 +191,5 @@ def execute(args: argparse.Namespace) -> int:
         outcome = (
             f"wrote {args.write}" if result.fits else f"--write {args.write}: nothing fits, so nothing was written"
         )
-        print(f"vramcast: {outcome}", file=sys.stderr)
+        print(f"vramcast: {sentence(outcome)}", file=sys.stderr)
     return EXIT_FITS if result.fits else EXIT_DOES_NOT_FIT

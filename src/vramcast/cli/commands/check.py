@@ -16,6 +16,7 @@ import shutil
 import textwrap
 from typing import TYPE_CHECKING
 
+from vramcast.base.language import sentence
 from vramcast.cli.cards_options import add_several_gpus_options
 from vramcast.cli.job_options import JOB_HELP, add_job_argument, add_job_options, job_named
 from vramcast.cli.options import (
@@ -111,7 +112,7 @@ def _quick(args: argparse.Namespace) -> int:
         print_json(document(result, card))
     else:
         width = shutil.get_terminal_size().columns
-        for row in lines(result, card):
+        for row in map(sentence, lines(result, card)):
             indent = " " * _LABEL if row[:_LABEL].endswith("  ") else ""
             print(textwrap.fill(row, width, subsequent_indent=indent, break_on_hyphens=False))
     return EXIT_FITS if result.safe else EXIT_DOES_NOT_FIT

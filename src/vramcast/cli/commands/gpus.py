@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from vramcast.base.language import sentence
 from vramcast.cli.options import EXIT_FITS, add_json_option, print_json
 
 
@@ -32,7 +33,7 @@ def execute(args: argparse.Namespace) -> int:
 
     if args.name is None:
         emit(lambda console: print_cards(all_gpus(), console), sys.stdout)
-        print("\nin this machine:")
+        print("\n" + sentence("in this machine:"))
         return _here(as_json=False)
     spec = find_gpu(args.name)
     emit(lambda console: print_card(spec, console), sys.stdout)

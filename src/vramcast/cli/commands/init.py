@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from vramcast.base.language import sentence
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", type=Path, nargs="?", help="a model folder, or a training script")
@@ -41,7 +43,7 @@ def _write(path: Path, text: str) -> None:
     if path.exists() and not _is_empty(path):
         raise UsageError(f"{path} exists already and is left as it is; --output names another file")
     write_file(path, text.encode(), replace=_is_empty(path))
-    print(f"wrote {path}")
+    print(sentence(f"wrote {path}"))
 
 
 def _is_empty(path: Path) -> bool:

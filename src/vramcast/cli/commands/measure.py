@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    from vramcast.base.language import language
     from vramcast.base.outputs import write_file
 
     check_output(args.save, MEASUREMENT, force=args.force)
@@ -55,6 +56,7 @@ def execute(args: argparse.Namespace) -> int:
         "script_args": args.target_args,
         "factory_args": _factory_arguments(args.arg),
         "steps": args.steps,
+        "language": language(),
     }
     # A process of its own: the caching allocator and the context of this one would be measured too.
     command = [sys.executable, "-m", "vramcast.features.measure.worker", str(os.getpid()), json.dumps(job)]

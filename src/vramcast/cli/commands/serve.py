@@ -11,6 +11,7 @@ import argparse
 import signal
 import sys
 
+from vramcast.base.language import sentence
 from vramcast.cli.options import EXIT_FITS
 from vramcast.cli.servers import add_root_option, needing, root_of
 
@@ -51,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _announce(address: str) -> None:
-    print(f"vramcast: {address} (Ctrl-C ends it)", file=sys.stderr, flush=True)
+    print(f"vramcast: {sentence(f'{address} (Ctrl-C ends it)')}", file=sys.stderr, flush=True)
 
 
 def _check_free(host: str, port: int) -> None:

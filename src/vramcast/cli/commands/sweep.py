@@ -10,6 +10,7 @@ import argparse
 import os
 from pathlib import Path
 
+from vramcast.base.language import sentence
 from vramcast.cli.job_options import add_code_option
 from vramcast.cli.options import (
     EXIT_FITS,
@@ -67,7 +68,9 @@ def execute(args: argparse.Namespace) -> int:
         return EXIT_FITS
     before = done.questions - done.asked
     known = f" ({before:,} were answered before)" if before else ""
-    print(f"{done.asked:,} of {done.questions:,} questions answered in {done.seconds:.0f} s{known}: {done.path}")
+    print(
+        sentence(f"{done.asked:,} of {done.questions:,} questions answered in {done.seconds:.0f} s{known}: {done.path}")
+    )
     for verdict, count in sorted(done.verdicts.items(), key=lambda item: -item[1]):
-        print(f"  {count:>7,}  {verdict}")
+        print(f"  {count:>7,}  {sentence(verdict)}")
     return EXIT_FITS

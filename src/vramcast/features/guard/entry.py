@@ -15,7 +15,7 @@ from vramcast.features.guard.fallbacks import Fallback, first_that_fits
 from vramcast.features.guard.result import GuardResult
 from vramcast.features.guard.room import room
 from vramcast.features.guard.subject import Subject, verdict_of
-from vramcast.features.guard.wording import overflow_text, sentence
+from vramcast.features.guard.wording import in_the_users_language, overflow_text, sentence
 from vramcast.gpus import GpuSpec
 from vramcast.memory import Prediction
 
@@ -183,7 +183,7 @@ def check_subject(
 def tell(result: GuardResult, on_overflow: OnOverflow, *, quiet: bool = False) -> None:
     """Say what was found; the one place where an overflow becomes an error, a warning or a call."""
     if result.fits is False:
-        text = overflow_text(result)
+        text = in_the_users_language(overflow_text(result))
         if on_overflow == "raise":
             raise DoesNotFit(text, result)
         if on_overflow == "warn":
@@ -192,9 +192,10 @@ def tell(result: GuardResult, on_overflow: OnOverflow, *, quiet: bool = False) -
             on_overflow(result)
         return
     if result.fits is None and result.room is not None:
-        warnings.warn(f"{sentence(result)}; it is watched all the same", GuardWarning, stacklevel=3)
+        text = in_the_users_language(f"{sentence(result)}; it is watched all the same")
+        warnings.warn(text, GuardWarning, stacklevel=3)
     elif not quiet and (result.prediction is not None):
-        print(sentence(result), file=sys.stderr)
+        print(in_the_users_language(sentence(result)), file=sys.stderr)
 
 
 def start_watch(result: GuardResult, *, device: int | None, warn_above: float, report_dir: str | Path) -> Watch:

@@ -24,6 +24,7 @@ from vramcast.base.shown import write_report
 from vramcast.base.units import format_gib, format_size
 from vramcast.card.device.context import VirtualGpu, active_card
 from vramcast.features.guard.collect import collect
+from vramcast.features.guard.wording import in_the_users_language
 from vramcast.memory import Prediction
 
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -109,7 +110,7 @@ class Watch:
             )
             if self.prediction is not None:
                 text += f" ({format_gib(self.prediction.device_bytes)} were predicted)"
-            warnings.warn(text, GuardWarning, stacklevel=2)
+            warnings.warn(in_the_users_language(text), GuardWarning, stacklevel=2)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.step()
@@ -121,10 +122,8 @@ class Watch:
         alive = collect(device, tried_bytes, steps=self.steps, prediction=self.prediction)
         path = write_report(alive, self.report_dir)
         self.reports.append(path)
-        print(
-            f"vramcast: the card refused {format_size(tried_bytes)}; what was alive is in {path}",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+        text = f"vramcast: the card refused {format_size(tried_bytes)}; what was alive is in {path}"
+        print(in_the_users_language(text), file=sys.stderr, flush=True)
 
 
 def _observe() -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from vramcast.base import language
 from vramcast.base.units import format_gib
 from vramcast.features.guard.result import GuardResult
 from vramcast.memory.account import largest
 
 _PARTS_SHOWN = 5
+
+
+def in_the_users_language(text: str) -> str:
+    """A guard runs in the user's program, where no option names a language: that of the locale."""
+    with language.spoken(language.usual_language()):
+        return "\n".join(map(language.sentence, text.splitlines()))
 
 
 def sentence(result: GuardResult) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from vramcast.base.errors import UsageError, VramcastError
+from vramcast.base.language import sentence, spoken
 from vramcast.base.processes import end_with_parent, take_standard_output
 from vramcast.features.compare.results import MEASUREMENT_FORMAT, MEASUREMENT_VERSION
 
@@ -21,6 +22,12 @@ _EXIT_SCRIPT_FAILED = 2
 
 
 def main(job_text: str, answer: BinaryIO) -> int:
+    job = json.loads(job_text)
+    with spoken(job.get("language", "en")):
+        return _answer(job, answer)
+
+
+def _answer(job: dict[str, Any], answer: BinaryIO) -> int:
     import torch
 
     try:
@@ -28,17 +35,16 @@ def main(job_text: str, answer: BinaryIO) -> int:
             raise UsageError(
                 "measuring needs a GPU that PyTorch can use; there is none here (`vramcast run` predicts without one)"
             )
-        job = json.loads(job_text)
         document = measure_job(job)
     except VramcastError as error:
-        print(f"vramcast: {error}", file=sys.stderr)
+        print(f"vramcast: {sentence(str(error))}", file=sys.stderr)
         return error.exit_code
     except torch.OutOfMemoryError as error:
-        print(f"vramcast: the real GPU ran out of memory: {error}", file=sys.stderr)
+        print(f"vramcast: {sentence('the real GPU ran out of memory')}: {error}", file=sys.stderr)
         return _EXIT_OUT_OF_MEMORY
     except Exception:
         traceback.print_exc()
-        print("vramcast: the job failed on the real GPU; its error is above", file=sys.stderr)
+        print(f"vramcast: {sentence('the job failed on the real GPU; its error is above')}", file=sys.stderr)
         return _EXIT_SCRIPT_FAILED
     with answer:
         answer.write(json.dumps(document).encode())
