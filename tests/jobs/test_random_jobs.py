@@ -207,4 +207,3 @@ def test_small_jobs_add_up(config: dict[str, Any]) -> None:
     for stage in result.stages.walk():
         assert stage.stays_bytes >= sum(child.stays_bytes for child in stage.children)
     assert result.to_document()["fits"] == result.fits
-

@@ -94,7 +94,7 @@ def item(call: Call) -> bool | int | float | complex:
 @kernel("aten::equal", "aten::allclose")
 def comparison(call: Call) -> bool:
     """Compare two tensors with each other as a whole."""
-    given = call.mode.machine.given_values.truth()
+    given: bool | None = call.mode.machine.given_values.truth()
     if given is not None:
         call.unknown_read(f"torch.{_name(call)}", repr(given))
         return given
