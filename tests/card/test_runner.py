@@ -193,7 +193,7 @@ def test_an_exit_code_is_an_error(write: Write) -> None:
 
 
 def test_what_is_not_a_script(write: Write, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"train\.py:1: not a Python script"):
+    with pytest.raises(UsageError, match=r"train\.py:1: not a script of Python 3\."):
         run(write("def ("))
     with pytest.raises(UsageError, match="no such script"):
         run(os.fspath(tmp_path / "missing.py"))

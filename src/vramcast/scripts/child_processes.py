@@ -163,7 +163,8 @@ class Children:
         where, spawned, in_main = self._forking
         self._spawning.on = False
         parent_used_it = self._used or self._is_bad_fork if self.in_child else self._card.n_blocks > 0
-        self.in_child, self._used = True, False  # also where a process of the script's starts another: a loader's worker
+        self.in_child = True
+        self._used = False  # a process of the script's may have used it, and start another: a worker of its loader
         self._is_bad_fork = parent_used_it and not spawned
         self._began = time.monotonic()
         self._card.begin_again_after_fork()

@@ -50,6 +50,9 @@ _COMPILED_HERE = ("Error building extension", "CUDA_HOME environment variable is
 
 _NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
 
+_PASSED_ON = ("Traceback (most recent call last)", "Original Traceback (most recent call last)")
+"""In the message of an error that a worker of a loader, a replica or a process had: its last line says what it was."""
+
 _WITHOUT_CUDA = tuple(
     os.path.join(torch.__path__[0], *parts)
     for parts in (("_meta_registrations.py",), ("_refs", ""), ("_prims", ""), ("_decomp", ""), ("_subclasses", ""))
@@ -116,11 +119,17 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
         )
     elif isinstance(error, ModuleNotFoundError):
         remedy += f"\nvramcast runs the script with {sys.executable}: what the script imports must be installed there."
+    elif isinstance(error, EOFError) and "reading a line" in text:
+        remedy += "\nThe script asks for input: `echo ANSWER | vramcast run ...` gives it."
+    elif isinstance(error, NameError) and "get_ipython" in text:
+        remedy += "\nThat line is of IPython: leave it out, or run the notebook itself (vramcast run train.ipynb)."
     return Failure(reason_of(error), where_in(error, path), is_ours, remedy, needs_a_card)
 
 
 def reason_of(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
+    if any(line.startswith(_PASSED_ON) for line in lines):
+        return lines[-1][:_LONGEST] + f" ({lines[0].strip(' -.:')})"
     return f"{type(error).__name__}: {lines[0][:_LONGEST]}" if lines else type(error).__name__
 
 
