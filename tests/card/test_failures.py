@@ -98,6 +98,7 @@ def test_a_card_that_is_not_there_is_the_scripts_mistake(run: Run) -> None:
     with pytest.raises(ScriptFailed, match=r"the script failed: \w+: CUDA error: invalid device ordinal") as caught:
         run("import torch\ntorch.zeros(3, device='cuda:7')\n")
     assert not isinstance(caught.value, CardFailed)
+    assert "For a machine with 8 cards: `vramcast run --gpus 8 --one-process ...`" in str(caught.value)
 
 
 def test_arguments_that_torch_refuses_are_the_scripts(run: Run) -> None:

@@ -46,6 +46,8 @@ _OF_DRIVER = re.compile(
 )
 """Words of CUDA's runtime and driver, which no call should reach on a virtual card."""
 
+_BEYOND_THE_CARDS = re.compile(r"invalid device ordinal \(cuda:(\d{1,3})\)")
+
 _COMPILED_HERE = ("Error building extension", "CUDA_HOME environment variable is not set", "CUDA_HOME does not exist")
 
 _NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
@@ -119,6 +121,9 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
         )
     elif isinstance(error, ModuleNotFoundError):
         remedy += f"\nvramcast runs the script with {sys.executable}: what the script imports must be installed there."
+    elif beyond := _BEYOND_THE_CARDS.search(text):
+        cards = int(beyond[1]) + 1
+        remedy += f"\nFor a machine with {cards} cards: `vramcast run --gpus {cards} --one-process ...`."
     elif isinstance(error, EOFError) and "reading a line" in text:
         remedy += "\nThe script asks for input: `echo ANSWER | vramcast run ...` gives it."
     elif isinstance(error, NameError) and "get_ipython" in text:
