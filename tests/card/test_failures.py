@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,7 @@ def test_a_card_that_is_not_there_is_the_scripts_mistake(run: Run) -> None:
     with pytest.raises(ScriptFailed, match=r"the script failed: \w+: CUDA error: invalid device ordinal") as caught:
         run("import torch\ntorch.zeros(3, device='cuda:7')\n")
     assert not isinstance(caught.value, CardFailed)
+    assert "For a machine with 8 cards: `vramcast run --gpus 8 --one-process ...`" in str(caught.value)
 
 
 def test_arguments_that_torch_refuses_are_the_scripts(run: Run) -> None:
@@ -163,6 +165,24 @@ def test_assumed_values_are_named_with_the_error(run: Run) -> None:
     named = message.partition("the latest first: ")[2]
     assert named.startswith("train.py:6 = ") and "; train.py:4 = " in named
     assert "`vramcast run --assume train.py:6=VALUE`" in named
+
+
+def test_what_went_wrong_in_a_worker_of_a_loader_is_told(run: Run) -> None:
+    text = """
+        import torch
+        class Data(torch.utils.data.Dataset):
+            def __len__(self): return 4
+            def __getitem__(self, i): raise ValueError("bad sample")
+        for x in torch.utils.data.DataLoader(Data(), num_workers=1): x.cuda()
+    """
+    with pytest.raises(ScriptFailed, match=r"train\.py:6: the script failed: ValueError: bad sample \(Caught Value"):
+        run(text)
+
+
+def test_a_script_that_asks_for_input_is_told_how_to_get_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    with pytest.raises(ScriptFailed, match=r"EOFError: .*\nThe script asks for input: `echo ANSWER \| vramcast run"):
+        run("size = int(input('batch size? '))")
 
 
 def test_only_the_latest_assumed_values_are_named() -> None:

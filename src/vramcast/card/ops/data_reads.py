@@ -97,7 +97,7 @@ def comparison(call: Call) -> bool:
     given: bool | None = call.mode.machine.given_values.truth()
     if given is not None:
         call.unknown_read(f"torch.{_name(call)}", repr(given))
-        return given
+        return bool(given)
     real = values.real_arguments(call.args, call.kwargs)
     if real is not None:
         return bool(call.func(*real[0], **real[1]))
