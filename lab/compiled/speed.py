@@ -2,9 +2,10 @@
 
     python -m lab.compiled.speed [FOLDER]     FOLDER: new measurements, which are put into the record
 
-Measured on one machine with the same number of processes at a time: a workload that compiles and makes six steps, with
-Triton's kernels compiled by an earlier run (NAME.warm.json) and without (NAME.cold.json), and its prediction
-(NAME.predicted).
+Measured on one machine with the same number of processes at a time: workloads that compile there, by torch's own clocks
+(NAME.times.json of measure.py), and their predictions from the first line to the last (NAME.predicted). What kernels
+take to be compiled is left out of the former: the time to load generated code, which waits for them. So are imports,
+building the model and running steps, all of which a prediction does too.
 """
 
 from __future__ import annotations
@@ -15,22 +16,23 @@ import sys
 from pathlib import Path
 
 RECORD = Path(__file__).parent / "measured" / "compile-seconds-h200.json"
+COMPILING = ("_compile.compile_inner", "backward._backward_impl")
+KERNELS = "PyCodeCache.load_by_key_path"
 
 
 def collect(folder: Path) -> None:
     found = {}
-    for path in sorted(folder.glob("*.warm.json")):
-        name = path.name.removesuffix(".warm.json")
+    for path in sorted(folder.glob("*.times.json")):
+        name = path.name.removesuffix(".times.json")
+        clocks = json.loads(path.read_text()).get("compile_times")
         prediction = folder / f"{name}.predicted"
         lines = prediction.read_text().splitlines() if prediction.exists() else []
-        if not lines:
-            continue
-        cold = folder / f"{name}.cold.json"
-        found[name] = {
-            "with_kernels": json.loads(cold.read_text())["seconds"] if cold.exists() else None,
-            "without_kernels": json.loads(path.read_text())["seconds"],
-            "predicted": json.loads(lines[-1])["seconds"],
-        }
+        if clocks and lines:
+            found[name] = {
+                "compiling": round(sum(clocks.get(clock, 0.0) for clock in COMPILING), 1),
+                "kernels": round(clocks.get(KERNELS, 0.0), 1),
+                "predicted": json.loads(lines[-1])["seconds"],
+            }
     RECORD.write_text(json.dumps(found, indent=1) + "\n")
 
 
@@ -39,10 +41,11 @@ def main() -> None:
         collect(Path(sys.argv[1]))
     ratios = []
     for name, row in json.loads(RECORD.read_text()).items():
-        ratios.append(row["predicted"] / row["without_kernels"])
+        without_kernels = row["compiling"] - row["kernels"]
+        ratios.append(row["predicted"] / without_kernels)
         print(
-            f"{name:32} compiled and run {row['without_kernels']:6.1f} s (with Triton's own compilation "
-            f"{row['with_kernels'] or 0:6.1f} s), predicted {row['predicted']:6.1f} s: {ratios[-1]:.2f} x"
+            f"{name:28} compiling {without_kernels:5.1f} s (kernels {row['kernels']:4.1f} s more), "
+            f"predicted in {row['predicted']:5.1f} s: {ratios[-1]:.2f} x"
         )
     print(f"median {statistics.median(ratios):.2f} x, largest {max(ratios):.2f} x, of {len(ratios)}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -199,3 +200,31 @@ def test_trials_of_padded_products_take_their_memory(dtype: torch.dtype, padded:
     assert sizes_of(trace, "aten.randn").count(50257 * 768 * dtype.itemsize) >= 1, "one of the matrices that are timed"
     notes = [note.text for note in trace.notes if "x [768, 50257]" in note.text]
     assert [" no faster" not in text for text in notes] == [padded]
+
+
+def test_max_autotune_runs_the_libraries_kernels_and_books_the_trials() -> None:
+    reserved = {}
+    for mode in ("default", "max-autotune-no-cudagraphs"):
+        with vramcast.virtual_gpu("h100") as card:
+            model = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)).cuda()
+            train(model, torch.compile(model, mode=mode), width=512)
+            reserved[mode] = torch.cuda.max_memory_reserved()
+            notes = [note.text for note in card.trace().notes if "max-autotune" in note.text]
+        ops = [op for op in card.trace().calls.ops if op.startswith("aten.")]
+        assert {"aten.addmm.out", "aten.mm.out"} <= set(ops), "no template of Inductor's"
+        assert bool(notes) == (mode != "default")
+    l2_and_largest_input = (50 + 4) * MIB  # a trial of 512 x 2048 with its weight
+    assert reserved["max-autotune-no-cudagraphs"] >= max(reserved["default"], l2_and_largest_input)
+
+
+def test_garbage_is_looked_for_again_after_compiling() -> None:
+    seen = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        seen.append(gc.isenabled())
+        return graph.forward
+
+    with vramcast.virtual_gpu("h100"):
+        torch.compile(lambda x: x + 1, backend=backend)(torch.ones(8, device="cuda"))
+        seen.append(gc.isenabled())
+    assert seen == [False, True]

@@ -3,6 +3,7 @@ is assumed, and said in a note."""
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ def install(put: Patches, machine: Machine, visibility: Visibility) -> None:
     for kind in (benchmarking.TritonBenchmarker, benchmarking.InductorBenchmarker):
         put.set(kind, "benchmark_gpu", benchmark_gpu)
     _padded_products(put, machine, visibility)
+    _algorithms(put, machine, visibility)
 
 
 def _padded_products(put: Patches, machine: Machine, visibility: Visibility) -> None:
@@ -69,3 +71,37 @@ def _padded_products(put: Patches, machine: Machine, visibility: Visibility) -> 
     put.set(pad_mm, "no_dispatch", nullcontext)
     # A time that was kept would leave the bias of a product a fake tensor in the next trial.
     put.set(pad_mm, "get_cached_base_mm_benchmark_time", lambda key: None)
+
+
+def _algorithms(put: Patches, machine: Machine, visibility: Visibility) -> None:
+    """Products and convolutions under max-autotune, for which Inductor times the libraries' kernels and its own."""
+    from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelCaller, create_inputs_key
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    original: Any = AlgorithmSelectorCache.__call__
+    timed: set[tuple[str, str]] = set()
+
+    def __call__(
+        cache: Any, name: str, choices: list[Any], input_nodes: Any, layout: Any, input_gen_fns: Any = None, **more: Any
+    ) -> Any:
+        """Choose what the default mode runs: the library's kernel, or the first where there is none."""
+        if len(choices) < 2 or layout.device.type != "cuda":
+            return original(cache, name, choices, input_nodes, layout, input_gen_fns, **more)
+        key = name, create_inputs_key(input_nodes)
+        if key not in timed:
+            timed.add(key)
+            with unset_fake_temporarily(), visibility.show(), warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # torch looks at storages in a way that it warns of
+                arguments = cache.get_inputs(choices, input_nodes, layout, input_gen_fns)
+                buffer = torch.empty((machine.gpu.l2_bytes or 0) // 4, dtype=torch.int, device="cuda")
+                del arguments, buffer
+            machine.note(
+                "torch.compile",
+                f"max-autotune: {name} is taken to run the kernel of the default mode; a real run times {len(choices)}",
+            )
+        libraries = [choice for choice in choices if isinstance(choice, ExternKernelCaller)]
+        # The default mode adds a bias in the product, which is what cuBLAS is asked for under another name.
+        libraries.sort(key=lambda choice: choice.name.startswith("bias_"))
+        return original(cache, name, [*libraries, choices[0]][:1], input_nodes, layout, input_gen_fns, **more)
+
+    put.set(AlgorithmSelectorCache, "__call__", __call__)
