@@ -62,6 +62,8 @@ def recipe(row: dict[str, str]) -> Recipe:
     commit, test = row["recorded_commit"], row["model"]
     text = checkouts.read(MEGATRON, commit, f"tests/functional_tests/test_cases/{test}/model_config.yaml")
     settings = yaml.safe_load(text)
+    if any(key.startswith("--export-kd") for key in settings["MODEL_ARGS"]):
+        raise NoRecipe("distilled by ModelOpt from the checkpoint of a teacher, which is not published")
     gpu, per_node = CARDS[row["gpu"]]
     cards, assumed = _world(row, per_node)
     family = test.split("/")[0]

@@ -29,7 +29,8 @@ How a row is predicted: the program that was run is run again, on a virtual card
 - **torchtitan**, also in torchao's tables: its own trainer, at the revision named or the nearer of two.
 
 Experts are taken to be chosen evenly. Everything runs with torch 2.11, whatever version the run had. Nothing is fitted
-to a row. Release tests of Megatron-LM do not say on how many cards they ran: 64 are assumed.
+to a row. Release tests of Megatron-LM do not say on how many cards they ran: 64 are assumed. On Blackwell torch 2.12
+gives each cuBLAS handle 32 MiB, torch 2.11 8 MiB: two handles are the 50 MiB that some runs on GB200 lack here.
 """
 
 

@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose number, source or model has this in it")
     parser.add_argument("--again", action="store_true", help="also rows that have a result")
     parser.add_argument("--failed", action="store_true", help="also rows that failed before")
+    parser.add_argument("--kept", action="store_true", help="only rows whose runs were made already, by `farm`")
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has what the programs import")
     options = parser.parse_args()
     name = f"results_{options.what}.csv"
@@ -68,9 +69,20 @@ def main() -> None:
             continue
         if not any(options.only in text for text in (f"#{row['row']}#", row["by"], row["model"])):
             continue
+        if options.kept and not is_kept(row):
+            continue
         done[row["row"]] = {"row": row["row"], **predict(row, options.python)}
         write(name, list(done.values()))
         _show(row, done[row["row"]])
+
+
+def is_kept(row: dict[str, str]) -> bool:
+    """Whether nothing is left to run for it."""
+    try:
+        recipe = RECIPES[row["by"]](row)
+    except (NoRecipe, KeyError):
+        return True
+    return all(run_file(recipe, rank).exists() for rank in recipe.ranks)
 
 
 def predict(row: dict[str, str], python: str) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def _watched() -> dict[str, Any]:
         (torch.UntypedStorage, "__new__"),
         (torch.UntypedStorage, "device"),
         (torch.export, "export"),
-        (torch.autograd, "_engine_run_backward"),
+        (torch.autograd.Variable, "_execution_engine"),
         (torch.serialization, "_package_registry"),
         (torch.utils._device.DeviceContext, "__torch_function__"),
         (threading.Thread, "_bootstrap_inner"),

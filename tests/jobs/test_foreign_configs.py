@@ -290,6 +290,19 @@ def test_megatron_scripts_are_named_for_what_they_are(tmp_path: Path) -> None:
         load_job(str(path))
 
 
+def test_arguments_of_megatron_and_nemo_are_named_for_what_they_are(tmp_path: Path) -> None:
+    recipe, config = tmp_path / "model_config.yaml", tmp_path / "gpt.yaml"
+    recipe.write_text("MODEL_ARGS:\n  --num-layers: 12\n  --micro-batch-size: 4\n  --bf16: true\n")
+    with pytest.raises(CannotPredict, match=r"--bf16: Megatron-LM has .* vramcast run torchrun"):
+        load_job(str(recipe))
+    config.write_text("trainer: {devices: 8}\nmodel: {micro_batch_size: 4, tensor_model_parallel_size: 2}\n")
+    with pytest.raises(CannotPredict, match=r"a config of NeMo: .* vramcast run torchrun"):
+        load_job(str(config))
+    words = ["torchrun", "pretrain_gpt.py", "--micro-batch-size", "4", "--tensor-model-parallel-size", "2", "--bf16"]
+    with pytest.raises(CannotPredict, match=r"the flags: --bf16: Megatron-LM has .* pretrain_gpt\.py"):
+        load_job(None, {}, Request(arguments=tuple(words)))
+
+
 def test_accelerate_degrees(tmp_path: Path) -> None:
     path = tmp_path / "tp_hsdp.yaml"
     text = "distributed_type: FSDP\nnum_processes: 8\nmixed_precision: bf16\nfsdp_config: {fsdp_version: 2}\n"

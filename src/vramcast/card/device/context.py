@@ -299,11 +299,8 @@ class VirtualGpu:
         lbfgs.install(self._patches, self._machine.note)
         is_new = functools.partial(paged.install_for, self._patches, self._ledger)
         put(optimizer, "__init__", self._position.optimizer_init(optimizer.__init__, is_new))
-        run = patches.backward_runner(
-            torch.autograd.graph._engine_run_backward, self._in_backward, self._autograd_thread.run
-        )
-        put(torch.autograd, "_engine_run_backward", run)
-        put(torch.autograd.graph, "_engine_run_backward", run)
+        engine = patches.backward_engine(self._in_backward, self._autograd_thread.run)
+        put(torch.autograd.Variable, "_execution_engine", engine)
         hooks = torch.autograd.graph.saved_tensors_hooks
         saving = functools.partial(self._ledger.made_on_host, kind="saved activations")
         mark = self._machine.op_log.mark

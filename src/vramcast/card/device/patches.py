@@ -96,25 +96,26 @@ def without_warning(message: str) -> Iterator[None]:
             warnings.filters.remove(ours)  # type: ignore[attr-defined]
 
 
-def backward_runner(
-    original: Callable[..., Any], enter: Callable[[bool], Any], in_its_thread: Callable[[Callable[[], Any]], Any]
-) -> Callable[..., Any]:
-    """The autograd engine, with our modes on again: they are off inside the handler that called it.
+def backward_engine(enter: Callable[[bool], Any], in_its_thread: Callable[[Callable[[], Any]], Any]) -> Any:
+    """The autograd engine, with our modes on again: they are off inside the handler that called it. Some programs call
+    it themselves (Megatron-LM's pipelines), the others through torch.autograd.
 
     A pass that makes a graph of its own runs in the engine's thread (see autograd_thread).
     """
+    kind: Any = type(torch.autograd.Variable._execution_engine)
 
-    def _engine_run_backward(
-        outputs: Any, gradients: Any, keep_graph: bool, create_graph: bool, *args: Any, **kwargs: Any
-    ) -> Any:
-        def run() -> Any:
-            # torch.autograd.grad hands gradients to its caller instead.
-            with enter(bool(kwargs.get("accumulate_grad"))):
-                return original(outputs, gradients, keep_graph, create_graph, *args, **kwargs)
+    class Engine(kind):  # type: ignore[misc]
+        def run_backward(
+            self, tensors: Any, grad_tensors: Any, keep_graph: bool, create_graph: bool, *args: Any, **kwargs: Any
+        ) -> Any:
+            def run() -> Any:
+                # torch.autograd.grad hands gradients to its caller instead.
+                with enter(bool(kwargs.get("accumulate_grad"))):
+                    return kind.run_backward(self, tensors, grad_tensors, keep_graph, create_graph, *args, **kwargs)
 
-        return in_its_thread(run) if create_graph else run()
+            return in_its_thread(run) if create_graph else run()
 
-    return _engine_run_backward
+    return Engine()
 
 
 def followed_by(original: Callable[..., Any], then: Callable[[], None]) -> Callable[..., Any]:

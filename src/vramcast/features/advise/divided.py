@@ -31,7 +31,7 @@ class Divided:
 
 def compare_layouts(job: Job, gpu: GpuSpec, runs: Runs, options: Collection[Option], keep: Collection[str]) -> Divided:
     """`options`: those of the knob. Where a layout holds the job, those that the comparison ruled out are left out."""
-    if NAME in keep or job.gpus.count == 1 or not _has_layers(job):
+    if NAME in keep or job.gpus.count == 1 or not has_layers(job):
         return Divided(tuple(options))
     search = LayoutSearch(job, gpu, runs)
     found = search.fastest()
@@ -76,7 +76,7 @@ def next_questions(
     """What to ask next: how many cards train the job unchanged, and the pipeline that is faster than what is shown."""
     if job.gpus.count == 1 and not asked.prediction.fits and (best is None or best.risk >= CHANGES_TRAINING):
         fewest = "--fewest-gpus says how many such cards train it as it is, sharded by FSDP"
-        return (fewest,) if _has_layers(job) else ()
+        return (fewest,) if has_layers(job) else ()
     way = divided.fastest
     if way is None or way.layout.stages == 1:
         return ()
@@ -90,7 +90,8 @@ def _batch(job: Job) -> int:
     return int(job.effective_sizes["batch"])
 
 
-def _has_layers(job: Job) -> bool:
+def has_layers(job: Job) -> bool:
+    """Whether it trains one model of transformers whose layers are counted, so that small models stand for it."""
     if not can_be_divided(job) or len(job.components) != 1:
         return False
     try:

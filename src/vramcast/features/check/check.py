@@ -12,6 +12,7 @@ from vramcast.base.errors import UsageError, VramcastError
 from vramcast.base.shown import Shown
 from vramcast.base.units import format_gib, format_size, parse_bytes
 from vramcast.features.advise.config import card_options
+from vramcast.features.advise.divided import has_layers
 from vramcast.features.advise.first_changes import expected_changes, first_changes
 from vramcast.features.advise.result import Suggestion
 from vramcast.features.advise.runs import Runs
@@ -192,6 +193,8 @@ class _Finder:
         if not fitting:
             most = max(self.result.cards, key=lambda card: card.limit_bytes)
             text = f"No known card holds it; the largest, {most.gpu.short_name}, has {format_gib(most.limit_bytes, 1)}."
+            if self.loaded.job.gpus.count == 1 and has_layers(self.loaded.job):
+                text += " `vramcast advise --fewest-gpus` says how many cards train it as it is."
             return Pointer(kind="card", text=text)
         smallest = min(fitting, key=lambda card: (card.limit_bytes, card.gpu.id))
         text = f"The smallest known card that holds it is {smallest.gpu.short_name}: --gpu {smallest.gpu.id}."

@@ -21,6 +21,7 @@ from vramcast.jobs.readers import (
     hf_names,
     kohya,
     llama_factory,
+    megatron,
     ms_swift,
     trl,
     ultralytics,
@@ -106,6 +107,8 @@ def part_from_words(
     variables = {**(environment or {}), **variables}
     if ultralytics.is_one(words):
         return ultralytics.part_from_words(words, folder, where, request)
+    if megatron.is_command(words):
+        megatron.refuse(where, " ".join(words))
     conf = next((variables[name] for name in ALLOCATOR_VARIABLES if variables.get(name)), None)
     command = parse_command(words, where, unknown, hf_names.WITHOUT_EFFECT)
     started = variables.get(_PROCESSES_OF_SWIFT, "")

@@ -18,8 +18,12 @@ _SYNCHRONISED = 1.1
 """Summing gradients takes a tenth of a step that is not hidden behind the backward pass; by rule of thumb."""
 _SHARDED, _LEFT = 1.1, 0.3
 """Of a sharded model: time of a sample beside DDP, and share of the memory that is left; by rule of thumb."""
-_NOT_SHARDED = ("optimizer", "offload", "gradients", f"trained: {QLORA}, 4-bit base")
-"""Optimizers of bitsandbytes and 4-bit weights do not take sharded tensors, and FSDP has an offload of its own."""
+_NOT_SHARDED = (
+    "optimizer: 8-bit Adam", "optimizer: paged 8-bit Adam", "optimizer: paged Adam", "optimizer: Adafactor", "offload",
+    f"trained: {QLORA}, 4-bit base",
+)  # fmt: skip
+"""Optimizers of bitsandbytes and 4-bit weights do not take sharded tensors, Adafactor needs whole rows and columns, and
+FSDP has an offload of its own."""
 
 
 def options(job: Job, gpu: GpuSpec) -> list[Option]:
