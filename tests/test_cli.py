@@ -411,3 +411,12 @@ def test_run_without_a_card_says_which_one_it_takes(
     _, out, _ = run(capsys, "run", script)
     assert remark in out
     assert runner.calls[0][2]["gpu"].id == (here or "rtx-4090")
+
+
+def test_an_option_of_another_verb_is_not_offered_again(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["predict", "folder", "--memory", "5GiB"])
+    assert "this verb has no --memory, which is for check, advise" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["run", "--gpuu", "t4", "train.py"])
+    assert "did you mean --gpu?" in capsys.readouterr().err

@@ -105,3 +105,14 @@ def test_the_parts_of_a_pipeline_are_counted() -> None:
     parts = {node.name: node.count for node in predicted.parameters.children}
     assert parts == {"text_encoder": 4_762_310_656, "vae": 215_583_907, "transformer": 5_570_283_072}
     assert sum(parts.values()) == predicted.parameters.count
+
+
+def test_what_is_assumed_of_a_pipeline_names_its_own_part() -> None:
+    """The option in the sentence can be pasted as it is."""
+    loaded = load_job(str(FOLDERS / "cogvideox-5b"))
+    assert any(
+        "all weights of transformer are trained (--set components.transformer.mode=lora)" in str(note.text)
+        for note in loaded.notes
+    )
+    changed = load_job(str(FOLDERS / "cogvideox-5b"), {"components.transformer.mode": "lora"})
+    assert changed.job.components["transformer"].mode == "lora"

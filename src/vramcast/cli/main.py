@@ -210,7 +210,7 @@ def make_parser(*, as_json: bool = False) -> argparse.ArgumentParser:
         )
         module.add_arguments(verb)
         add_language_option(verb)
-        parser.known_options.update(verb._option_string_actions)
+        parser.known_options[name] = set(verb._option_string_actions)
         verb.set_defaults(execute=module.execute, runs_code=getattr(module, "RUNS_CODE", False))
         translate_help(verb)
     translate_help(parser)

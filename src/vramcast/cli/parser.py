@@ -20,6 +20,7 @@ OWN_TEXTS = (
     "the following arguments are required: {0}",
     "unrecognized arguments: {0}",
     "unrecognized arguments: {0}; did you mean {1}?",
+    "unrecognized arguments: {0}; this verb has no {1}, which is for {2}",
     "argument {0}: {1}",
     "expected one argument",
     "expected at least one argument",
@@ -64,8 +65,13 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.known_options: set[str] = set()
-        """Of all verbs."""
+        self.known_options: dict[str, set[str]] = {}
+        """Those of each verb."""
+        self._verb = ""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._verb = next((word for word in args or () if word in self.known_options), "")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         super().error(sentence(self.with_suggestion(message)))
@@ -77,12 +83,17 @@ class Parser(argparse.ArgumentParser):
         return super().format_help().replace("usage: ", sentence("usage: ").rstrip() + " ", 1)
 
     def with_suggestion(self, message: str) -> str:
-        """Name the nearest option beside one that there is not."""
+        """Name the nearest option of the verb beside one that it does not have, or the verbs that have it."""
         if not message.startswith(_UNKNOWN):
             return message
         words = message.removeprefix(_UNKNOWN).split()
         named = next((word.partition("=")[0] for word in words if word.startswith("--")), "")
-        close = difflib.get_close_matches(named, sorted(self.known_options), n=_NEAREST, cutoff=0.6) if named else []
+        named = named.replace("_", "-")
+        others = [verb for verb, options in self.known_options.items() if named in options and verb != self._verb]
+        if others:
+            return f"{message}; this verb has no {named}, which is for {', '.join(others)}"
+        own = self.known_options.get(self._verb) or set().union(*self.known_options.values())
+        close = difflib.get_close_matches(named, sorted(own), n=_NEAREST, cutoff=0.6) if named else []
         # Letters in another order are the most likely mistake: --sqe is --seq, not --set.
         close.sort(key=lambda option: sorted(option) != sorted(named))
         return message + (f"; did you mean {close[0]}?" if close else "")

@@ -74,10 +74,11 @@ def job_throughput(job: Job, time: StepTime | None, sizes: Mapping[str, int]) ->
     """Of all cards; `sizes` are those of the run, assumed ones too."""
     if time is None:
         return None
+    makes_images = any(one.is_trained and one.diffusers for one in job.components.values())
     return throughput(
         time.seconds,
         samples_per_step=job.samples_per_step,
-        tokens_per_sample=sizes.get("sequence"),
+        tokens_per_sample=None if makes_images else sizes.get("sequence"),  # words of a caption are not the work done
         steps_per_epoch=steps_per_epoch(job),
         epochs=None if job.dataset is None else job.dataset.epochs,
     )

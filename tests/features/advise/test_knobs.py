@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from vramcast.card.compiled.compiler import why_not
 from vramcast.features.advise.combination import combinations
 from vramcast.features.advise.knobs import KNOBS, knobs, options_for
 from vramcast.features.advise.option import LAST_RESORT, RISKS, SAFE, USUAL
+from vramcast.features.advise.peft_targets import models_with_usual_targets
 from vramcast.gpus import find_gpu
 from vramcast.jobs.load import with_overrides
 from vramcast.jobs.validation import make_job
@@ -173,3 +176,20 @@ def test_the_global_batch_stays_global() -> None:
 def test_a_step_of_its_own_has_no_knobs_but_the_allocator() -> None:
     job = make_job({"step": {"factory": "tests.jobs.tiny:step"}, "sizes": {"batch": 4}}, "job")
     assert list(options_for(job, find_gpu("rtx-4090"), ())) == ["allocator"]
+
+
+def test_adapters_of_a_model_that_peft_does_not_know_are_in_all_linear_layers(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    for kind, wanted in (("phi3", {"components.model.lora": {"targets": "all-linear"}}), ("llama", {})):
+        folder = tmp_path / kind
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+        job = make_job({"components": {"model": {"transformers": str(folder)}}, "precision": "bf16"}, "job")
+        lora = options_for(job, find_gpu("rtx-4090"), ())["trained"][0]
+        base = {"components.model.mode": "lora", "components.model.dtype": "bf16"}
+        assert lora.changes == {**base, **wanted}
+
+
+def test_the_models_that_peft_knows_are_those_of_its_table() -> None:
+    constants = pytest.importorskip("peft.utils.constants")
+    assert models_with_usual_targets() == set(constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING)

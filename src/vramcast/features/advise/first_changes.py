@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,8 @@ _TRACES = 6
 """Runs that may be traced for it."""
 _MANY_EVENTS = 50_000
 """A job on several cards with so many events takes many seconds to trace: one layout that fits is enough."""
+_TRIES = 3
+"""Runs of one kind that may turn out not to fit; then another kind is tried."""
 _HOPELESS = 1.5
 """A guess that is so far above what there is is not worth a trace."""
 _TIGHT = 1.05
@@ -86,12 +89,16 @@ def first_changes(
     parts = _Parts.of(asked)
     waiting = list(_ordered(job, options, parts, asked.limit_bytes))
     found: list[tuple[Combination, Traced]] = []
+    tight: list[tuple[Combination, Traced]] = []
+    """They fit, and leave less than the margin."""
     traced = 0
     refused: set[Option] = set()
     one_is_enough = job.gpus.count > 1 and _is_long(asked)
+    missed: Counter[int] = Counter()
     while waiting and len(found) < _SHOWN and traced < _TRACES:
         if one_is_enough and any(_kind(one) == _SAME for one, _ in found):
             break
+        waiting = [one for one in waiting if missed[_kind(one)] < _TRIES]
         chosen = _next(waiting, found, refused, 1 if runs.workers == 1 or one_is_enough else _SHOWN - len(found))
         if not chosen:
             break
@@ -101,8 +108,12 @@ def first_changes(
             waiting.remove(one)
             if isinstance(answer, VramcastError):
                 refused |= {option for option in one.options if option.traced}
-            elif answer.prediction.fits:
+            elif answer.prediction.comfortable:
                 found.append((one, answer))
+            else:
+                missed[_kind(one)] += 1
+                tight += [(one, answer)] if answer.prediction.fits else []
+    found = found or tight
     found.sort(key=lambda pair: _place(pair[0], pair[1].time.seconds if pair[1].time else None, job))
     return tuple(_suggestion(loaded, one, answer, card, step_seconds) for one, answer in found)
 
@@ -158,11 +169,13 @@ def predict_and_change(
 def _next(
     waiting: Sequence[Combination], found: Sequence[tuple[Combination, Traced]], refused: set[Option], most: int
 ) -> list[Combination]:
-    """Of a combination that fits, nothing more is needed; and one of each kind is enough."""
+    """Of a combination that fits, nothing more is needed; and one with other arithmetic is enough."""
     chosen: list[Combination] = []
     for one in waiting:
         others = [*(other for other, _ in found), *chosen]
         if any(_says_more(one, other) for other in others) or refused & set(one.options):
+            continue
+        if _kind(one) == _OTHER_ARITHMETIC and any(_kind(other) == _OTHER_ARITHMETIC for other in others):
             continue
         chosen.append(one)
         if len(chosen) == most:

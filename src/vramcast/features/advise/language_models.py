@@ -43,6 +43,10 @@ def flash_attention_fits(part: Component) -> bool:
     return _config(part).get("model_type") in _WITH_FLASH
 
 
+def model_type(part: Component) -> str:
+    return str(_config(part).get("model_type") or "")
+
+
 def vocabulary(part: Component) -> int | None:
     """How wide its logits are, where the config says so."""
     size = _config(part).get("vocab_size")

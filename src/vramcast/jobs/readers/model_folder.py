@@ -22,7 +22,6 @@ NAME = "model folder (transformers or diffusers)"
 _DENOISERS = ("transformer", "unet", "prior")
 _NOT_NETWORKS = ("safety_checker", "feature_extractor", "image_processor")
 _ASSUMED = {
-    "components": "all weights are trained (--set components.model.mode=lora)",
     "precision": "fp32 weights under bf16 autocast (--precision)",
     "optimizer": "AdamW (--optimizer)",
 }
@@ -40,8 +39,11 @@ def read(path: Path, request: Request) -> Reading:
         raise UsageError(why_no_model(folder))
     name = name_of(folder)
     notes: list[Note] = []
+    assumed = {"components": "all weights are trained (--set components.model.mode=lora)", **_ASSUMED}
     if kind == "pipeline":
         components, recognised = _pipeline(folder, notes)
+        main = list(components)[-1]
+        assumed["components"] = f"all weights of {main} are trained (--set components.{main}.mode=lora)"
     else:
         source: dict[str, Any] = {kind: str(folder)}
         if request.trust_remote_code:
@@ -55,7 +57,7 @@ def read(path: Path, request: Request) -> Reading:
             notes.append(Note("weights on disk", text))
         recognised = f"{kind} folder ({_class_of(folder)})"
     job = make_job({"name": name, "components": components, "precision": "bf16"}, str(folder))
-    return Reading(job=job, recognised_as=recognised, notes=tuple(notes), assumed=_ASSUMED)
+    return Reading(job=job, recognised_as=recognised, notes=tuple(notes), assumed=assumed)
 
 
 def _pipeline(folder: Path, notes: list[Note]) -> tuple[dict[str, Any], str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
+from vramcast.features.advise.language_models import model_type
 from vramcast.features.advise.option import LAST_RESORT, Option
+from vramcast.features.advise.peft_targets import models_with_usual_targets
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.schema import Job
 
@@ -32,7 +34,7 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
 
 def _of_component(job: Job, name: str, half: str, for_name: str) -> list[Option]:
     """LoRA and QLoRA of one component. `for_name`: what tells it from the others, where there are several."""
-    base = _in_half(job, name, half)
+    base = {**_in_half(job, name, half), **_targets(job, name)}
     words = {"bf16": "bf16 base", "fp16": "fp16 base"}.get(str(base.get(f"components.{name}.dtype")), "")
     text = f"{LORA}{for_name}{f', {words}' if words else ''}"
     cost = "only adapters are trained: for fine-tuning, not for training from scratch"
@@ -42,6 +44,14 @@ def _of_component(job: Job, name: str, half: str, for_name: str) -> list[Option]
         cost = "adapters over weights rounded to 4 bits: for fine-tuning; needs bitsandbytes"
         choices.append(_option(f"{QLORA}{for_name}, 4-bit base", changes, cost, _DEQUANTIZED))
     return choices
+
+
+def _targets(job: Job, name: str) -> dict[str, Any]:
+    """Where peft has no layers of its own choice for the model, all linear ones, as QLoRA's authors have it."""
+    known, kind = models_with_usual_targets(), model_type(job.components[name])
+    if not known or not kind or kind in known or job.components[name].lora is not None:
+        return {}
+    return {f"components.{name}.lora": {"targets": "all-linear"}}
 
 
 def _half_precision(job: Job, gpu: GpuSpec) -> str:

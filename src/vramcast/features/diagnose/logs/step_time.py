@@ -83,11 +83,17 @@ def _by_throughput(collected: Collected, setup: Setup) -> Iterator[Estimate]:
     whose = "all GPUs" if setup.throughput_of == "all" else "one GPU"
     if q.SAMPLES_PER_SECOND in collected.series:
         yield _rate(
-            collected.series[q.SAMPLES_PER_SECOND], samples, f"{samples:g} samples a step / samples/s of {whose}"
+            collected.series[q.SAMPLES_PER_SECOND],
+            samples,
+            f"from {samples:g} samples a step and the samples/s of {whose}",
         )
     if q.TOKENS_PER_SECOND in collected.series and setup.sequence is not None:
         tokens = samples * setup.sequence
-        yield _rate(collected.series[q.TOKENS_PER_SECOND], tokens, f"{tokens:,.0f} tokens a step / tokens/s of {whose}")
+        yield _rate(
+            collected.series[q.TOKENS_PER_SECOND],
+            tokens,
+            f"from {tokens:,.0f} tokens a step and the tokens/s of {whose}",
+        )
     if q.RUN_SAMPLES_PER_SECOND in collected.series and setup.samples_per_step is not None:
         yield _rate(
             collected.series[q.RUN_SAMPLES_PER_SECOND], setup.samples_per_step, "of the whole run, by its samples/s"
