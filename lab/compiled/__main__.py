@@ -1,24 +1,29 @@
 """Predict the compiled workloads that were measured, and write down what came out.
 
-    python -m lab.compiled [NAME ...]        (all that were measured, unless some are named)
+    python -m lab.compiled [--traces FOLDER] [NAME ...]        (all that were measured, unless some are named)
 
 Each runs in a process of its own, once compiled and once as eager code (its time alone). lab/compiled/table.py makes
-the table of docs/compile.md from the records and the predictions.
+the table of docs/compile.md from the records and the predictions, lab/fitting/fit_compiled_host.py fits the host's
+figures to the traces.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from lab.compiled.records import PREDICTED, measured, predicted
 
 
-def predict(name: str, *, eager: bool = False) -> dict[str, Any] | None:
+def predict(name: str, *, eager: bool = False, trace: Path | None = None) -> dict[str, Any] | None:
     command = [sys.executable, "-m", "lab.compiled.predict", name]
+    if trace is not None:
+        command += ["--trace", str(trace)]
     environment = {**os.environ, "TORCHDYNAMO_DISABLE": "1"} if eager else None
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return None if done.returncode else json.loads(done.stdout.splitlines()[-1])
@@ -34,10 +39,10 @@ def summary(compiled: dict[str, Any], eager: dict[str, Any] | None) -> dict[str,
     }  # fmt: skip
 
 
-def main(names: list[str]) -> None:
+def main(names: list[str], traces: Path | None) -> None:
     results, records = predicted(), measured()
     for name in names or [name for name, record in records.items() if record["steps"]]:
-        compiled = predict(name)
+        compiled = predict(name, trace=None if traces is None else traces / f"{name}.trace")
         if compiled is None:
             print(f"{name}: failed")
             continue
@@ -49,4 +54,8 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--traces", type=Path, metavar="FOLDER", help="keep the traces of compiled workloads here")
+    arguments = parser.parse_args()
+    main(arguments.names, arguments.traces)

@@ -44,3 +44,41 @@ def compiled_to_eager(record: dict[str, Any]) -> float | None:
         return statistics.median(compiled / eager for compiled, eager in turns)
     compiled, eager = (measured_seconds(record, kind) for kind in ("compiled", "eager"))
     return None if compiled is None or eager is None else compiled / eager
+
+
+HOST_BOUND = 0.93
+"""An eager step whose host was busy for this share of it waited for the host, not for the card."""
+
+
+class Slowdowns:
+    """How many times as long as an undisturbed one the host took while workloads were timed.
+
+    Eager steps that wait for the host tell: the median of their measured over their predicted times. There are two such
+    figures, since the workloads that were timed in turns were timed on another day, with more beside them.
+    """
+
+    def __init__(self) -> None:
+        predictions, ratios = predicted(), dict[bool, list[float]]()
+        for name, record in measured().items():
+            eager = record.get("times", {}).get("eager")
+            ours = predictions.get(name, {}).get("eager_step_seconds")
+            if eager is not None and ours is not None and eager["host"] > HOST_BOUND * eager["last"]:
+                seconds = self.seconds(record, "eager")
+                assert seconds is not None
+                ratios.setdefault(_in_turns(record), []).append(seconds / ours)
+        self._medians = {in_turns: statistics.median(found) for in_turns, found in ratios.items()}
+
+    def of(self, record: dict[str, Any]) -> float:
+        return self._medians.get(_in_turns(record), 1.0)
+
+    @staticmethod
+    def seconds(record: dict[str, Any], kind: str) -> float | None:
+        """Seconds of a step, compiled or eager, on the host that `of` is about."""
+        if _in_turns(record):
+            column = ("compiled", "eager").index(kind)
+            return float(statistics.median(turn[column] for turn in record["times"]["turns"]))
+        return measured_seconds(record, kind)
+
+
+def _in_turns(record: dict[str, Any]) -> bool:
+    return "turns" in record.get("times", {})

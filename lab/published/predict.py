@@ -130,8 +130,8 @@ def _run(recipe: Recipe, rank: int, python: str) -> dict[str, Any]:
 
 
 def run_file(recipe: Recipe, rank: int) -> Path:
-    """Where the run of one rank is kept: a recipe that changes is another run."""
-    text = json.dumps({**dataclasses.asdict(recipe), "rank": rank}, sort_keys=True)
+    """Where the run of one rank is kept: a recipe that changes is another run, a checkout elsewhere is not."""
+    text = json.dumps({**dataclasses.asdict(recipe), "rank": rank}, sort_keys=True).replace(str(ROOT), "")
     return work_folder() / "runs" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,7 @@ def test_a_card_that_is_not_there_is_the_scripts_mistake(run: Run) -> None:
     with pytest.raises(ScriptFailed, match=r"the script failed: \w+: CUDA error: invalid device ordinal") as caught:
         run("import torch\ntorch.zeros(3, device='cuda:7')\n")
     assert not isinstance(caught.value, CardFailed)
+    assert "For a machine with 8 cards: `vramcast run --gpus 8 --one-process ...`" in str(caught.value)
 
 
 def test_arguments_that_torch_refuses_are_the_scripts(run: Run) -> None:
@@ -163,6 +165,24 @@ def test_assumed_values_are_named_with_the_error(run: Run) -> None:
     named = message.partition("the latest first: ")[2]
     assert named.startswith("train.py:6 = ") and "; train.py:4 = " in named
     assert "`vramcast run --assume train.py:6=VALUE`" in named
+
+
+def test_what_went_wrong_in_a_worker_of_a_loader_is_told(run: Run) -> None:
+    text = """
+        import torch
+        class Data(torch.utils.data.Dataset):
+            def __len__(self): return 4
+            def __getitem__(self, i): raise ValueError("bad sample")
+        for x in torch.utils.data.DataLoader(Data(), num_workers=1): x.cuda()
+    """
+    with pytest.raises(ScriptFailed, match=r"train\.py:6: the script failed: ValueError: bad sample \(Caught Value"):
+        run(text)
+
+
+def test_a_script_that_asks_for_input_is_told_how_to_get_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    with pytest.raises(ScriptFailed, match=r"EOFError: .*\nThe script asks for input: `echo ANSWER \| vramcast run"):
+        run("size = int(input('batch size? '))")
 
 
 def test_only_the_latest_assumed_values_are_named() -> None:
@@ -298,6 +318,35 @@ def test_every_way_to_read_is_given_the_same(size: int, run: Run, capsys: pytest
     first, second = capsys.readouterr().out.splitlines()
     assert first == "7.25 7.25 7.25 True 7.25"
     assert second == "7.25"  # it keeps what it was given
+
+
+@pytest.mark.parametrize(
+    ("line", "given", "printed"),
+    [
+        ("print(len(x[x > 0]))", "true", "6"),
+        ("print(len(x[x > 0]))", "false", "0"),
+        ("print(len(x[x > 0]))", "[true, false, true, false, false, false]", "2"),
+        ("print(len(x.masked_select(x > 0)))", "true", "6"),
+        ("print(len((x > 0).nonzero()))", "true", "6"),
+        ("print(len(torch.unique(x)))", "2.5", "1"),
+        ("print(x.topk(2)[1].tolist())", "[5, 3]", "[5, 3]"),
+        ("print(x.argmax().item())", "4", "4"),
+        ("print(torch.equal(x, x + 1))", "true", "True"),
+        ("print(torch.equal(x, x))", "false", "False"),
+        ("print(x[x > 0].sum().item())", "7.5", "7.5"),  # a number is no mask: it is what item() gives
+    ],
+)
+def test_a_mask_or_indices_can_be_given(
+    line: str, given: str, printed: str, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error that an assumed mask leads to names its line for --assume, so it must be heard there."""
+    text = f"""
+        import torch
+        x = torch.nn.Linear(4, 6).cuda()(torch.rand(4, device="cuda")).detach()
+        {line}
+    """
+    assert give(run, text, f"train.py:4={given}") == []
+    assert capsys.readouterr().out.strip() == printed
 
 
 def test_a_line_that_reads_nothing_is_told(run: Run) -> None:

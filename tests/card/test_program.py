@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vramcast.errors import UsageError
+from vramcast.errors import CannotPredict, UsageError
 from vramcast.scripts.runner import run_script
 
 LOOK = """
@@ -82,3 +82,42 @@ def test_the_environment_is_set_and_put_back(capsys: pytest.CaptureFixture[str])
 def test_what_is_no_module(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         run_script(name, gpu="rtx-4090", is_module=True)
+
+
+def notebook(*cells: str, language: str = "python") -> str:
+    listed = [{"cell_type": "markdown", "source": ["# Title"]}, *({"cell_type": "code", "source": c} for c in cells)]
+    return json.dumps({"cells": listed, "metadata": {"kernelspec": {"language": language}}, "nbformat": 4})
+
+
+def test_a_notebook_is_run_cell_by_cell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.ipynb").write_text(
+        notebook(
+            "%matplotlib inline\nimport torch\n!pip install torch\nfiles = !ls\nprint(files)",
+            "%%bash\nrm -rf data",
+            "%%time\nif True:\n    %load_ext tensorboard\n    x = torch.zeros(1 << 20, device='cuda')",
+            "print(100\n% 7)\ndisplay(x.shape)",
+        )
+    )
+    prediction = run_script("train.ipynb", gpu="rtx-4090")
+    assert prediction.peak_allocated_bytes == 4 << 20
+    assert capsys.readouterr().out == "[]\n2\ntorch.Size([1048576])\n"
+
+
+def test_errors_in_a_notebook_name_the_line(tmp_path: Path) -> None:
+    (tmp_path / "train.ipynb").write_text(notebook("import torch", "x = 1\nraise ValueError('no data')"))
+    with pytest.raises(CannotPredict, match=r"train\.ipynb:4: the script failed: ValueError: no data"):
+        run_script("train.ipynb", gpu="rtx-4090")
+    for text, message in (
+        ("{}", "not a notebook"),
+        ("no JSON", "not a notebook"),
+        (notebook("1", language="R"), "a notebook in R, and vramcast runs Python"),
+    ):
+        (tmp_path / "train.ipynb").write_text(text)
+        with pytest.raises(UsageError, match=message):
+            run_script("train.ipynb", gpu="rtx-4090")
+
+
+def test_a_shell_script_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text("#!/bin/bash\npython train.py --lr 3\n")
+    with pytest.raises(UsageError, match=r"train\.sh is a shell script, .*: write the python command"):
+        run_script("train.sh", gpu="rtx-4090")

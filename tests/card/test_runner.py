@@ -190,10 +190,12 @@ def test_an_exit_code_is_an_error(write: Write) -> None:
         )
     with pytest.raises(ScriptFailed, match="no data set here"):
         run(write("import sys; sys.exit('no data set here')"))
+    with pytest.raises(CannotPredict, match=r"train\.py ended itself and had allocated nothing"):
+        run(write("import argparse\nargparse.ArgumentParser().parse_args(['--help'])"))
 
 
 def test_what_is_not_a_script(write: Write, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"train\.py:1: not a Python script"):
+    with pytest.raises(UsageError, match=r"train\.py:1: not a script of Python 3\."):
         run(write("def ("))
     with pytest.raises(UsageError, match="no such script"):
         run(os.fspath(tmp_path / "missing.py"))

@@ -117,6 +117,15 @@ ENDINGS = (
     Ending("parent and child together", "held = torch.empty(13 << 30, dtype=torch.uint8, device='cuda')\n"
            "p = multiprocessing.get_context('spawn').Process(target=train, args=(13,)); p.start(); p.join()",
            DOES_NOT_FIT),
+    Ending("a process that trains has a loader with workers", "from torch.utils.data import DataLoader\n"
+           "def load():\n    train(13, 2)\n    for _ in DataLoader(range(8), num_workers=2): pass\n"
+           "p = multiprocessing.get_context('spawn').Process(target=load); p.start(); p.join()"),
+    Ending("a process that has used the card forks one that does",
+           "def careful():\n    try: train()\n    except RuntimeError as error: print(error, flush=True)\n"
+           "def again():\n    train(1, 2)\n"
+           "    p = multiprocessing.get_context('fork').Process(target=careful); p.start(); p.join()\n"
+           "p = multiprocessing.get_context('spawn').Process(target=again); p.start(); p.join()",
+           says="Cannot re-initialize CUDA in forked subprocess"),
     Ending("pool of processes", "with ProcessPoolExecutor(1, multiprocessing.get_context('fork')) as pool:\n"
            "    pool.submit(train, 30).result()", DOES_NOT_FIT),
     Ending("pool of processes that fit", "with multiprocessing.get_context('fork').Pool(1) as pool:\n"

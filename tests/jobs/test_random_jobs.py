@@ -76,7 +76,14 @@ def _configs() -> st.SearchStrategy[Any]:
     return st.one_of(job, _section(Job), _LOOSE)
 
 
-def _checked(config: Any) -> None:
+_EVERY = bool(os.environ.get("VRAMCAST_EVERY_CONFIG"))
+"""All of them take minutes."""
+_RELAXED = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True, "database": None}
+
+
+@settings(max_examples=10_000 if _EVERY else 700, **_RELAXED)
+@given(_configs())
+def test_any_config_is_a_job_or_a_message(config: Any) -> None:
     try:
         job = make_job(config, "job")
     except VramcastError as error:
@@ -85,24 +92,6 @@ def _checked(config: Any) -> None:
         return
     assert Job.model_validate(job.model_dump(exclude_unset=True)) == job
     assert Job.model_validate_json(job.model_dump_json(exclude_unset=True)) == job
-
-
-_EVERY = bool(os.environ.get("VRAMCAST_EVERY_CONFIG"))
-"""All of them take minutes."""
-_RELAXED = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True, "database": None}
-
-
-@settings(max_examples=500, **_RELAXED)
-@given(_configs())
-def test_any_config_is_a_job_or_a_message(config: Any) -> None:
-    _checked(config)
-
-
-@pytest.mark.slow
-@settings(max_examples=10_000 if _EVERY else 700, **_RELAXED)
-@given(_configs())
-def test_thousands_of_configs(config: Any) -> None:
-    _checked(config)
 
 
 @settings(max_examples=300, **_RELAXED)
@@ -200,7 +189,9 @@ _SMALL_JOBS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-def _adds_up(config: dict[str, Any]) -> None:
+@settings(max_examples=300 if _EVERY else 50, **_RELAXED)
+@given(_SMALL_JOBS)
+def test_small_jobs_add_up(config: dict[str, Any]) -> None:
     try:
         result = predict(config, "rtx-4090", steps=2)
     except VramcastError:
@@ -216,16 +207,3 @@ def _adds_up(config: dict[str, Any]) -> None:
     for stage in result.stages.walk():
         assert stage.stays_bytes >= sum(child.stays_bytes for child in stage.children)
     assert result.to_document()["fits"] == result.fits
-
-
-@settings(max_examples=25, **_RELAXED)
-@given(_SMALL_JOBS)
-def test_small_jobs_add_up(config: dict[str, Any]) -> None:
-    _adds_up(config)
-
-
-@pytest.mark.slow
-@settings(max_examples=300 if _EVERY else 50, **_RELAXED)
-@given(_SMALL_JOBS)
-def test_many_small_jobs_add_up(config: dict[str, Any]) -> None:
-    _adds_up(config)

@@ -39,6 +39,11 @@ class DType(enum.IntEnum):
     kFloat4E2M1 = 10
 
 
+class NVTERoutingMapFormat(enum.IntEnum):
+    BYTEMAP = 0
+    BITMAP_U8 = 1
+
+
 class FP8FwdTensors(enum.IntEnum):
     GEMM1_INPUT = 0
     GEMM1_WEIGHT = 1

@@ -11,7 +11,7 @@ _OF_DDP = ("bucket_cap_mb", "gradient_as_bucket_view", "find_unused_parameters",
 
 
 def same_run(first: Job, second: Job) -> bool:
-    """Whether nothing that is traced differs; names and short forms may."""
+    """Whether nothing that is traced differs; names and short forms may, and how far the loader reads ahead."""
     return _meaning(first) == _meaning(second)
 
 
@@ -20,7 +20,7 @@ def same_precision(first: Precision, second: Precision) -> bool:
 
 
 def _meaning(job: Job) -> dict[str, Any]:
-    data = job.model_dump(exclude={"name", "scenarios"})
+    data = job.model_dump(exclude={"name", "scenarios", "pinned_batches"})
     data["sizes"] = job.effective_sizes
     gpus = data["gpus"]
     gpus["global_batch"], gpus["strategy"] = None, job.gpus.effective_strategy

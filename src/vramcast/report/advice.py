@@ -27,7 +27,7 @@ def advice_page(advice: Advice) -> Page:
         page += _fitting(advice)
     else:
         page += _nothing(advice)
-    page += [Line(line) for line in largest_lines(advice)]
+    page += [Line(line) for line in (*largest_lines(advice), *advice.next_questions)]
     page += [Line(f"cannot be done: {problem}", "aside") for problem in advice.refused]
     kept = f"; kept: {', '.join(advice.keep)}" if advice.keep else ""
     page.append(
@@ -183,6 +183,7 @@ def advice_document(advice: Advice) -> dict[str, Any]:
         "combinations": advice.combinations,
         "traces": advice.traces,
         "refused": list(advice.refused),
+        "next_questions": list(advice.next_questions),
     }
 
 

@@ -35,7 +35,7 @@ def head_lines(verdict: Verdict) -> list[tuple[str, str]]:
     return [
         (sentence(verdict), "good" if verdict.fits else "bad"),
         (text, ""),
-        (f"there {format_gib(there)} {_where(verdict)}{_less(verdict)}", ""),
+        (f"{format_gib(there)} {_where(verdict)}{_less(verdict)}", ""),
     ]
 
 

@@ -110,8 +110,9 @@ def advice_screen(advice: Advice, width: int = USUAL_WIDTH) -> Screen:
         sections.append(_changes(advice.best, width, is_search=True))
     else:
         sections.append(_nothing_fits(advice, width))
-    largest = [line for text in largest_lines(advice) for line in wrapped(text, width, most=2)]
-    sections.append(Section(tuple(largest), least=min(2, len(largest))))
+    texts = (*largest_lines(advice), *advice.next_questions)
+    largest = [line for text in texts for line in wrapped(text, width, most=2)]
+    sections.append(Section(tuple(largest), least=min(2 + len(advice.next_questions), len(largest))))
     sections.append(_time(advice.time, None, width))
     sections.append(_assumed(asked.notes, advice.time, width))
     kept = f"; kept: {', '.join(advice.keep)}" if advice.keep else ""
@@ -182,7 +183,7 @@ def _room_or_changes(prediction: Prediction, batch: int | None, width: int) -> S
 
 def _left(prediction: Prediction, found: Room | None) -> str:
     left = say("{left} left", left=format_gib(prediction.headroom_bytes))
-    if found is None:
+    if found is None or prediction.barely_fits:
         return left
     if found.batch is not None:
         return say("{left}: about batch {batch} would fit, judged by this trace", left=left, batch=f"{found.batch:,}")

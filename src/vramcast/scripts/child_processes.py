@@ -88,7 +88,7 @@ class Children:
         self._failure: BaseException | None = None
         self._cannot: CannotPredict | None = None
         self.in_child = False
-        self._used = False
+        self._used = self._is_bad_fork = False
         self._began = 0.0
         self._programs: list[tuple[str, list[str]]] = []
         self.used_the_card = False
@@ -161,12 +161,14 @@ class Children:
     def after_fork_in_child(self) -> None:
         _ANSWER_LOCK.release()
         where, spawned, in_main = self._forking
-        if not self.in_child:
-            parent_used_it = self._card.n_blocks > 0
-            self.in_child = True
-            self._began = time.monotonic()
-            self._card.begin_again_after_fork()
-            self._card.before_next_allocation(self._bad_fork if parent_used_it and not spawned else self._first_use)
+        self._spawning.on = False
+        parent_used_it = self._used or self._is_bad_fork if self.in_child else self._card.n_blocks > 0
+        self.in_child = True
+        self._used = False  # a process of the script's may have used it, and start another: a worker of its loader
+        self._is_bad_fork = parent_used_it and not spawned
+        self._began = time.monotonic()
+        self._card.begin_again_after_fork()
+        self._card.before_next_allocation(self._bad_fork if self._is_bad_fork else self._first_use)
         self._where = where
         end_with_parent(os.getppid(), by_looking=not in_main or sys.platform != "linux")
 

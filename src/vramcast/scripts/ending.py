@@ -90,6 +90,8 @@ class ScriptEnding:
         self._is_main = threading.current_thread() is threading.main_thread()
         self._threads_before = set(threading.enumerate())
         self.children = Children(card, self._stop_from_elsewhere, before_answer)
+        self.exited = False
+        """Whether the script ended itself, with exit code 0."""
 
     def run(self, body: Callable[[], None]) -> BaseException | None:
         """Why the script failed, if it did; it goes on until the last of its threads has ended, or it is stopped."""
@@ -102,6 +104,7 @@ class ScriptEnding:
                     except SystemExit as error:
                         if error.code not in (None, 0):
                             raise
+                        self.exited = True
                     self._run_at_exit()
                     self._wait_for_the_rest()
                 finally:

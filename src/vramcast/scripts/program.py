@@ -1,9 +1,10 @@
-"""The program that is run: a script, or a module as `python -m` runs it."""
+"""The program that is run: a script, a notebook, or a module as `python -m` runs it."""
 
 from __future__ import annotations
 
 import builtins
 import importlib
+import linecache
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from types import ModuleType
 
 from vramcast.base.errors import UsageError
 from vramcast.card.dispatch.unknown import short_path
+from vramcast.scripts import notebook
 from vramcast.scripts.unreached import CAUGHT, MARK, Unreached
 
 
@@ -26,6 +28,7 @@ class Program:
         self.path = path if self._spec is None else str(self._spec.origin)
         if not os.path.isfile(self.path):
             raise UsageError(f"no such script: {self.path}")
+        self.is_notebook = self.path.endswith(notebook.ENDING)
         self._argv = [self.path, *argv]
         self._folder = os.getcwd() if is_module else os.path.dirname(os.path.realpath(self.path))
         self.unreached = self._read()
@@ -33,19 +36,34 @@ class Program:
     def _read(self) -> Unreached:
         with open(self.path, "rb") as file:
             source = file.read()
+        if self.is_notebook:
+            code = notebook.code_of(source, short_path(self.path))
+            linecache.cache[self.path] = (len(code), None, code.splitlines(keepends=True), self.path)
+            source = code.encode()
         try:
             script = Unreached(source, self.path)
             script.compile()
             return script
         except (SyntaxError, ValueError) as error:
+            name = short_path(self.path)
+            if _is_shell_script(source, self.path):
+                raise UsageError(
+                    f"{name} is a shell script, and vramcast runs Python: write the python command that it starts, "
+                    "e.g. vramcast run python train.py"
+                ) from None
             line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
-            raise UsageError(f"{short_path(self.path)}{line}: not a Python script: {error.args[0]}") from None
+            raise UsageError(
+                f"{name}{line}: not a script of Python {sys.version_info.major}.{sys.version_info.minor}: "
+                f"{error.args[0]}"
+            ) from None
 
     @contextmanager
     def as_main(self) -> Iterator[ModuleType]:
         """A fresh __main__ as Python makes it for this program; everything is put back afterwards."""
         main = ModuleType("__main__")
         vars(main).update(__file__=self.path, __builtins__=builtins, __cached__=None)
+        if self.is_notebook:
+            vars(main).update(display=print)
         if self._spec is not None:
             vars(main).update(
                 __spec__=self._spec,
@@ -72,6 +90,11 @@ class Program:
         if self._spec is not None and self._spec.parent:
             importlib.import_module(self._spec.parent)
         exec(self.unreached.compile(), vars(main))
+
+
+def _is_shell_script(source: bytes, path: str) -> bool:
+    first = source.partition(b"\n")[0]
+    return path.endswith((".sh", ".bash")) or (first.startswith(b"#!") and first.rstrip().endswith(b"sh"))
 
 
 @contextmanager

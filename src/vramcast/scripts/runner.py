@@ -15,6 +15,7 @@ from vramcast.base.units import format_size
 from vramcast.card.device.context import VirtualGpu, virtual_gpu
 from vramcast.card.device.recording import Recording, recording
 from vramcast.card.dispatch.failures import explain, where_in
+from vramcast.card.dispatch.unknown import short_path
 from vramcast.gpus import GpuSpec
 from vramcast.memory import Prediction, predict, with_time
 from vramcast.memory.orders import worst_order
@@ -170,6 +171,11 @@ def run_program_on(
         raise explain(failure, path, counted(stopping.fewest), card.assumed_values)
     if stopping.reason and not card.trace().n_blocks:
         raise CannotPredict(f"{stopping.reason}, and nothing was allocated on the GPU until then")
+    if ending.exited and not card.trace().n_blocks and not ending.children.used_the_card:
+        raise CannotPredict(
+            f"{short_path(path)} ended itself and had allocated nothing on the GPU until then: do its arguments ask it "
+            "to train?"
+        )
     if not ending.children.used_the_card:
         if failure is None and not stopping.saw_a_step:
             swallowed.check()

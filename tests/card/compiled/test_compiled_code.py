@@ -58,6 +58,19 @@ def test_backward_and_optimizer() -> None:
         assert card.trace().steps == 3
 
 
+def test_compiled_code_runs_on_the_card_of_its_rank() -> None:
+    def peak(index: int) -> int:
+        with vramcast.virtual_gpu("h200", cards=4):
+            torch.cuda.set_device(index)
+            model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda()
+            compiled = torch.compile(model)
+            assert compiled(torch.randn(512, 1024, device="cuda")).device == torch.device("cuda", index)
+            train(model, compiled)
+            return torch.cuda.max_memory_allocated()
+
+    assert peak(3) == peak(0)
+
+
 def test_less_is_saved_than_by_eager_code() -> None:
     def peak(compile_it: bool) -> int:
         class Gated(nn.Module):

@@ -56,6 +56,20 @@ def test_as_on_the_card() -> None:
 
 
 @needs_cudnn
+@pytest.mark.parametrize(
+    ("batch", "size", "on_card"),
+    [(25, 8, 10_551_312), (25, 16, 35_914_047), (75, 8, 27_328_735), (75, 16, 102_826_735)],
+)
+def test_groups_have_tiles_of_their_own(batch: int, size: int, on_card: int) -> None:
+    """Weight gradients of 16 tasks at once (lab/practice/scripts/maml_functional.py), as an H200 took them."""
+    x, y = (batch, 1024, size, size), (batch, 1024, size // 2, size // 2)
+    grouped = ConvolutionProblem(
+        "backward_weight", x, (1024, 64, 3, 3), y, (1, 1), (2, 2), (1, 1), "float32", False, True
+    )
+    assert cudnn_workspace_bytes(grouped, H200) == on_card
+
+
+@needs_cudnn
 def test_what_cudnn_dropped_for_want_of_a_device_is_known() -> None:
     library = open_cudnn()
     assert library is not None

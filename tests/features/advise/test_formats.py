@@ -132,7 +132,6 @@ def test_where_nothing_can_be_written(
 
 
 @needs_transformers
-@pytest.mark.xfail(strict=False, reason="2 MiB between what is advised and what check says of it")
 def test_a_command_is_printed_with_its_own_flags(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = "torchrun run_clm.py --model_name_or_path llama-tiny --per_device_train_batch_size 2048 --block_size 128"
     options = ["--memory", MEMORY, "--keep", ",".join((*KEPT, "precision"))]

@@ -91,7 +91,6 @@ def test_one_gpu_and_smaller_clips_come_first(kair: Path) -> None:
     ]
 
 
-@pytest.mark.xfail(strict=False, reason="the number of cards is printed beside the file")
 def test_each_run_in_the_users_own_format(kair: Path) -> None:
     found = vramcast.plan(load_job(str(kair), {}, Request(model=CLIP)), gpu="rtx-4090")
     text = kair.read_text()

@@ -137,12 +137,12 @@ def test_killed_again_and_again(grid_file: Path) -> None:
     out, chance = grid_file.with_suffix(".csv"), random.Random(5)
     command = [sys.executable, "-m", "vramcast", "sweep", str(grid_file), "--workers", "2"]
     seen: set[str] = set()
-    for kill in range(4):
+    for kill in range(2):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             _wait_for_answers(out, len(seen) + chance.randrange(1, 4), process)
             time.sleep(chance.random() * 0.2)
-            if kill == 2:  # a worker, which the sweep survives
+            if kill == 1:  # first a worker, which the sweep survives
                 for child in children_of(process.pid)[:1]:
                     os.kill(child, signal.SIGKILL)
                 _wait_for_answers(out, len(seen) + 3, process)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import vramcast
+from tests.jobs import tiny
 from vramcast.cli.main import main
 from vramcast.report.page import Line
 from vramcast.report.screen import MOST_LINES, Section, compose, wrapped
@@ -141,3 +142,12 @@ def test_a_sentence_that_is_cut_ends_in_an_ellipsis() -> None:
     assert len(lines) == 2 and lines[1].text.endswith(" …") and len(lines[1].text) <= 80
     whole = compose([Section((Line("one"), Line("another")), least=1)], most=1)
     assert [line.text for line in whole] == ["one"], "a line of its own is just left out"
+
+
+def test_no_larger_batch_is_named_where_the_job_barely_fits() -> None:
+    """The batch that would fit keeps the margin free, as the verdict does."""
+    job = {**tiny.JOB, "sizes": {"batch": 200_000}}
+    free = vramcast.predict(job, gpu="rtx-4090")
+    tight = vramcast.predict(job, gpu="rtx-4090", memory=free.prediction.peak_reserved_bytes)
+    assert free.prediction.comfortable and "would fit" in str(free)
+    assert tight.prediction.barely_fits and "but barely" in str(tight) and "would fit" not in str(tight)

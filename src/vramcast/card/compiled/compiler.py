@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
+from vramcast.base.factories import without_collections
 from vramcast.base.sealing import unsealed
 from vramcast.base.torch_versions import COMPILED_AND_MEASURED, COMPILED_HERE, in_words
-from vramcast.card.compiled import fake_cuda
+from vramcast.card.compiled import fake_cuda, shortcuts
 from vramcast.card.compiled.visibility import Visibility
 from vramcast.card.device import patches
 from vramcast.card.device.installed_torch import INSTALLED
@@ -78,7 +79,8 @@ class Compiler:
         if reason is not None:
             self._refuse(reason)
             return
-        from torch._dynamo import convert_frame, guards
+        with shortcuts.quick_imports():
+            from torch._dynamo import convert_frame, guards
 
         _leave_own_code_alone()
         put = self._own
@@ -116,7 +118,7 @@ class Compiler:
             self._machine.note("torch.compile", NOT_MEASURED)
         if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
             self._machine.note("torch.compile", AMONG_RANKS)
-        with unsealed(), self.visibility.hide():
+        with unsealed(), self.visibility.hide(), shortcuts.quick_imports():
             from vramcast.card.compiled import inductor, optimizers
 
             self._exits.enter_context(inductor.caches_of_our_own())
@@ -127,11 +129,12 @@ class Compiler:
     @contextmanager
     def compiling(self, what: str) -> Iterator[None]:
         """Inside, the card is hidden, and what goes wrong with the compiler is not the program's fault. The compiler
-        keeps what it writes in files of its own."""
+        keeps what it writes in files of its own. Garbage is not looked for meanwhile, an eighth of the time;
+        Dynamo does so itself when it has compiled a function."""
         if self.visibility.hidden:  # part of something that is being compiled
             yield
             return
-        with unsealed(), self.visibility.hide():
+        with unsealed(), self.visibility.hide(), without_collections():
             try:
                 yield
             except _compiler_errors() as error:
@@ -190,7 +193,7 @@ def _compiled_when_called(original: Callable[..., Any]) -> Callable[..., Any]:
         if model is None:
             return lambda inner: compile(inner, **options)
         if not isinstance(model, (FunctionType, MethodType)):
-            with unsealed():
+            with unsealed(), shortcuts.quick_imports():
                 return original(model, **options)
         if patches.compiles_nothing(options.get("backend")):
             return model
@@ -199,7 +202,7 @@ def _compiled_when_called(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(model)
         def call(*args: Any, **kwargs: Any) -> Any:
             if not compiled:
-                with unsealed():  # makes a folder for its cache
+                with unsealed(), shortcuts.quick_imports():  # makes a folder for its cache
                     compiled.append(original(model, **options))
             return compiled[0](*args, **kwargs)
 

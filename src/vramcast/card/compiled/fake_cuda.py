@@ -3,7 +3,7 @@
 While a function is traced, torch's C++ (autograd above all) asks the CUDA runtime about streams and contexts of every
 tensor whose device is CUDA, and ends the process where there is none. A tensor that C++ takes for a meta tensor asks
 nobody, and is given to the functions of `composites` and `autocast`, which choose as CUDA would for the named card.
-Python code (Dynamo, the decompositions, Inductor) sees `device="cuda:0"` throughout.
+Python code (Dynamo, the decompositions, Inductor) sees the card that the tensor lies on throughout.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental import proxy_tensor
 
+from vramcast.card.device.one_card import CARD, index_of
+from vramcast.card.dispatch.peer_copies import card_of
 from vramcast.card.dispatch.storages import is_virtual_gpu
 from vramcast.card.libraries.convolution import convolution_backend
 from vramcast.card.ops.convolution import output_format
@@ -25,7 +27,6 @@ from vramcast.card.ops.convolution import output_format
 if TYPE_CHECKING:
     from vramcast.card.device.patches import Patches
 
-CUDA0 = torch.device("cuda", 0)
 META = torch.device("meta")
 
 
@@ -46,7 +47,7 @@ def install(put: Patches, on_first_tensor: Callable[[], None]) -> None:
         put.set(kind, "is_cuda", property(lambda tensor: tensor.device.type == "cuda"))
         put.set(kind, "is_meta", property(lambda tensor: tensor.device.type == "meta"))
         put.set(kind, "is_cpu", property(lambda tensor: tensor.device.type == "cpu"))
-        put.set(kind, "get_device", lambda tensor: 0 if tensor.device.type == "cuda" else -1)
+        put.set(kind, "get_device", lambda tensor: tensor.device.index if tensor.device.type == "cuda" else -1)
     put.set(torch._ops, "resolve_key", _as_for_cuda(torch._ops.resolve_key))
     _forget_resolved()
     for name, function in (
@@ -90,9 +91,10 @@ def _made_as_meta(original: Callable[..., Any]) -> Callable[..., Any]:
     def __new__(cls: Any, fake_mode: Any, elem: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.device(device).type != "cuda":
             return original(cls, fake_mode, elem, device, *args, **kwargs)
-        fake_tensor.init_gpu_context(CUDA0)
+        card = torch.device("cuda", index_of(device))
+        fake_tensor.init_gpu_context(card)
         tensor = original(cls, fake_mode, elem, META, *args, **kwargs)
-        tensor.fake_device = CUDA0
+        tensor.fake_device = card
         return tensor
 
     return __new__
@@ -120,7 +122,7 @@ def _factories_on_card(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def __torch_dispatch__(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if kwargs and kwargs.get("device") == META:
-            kwargs = {**kwargs, "device": CUDA0}
+            kwargs = {**kwargs, "device": CARD.device}
         return original(self, func, types, args, kwargs or {})
 
     return __torch_dispatch__
@@ -137,7 +139,7 @@ def _described_on_card(original: Callable[..., Any]) -> Callable[..., Any]:
     def describe_tensor(self: Any, t: torch.Tensor, **kwargs: Any) -> Any:
         described = original(self, t, **kwargs)
         if described.device.type == "meta" and not isinstance(t, FakeTensor) and is_virtual_gpu(t):
-            object.__setattr__(described, "device", CUDA0)
+            object.__setattr__(described, "device", torch.device("cuda", card_of(t)))
         return described
 
     return describe_tensor

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.card.choices import tf32
-from vramcast.card.compiled import benchmarks, constants, cuda_graphs
+from vramcast.card.compiled import benchmarks, constants, cuda_graphs, shortcuts
 from vramcast.card.compiled.kernels import Kernel
 from vramcast.card.compiled.triton_driver import shared_memory_per_block
 
@@ -33,6 +33,7 @@ def install(put: Patches, machine: Machine, compiler: Compiler) -> None:
     _hidden_entry_points(put, compiler)
     _log_graphs(put, machine)
     constants.install(put)
+    shortcuts.install(put, visibility)
     benchmarks.install(put, machine, visibility)
     cuda_graphs.install(put, machine)
 
@@ -96,8 +97,6 @@ def _properties(put: Patches, machine: Machine) -> None:
 
     gpu = machine.gpu
     put.set(triton_helpers, "set_driver_to_gpu", lambda: None)
-    # Part of a key of caches: it would start ptxas to ask for its version.
-    put.set(has_triton, "triton_hash_with_backend", lambda: "virtual card")
     for module in (utils, has_triton):
         for name, function in list(vars(module).items()):
             if hasattr(function, "cache_clear") and any(word in name for word in _ASK_THE_CARD):

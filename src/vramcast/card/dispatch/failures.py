@@ -46,9 +46,14 @@ _OF_DRIVER = re.compile(
 )
 """Words of CUDA's runtime and driver, which no call should reach on a virtual card."""
 
+_BEYOND_THE_CARDS = re.compile(r"invalid device ordinal \(cuda:(\d{1,3})\)")
+
 _COMPILED_HERE = ("Error building extension", "CUDA_HOME environment variable is not set", "CUDA_HOME does not exist")
 
 _NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
+
+_PASSED_ON = ("Traceback (most recent call last)", "Original Traceback (most recent call last)")
+"""In the message of an error that a worker of a loader, a replica or a process had: its last line says what it was."""
 
 _WITHOUT_CUDA = tuple(
     os.path.join(torch.__path__[0], *parts)
@@ -116,11 +121,20 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
         )
     elif isinstance(error, ModuleNotFoundError):
         remedy += f"\nvramcast runs the script with {sys.executable}: what the script imports must be installed there."
+    elif beyond := _BEYOND_THE_CARDS.search(text):
+        cards = int(beyond[1]) + 1
+        remedy += f"\nFor a machine with {cards} cards: `vramcast run --gpus {cards} --one-process ...`."
+    elif isinstance(error, EOFError) and "reading a line" in text:
+        remedy += "\nThe script asks for input: `echo ANSWER | vramcast run ...` gives it."
+    elif isinstance(error, NameError) and "get_ipython" in text:
+        remedy += "\nThat line is of IPython: leave it out, or run the notebook itself (vramcast run train.ipynb)."
     return Failure(reason_of(error), where_in(error, path), is_ours, remedy, needs_a_card)
 
 
 def reason_of(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
+    if any(line.startswith(_PASSED_ON) for line in lines):
+        return lines[-1][:_LONGEST] + f" ({lines[0].strip(' -.:')})"
     return f"{type(error).__name__}: {lines[0][:_LONGEST]}" if lines else type(error).__name__
 
 

@@ -71,17 +71,18 @@ def _plan(problem: ConvolutionProblem, knobs: dict[int, int]) -> _Plan | None:
     if tile is None or CLUSTER_M not in knobs or CLUSTER_N not in knobs:
         return None
     block = K_BLOCK_BYTES // problem.item_bytes
-    taps, batch, c, k = math.prod(problem.w[2:]), problem.x[0], problem.w[1], problem.w[0]
-    if problem.groups > 1 and (problem.operation != "backward_weight" or k // problem.groups >= tile[0]):
-        return None  # not understood; small groups share a tile of the weight
+    groups = problem.groups
+    taps, batch, c, k = math.prod(problem.w[2:]), problem.x[0], problem.w[1], problem.w[0] // groups
     if problem.operation == "backward_weight":
-        rows, columns = _ceil(k, tile[0]), _ceil(c, tile[1]) * taps
+        # Small groups share a tile of the weight.
+        rows = _ceil(k * groups, tile[0]) if k < tile[0] else groups * _ceil(k, tile[0])
+        columns = _ceil(c, tile[1]) * taps
         depth = _ceil(batch * math.prod(problem.y[2:]), block)
     elif problem.operation == "forward":
-        rows, columns = _ceil(batch * math.prod(problem.y[2:]), tile[0]), _ceil(k, tile[1])
+        rows, columns = _ceil(batch * math.prod(problem.y[2:]), tile[0]), groups * _ceil(k, tile[1])
         depth = _ceil(c, block) * taps
     else:
-        rows, columns = _ceil(batch * math.prod(problem.x[2:]), tile[0]), _ceil(c, tile[1])
+        rows, columns = _ceil(batch * math.prod(problem.x[2:]), tile[0]), groups * _ceil(c, tile[1])
         depth = _ceil(k, block) * taps
     m, n = knobs[CLUSTER_M], knobs[CLUSTER_N]
     return _Plan(tile, m * n, _ceil(rows, m) * _ceil(columns, n), depth, knobs.get(WORKSPACE) == 0)

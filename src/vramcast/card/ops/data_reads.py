@@ -20,7 +20,11 @@ GUESSED = "as many as random activations give"
 
 
 def real_result(call: Call) -> Any:
-    """The op run on known contents, or plausible ones, wrapped as tensors of the card; None if they are unknown."""
+    """The op run on given or known contents, or plausible ones, wrapped as tensors of the card; None if they are
+    unknown."""
+    given = _given(call, call.args[0])
+    if given is not None:
+        return wrap(call, call.func(given, *call.args[1:], **call.kwargs))
     real = values.real_arguments(call.args, call.kwargs)
     guessed = real is None
     if real is None:
@@ -37,18 +41,33 @@ def real_result(call: Call) -> Any:
         raise
     out = wrap(call, content)
     if guessed and call.mode.machine.guesses.made_up:
-        call.unknown_read(call.func._schema.name.rpartition("::")[2], GUESSED)
+        call.unknown_read(_name(call), GUESSED)
     return out
 
 
 def mask_contents(call: Call, mask: torch.Tensor, what: str) -> torch.Tensor | None:
-    """Which elements a mask chooses: as known, or plausible; None if nothing is known of it."""
+    """Which elements a mask chooses: as given, known, or plausible; None if nothing is known of it."""
+    given = _given(call, mask)
+    if given is not None:
+        return given
     content = known_values(mask) if mask.is_meta else mask
     if content is None:
         content = call.mode.machine.guesses.contents(mask)
         if content is not None and call.mode.machine.guesses.made_up:
             call.unknown_read(what, GUESSED)
     return content
+
+
+def _given(call: Call, tensor: torch.Tensor) -> torch.Tensor | None:
+    """The contents that the user has given for the line that needs them."""
+    content = call.mode.machine.given_values.fitting(tensor) if tensor.is_meta else None
+    if content is not None:
+        call.unknown_read(_name(call), "as given")
+    return content
+
+
+def _name(call: Call) -> str:
+    return str(call.func._schema.name).rpartition("::")[2]
 
 
 def wrap(call: Call, content: Any) -> Any:
@@ -75,6 +94,10 @@ def item(call: Call) -> bool | int | float | complex:
 @kernel("aten::equal", "aten::allclose")
 def comparison(call: Call) -> bool:
     """Compare two tensors with each other as a whole."""
+    given: bool | None = call.mode.machine.given_values.truth()
+    if given is not None:
+        call.unknown_read(f"torch.{_name(call)}", repr(given))
+        return bool(given)
     real = values.real_arguments(call.args, call.kwargs)
     if real is not None:
         return bool(call.func(*real[0], **real[1]))
@@ -85,7 +108,7 @@ def comparison(call: Call) -> bool:
     answer = bool(call.func(left, right, *call.args[2:], **call.kwargs))
     if left_made_up or right_made_up:
         answer, assumed = reads.truth(machine, answer)
-        call.unknown_read(f"torch.{call.func._schema.name.removeprefix('aten::')}", assumed)
+        call.unknown_read(f"torch.{_name(call)}", assumed)
     return answer
 
 
@@ -242,9 +265,9 @@ def ranking(call: Call) -> Any:
         length = tensor.size(call.argument("dim", -1))
         for held in sort_steps(length, tensor.numel() // max(length, 1), tensor.element_size()):
             call.scratch(*held)
-    if known_values(tensor) is not None:
-        return out
     index = out[1] if isinstance(out, (list, tuple)) else out
+    if _given(call, index) is not None or known_values(tensor) is not None:
+        return out
     if values.small(index):
         if _chosen_plausibly(call, index):
             return out
@@ -277,9 +300,9 @@ def choice(call: Call) -> Any:
     tensor = call.args[0]
     if call.func._schema.name == "aten::multinomial":  # each probability is divided by a random number
         call.scratch(tensor.numel() * tensor.element_size())
-    if known_values(tensor) is not None:
-        return out
     index = out[1] if isinstance(out, (list, tuple)) else out
+    if _given(call, index) is not None or known_values(tensor) is not None:
+        return out
     if values.small(index):
         if _chosen_plausibly(call, index):
             return out

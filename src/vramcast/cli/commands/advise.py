@@ -35,11 +35,15 @@ from vramcast.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
     from vramcast.features.advise.layout_configs import HasChanges
     from vramcast.gpus import GpuSpec
     from vramcast.jobs.load import LoadedJob
+
+    _Answer = tuple[dict[str, Any], list[str], Sequence[HasChanges]]
+    """As JSON, as lines, and the ways that were found."""
 
 READS_SCRIPT_FLAGS = True
 RUNS_CODE = True
@@ -101,52 +105,48 @@ def _named_card(args: argparse.Namespace, loaded: LoadedJob) -> GpuSpec:
     return card_to_check(loaded.job, args.gpu, args.memory, args.device)[0] or choose_card(loaded.job, None)[0]
 
 
-def _fewest(args: argparse.Namespace, loaded: LoadedJob, workers: int) -> int:
+def _several_cards(args: argparse.Namespace, loaded: LoadedJob, workers: int) -> int:
+    """--fewest-gpus, --fastest or --cheapest."""
     from vramcast.cli.progress import reporting
+
+    with reporting() as progress:
+        document, lines, ways = _question(args)(args, loaded, workers, progress)
+    if args.json:
+        print_json(document)
+    else:
+        print(*map(sentence, lines), sep="\n")
+    return _written(args, loaded, ways)
+
+
+def _question(args: argparse.Namespace) -> Callable[..., _Answer]:
+    return _fewest if args.fewest_gpus else _fastest if args.fastest else _cheapest
+
+
+def _fewest(args: argparse.Namespace, loaded: LoadedJob, workers: int, progress: Callable[[str], None]) -> _Answer:
     from vramcast.features.advise.fewest import fewest_cards
     from vramcast.report.fewest import fewest_document, fewest_lines
 
-    spec = _named_card(args, loaded)
-    with reporting() as progress:
-        found = fewest_cards(loaded, spec, workers=workers, progress=progress)
-    if args.json:
-        print_json(fewest_document(found))
-    else:
-        print(*map(sentence, fewest_lines(found, loaded.where)), sep="\n")
-    return _written(args, loaded, found.ways)
+    found = fewest_cards(loaded, _named_card(args, loaded), workers=workers, progress=progress)
+    return fewest_document(found), fewest_lines(found, loaded.where), found.ways
 
 
-def _fastest(args: argparse.Namespace, loaded: LoadedJob, workers: int) -> int:
+def _fastest(args: argparse.Namespace, loaded: LoadedJob, workers: int, progress: Callable[[str], None]) -> _Answer:
     from vramcast.base.errors import UsageError
-    from vramcast.cli.progress import reporting
     from vramcast.features.advise.layouts import fastest_layouts
     from vramcast.report.layouts import fastest_document, fastest_lines
 
     if args.cards_per_node is None and loaded.job.gpus.count == 1:
         raise UsageError("--fastest needs --gpus N (and --nodes M): how many cards there are")
-    spec = _named_card(args, loaded)
-    with reporting() as progress:
-        found = fastest_layouts(loaded, spec, workers=workers, progress=progress)
-    if args.json:
-        print_json(fastest_document(found))
-    else:
-        print(*map(sentence, fastest_lines(found, loaded.where)), sep="\n")
-    return _written(args, loaded, found.ways)
+    found = fastest_layouts(loaded, _named_card(args, loaded), workers=workers, progress=progress)
+    return fastest_document(found), fastest_lines(found, loaded.where), found.ways
 
 
-def _cheapest(args: argparse.Namespace, loaded: LoadedJob, workers: int) -> int:
-    from vramcast.cli.progress import reporting
+def _cheapest(args: argparse.Namespace, loaded: LoadedJob, workers: int, progress: Callable[[str], None]) -> _Answer:
     from vramcast.features.advise.cheapest import cheapest, read_prices
     from vramcast.report.layouts import cheapest_document, cheapest_lines
 
-    prices = read_prices(args.price)
-    with reporting() as progress:
-        found = cheapest(loaded, prices, workers=workers, progress=progress)
-    if args.json:
-        print_json(cheapest_document(found))
-    else:
-        print(*map(sentence, cheapest_lines(found, loaded.where)), sep="\n")
-    return _written(args, loaded, found.ways)
+    found = cheapest(loaded, read_prices(args.price), workers=workers, progress=progress)
+    return cheapest_document(found), cheapest_lines(found, loaded.where), found.ways
 
 
 def _written(args: argparse.Namespace, loaded: LoadedJob, ways: Sequence[HasChanges]) -> int:
@@ -167,12 +167,8 @@ def execute(args: argparse.Namespace) -> int:
     check_output(args.html, REPORT, force=args.force)
     loaded = load(args)
     workers = forks_possible(args)
-    if args.fewest_gpus:
-        return _fewest(args, loaded, workers)
-    if args.fastest:
-        return _fastest(args, loaded, workers)
-    if args.cheapest:
-        return _cheapest(args, loaded, workers)
+    if args.fewest_gpus or args.fastest or args.cheapest:
+        return _several_cards(args, loaded, workers)
     with reporting() as progress:
         result = advise(
             loaded, args.gpu, args.memory, args.device, keep=args.keep, also=args.also, objective=args.objective,

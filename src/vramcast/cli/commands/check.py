@@ -17,6 +17,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from vramcast.base.language import sentence
+from vramcast.cli.cards_options import add_several_gpus_options
 from vramcast.cli.job_options import JOB_HELP, add_job_argument, add_job_options, job_named
 from vramcast.cli.options import (
     EXIT_DOES_NOT_FIT,
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     quick.add_argument("--gpu-memory", metavar="GIB", help="of the card; left out: of the one here")
     quick.add_argument("--bytes", type=positive, metavar="N", help="of one number (4)")
     quick.add_argument("--threshold", type=float, metavar="SHARE", help="of the card that activations may take (0.7)")
+    add_several_gpus_options(parser)
     add_job_options(parser)
 
 

@@ -13,6 +13,7 @@ from vramcast.base.shown import Shown
 from vramcast.base.units import format_gib
 from vramcast.features.advise.combination import Combination
 from vramcast.features.advise.config import card_options, config_text, options_text, said_by_config
+from vramcast.features.advise.divided import compare_layouts, known_runs, next_questions
 from vramcast.features.advise.knobs import check_pins, options_for
 from vramcast.features.advise.knobs.batch import MOST_STEPS, divisors
 from vramcast.features.advise.largest import LargestResult, asked_number, growing_axes, start
@@ -94,7 +95,7 @@ def advise(
     spec, local = card_to_check(loaded.job, gpu, memory, device)
     card = spec if spec is not None else choose_card(loaded.job, None)[0]
     with Runs(card, steps=steps, workers=workers, progress=progress, like=loaded.job) as runs:
-        options = said_by_config(loaded, options_for(loaded.job, card, pins, tuple(also)))
+        options = options_for(loaded.job, card, pins, tuple(also))
         first = [Combination(()), *(_smallest_batch(loaded.job, options) if runs.workers > 1 else ())]
         wishes = [
             Wish(with_overrides(loaded.job, combination.changes), combination.text or "the job as it is")
@@ -104,7 +105,15 @@ def advise(
         asked = asked_run()
         if isinstance(asked, VramcastError):
             raise _placed(asked, loaded)
-        search = Search(job=loaded.job, runs=runs, options=options, objective=objective, asked=asked)
+        divided = compare_layouts(loaded.job, card, runs, options.get("gpus", ()), pins)
+        options = said_by_config(loaded, {**options, **({"gpus": [*divided.options]} if "gpus" in options else {})})
+        known, only_together = known_runs(loaded.job, divided, options)
+        search = Search(
+            job=loaded.job, runs=runs, options=options, objective=objective, asked=asked, only_together=only_together
+        )
+        for combination, traced in known:
+            if combination.options:
+                search.learn([combination], [traced])
         search.expect(zip(first[1:], others, strict=True))
         sizes = _Sizes(runs, search, card, steps, pins, largest)
         best = search.best(sizes.start_if_traced)
@@ -141,6 +150,7 @@ def advise(
         smallest_card=None if smallest is None else _smallest_card(search, smallest),
         largest=largest_sizes,
         too_large=_too_large(search, smallest) if smallest is not None else "",
+        next_questions=next_questions(loaded.job, divided, best[0] if best else None, asked, search),
         time=asked.time,
         combinations=search.combinations,
         traces=runs.n_traced,

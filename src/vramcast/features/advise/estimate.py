@@ -13,6 +13,7 @@ from math import log
 from typing import Any
 
 from vramcast.features.advise.combination import Combination
+from vramcast.features.advise.option import Option
 from vramcast.jobs.schema import Job
 from vramcast.memory.prediction import Prediction
 from vramcast.trace import StepTrace
@@ -162,18 +163,28 @@ class Estimates:
         return self._expandable_shares.get(combination.traced_knobs, latest)
 
     def _by_each(self, combination: Combination) -> int | None:
-        """Estimate several options that were not traced together: as if each took its share of the rest."""
+        """Estimate several options that were not traced together: what was traced with the most of them, as if each
+        of the others took its share of it."""
         plain = Combination(combination.untraced)
         base = self.device_bytes(plain, Combination(()))
         if base is None:
             return None
-        size = float(base)
+        together = self._most_together(combination)
+        size = float(self.device_bytes(plain, Combination(together)) or base)
         for option in combination.traced:
+            if option in together:
+                continue
             alone = self.device_bytes(plain, Combination((option,)))
             if alone is None:
                 return None
             size *= alone / base
         return round(size)
+
+    def _most_together(self, combination: Combination) -> tuple[Option, ...]:
+        """The most of its options that were traced together."""
+        traced = (run.combination.traced for runs in self._runs.values() for run in runs)
+        within = (options for options in traced if set(options) <= set(combination.traced))
+        return max(within, key=len, default=())
 
     def _state_bytes(self, run: _Run) -> int:
         """State of the optimizer that the job names."""

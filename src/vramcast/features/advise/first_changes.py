@@ -16,7 +16,7 @@ from vramcast.base.errors import VramcastError
 from vramcast.features.advise.combination import Combination
 from vramcast.features.advise.config import card_options, config_text, options_text
 from vramcast.features.advise.knobs import options_for
-from vramcast.features.advise.language_models import rough_parameters, single_language_model
+from vramcast.features.advise.language_models import rough_activations, rough_parameters, single_language_model
 from vramcast.features.advise.option import CHANGES_TRAINING, RISKS, USUAL, Option, go_together
 from vramcast.features.advise.result import Change, Suggestion
 from vramcast.features.advise.runs import Runs, Traced, Wish
@@ -26,17 +26,23 @@ from vramcast.jobs.schema import Job
 from vramcast.memory.prediction import Prediction
 from vramcast.prediction.job_prediction import JobPrediction
 from vramcast.prediction.predict import choose_card, predict
+from vramcast.trace import StepTrace
+from vramcast.trace.schema import ALLOC, FREE, KINDS
 
 _SHOWN = 3
 _TRACES = 6
 """Runs that may be traced for it."""
+_MANY_EVENTS = 50_000
+"""A job on several cards with so many events takes many seconds to trace: one layout that fits is enough."""
 _HOPELESS = 1.5
 """A guess that is so far above what there is is not worth a trace."""
 _TIGHT = 1.05
 """Of several batches, the largest whose guess is below what there is by this much is tried first."""
-_CHECKPOINTED, _AUTOCAST, _HALF = 0.25, 0.6, 0.5
+_CHECKPOINTED, _CHECKPOINTED_BLOCKS, _AUTOCAST, _HALF = 0.25, 0.15, 0.6, 0.5
 _NF4, _ADAPTERS = 0.28, 0.02
-"""What is left, roughly: of activations, of weights in fp16, of gradients and optimizer state."""
+"""What is left, roughly: of activations with what is lost to fragmentation, of activations alone, with autocast, in
+half precision; of weights in fp16; of gradients and optimizer state."""
+_ACTIVATIONS = tuple(KINDS.index(kind) for kind in ("saved activations", "temporaries"))
 _SAME, _OTHER_ARITHMETIC, _LORA, _QLORA, _LESS = range(5)
 """In the order in which they are thought of."""
 
@@ -52,6 +58,8 @@ class _Parts:
     rest: float
     """Activations, temporaries and what is lost to fragmentation."""
     context: float
+    activations: float
+    """The most that activations and temporaries take together, whenever that is."""
 
     @classmethod
     def of(cls, asked: Prediction) -> _Parts:
@@ -61,7 +69,7 @@ class _Parts:
         if account.moment.phase == "optimizer":
             state += account.part("temporaries")  # of its step: they grow with what is trained, not with the batch
         rest = asked.peak_reserved_bytes - weights - gradients - state
-        return cls(weights, gradients, state, max(0, rest), asked.context_bytes)
+        return cls(weights, gradients, state, max(0, rest), asked.context_bytes, _most_activations(asked.trace))
 
 
 def first_changes(
@@ -80,8 +88,11 @@ def first_changes(
     found: list[tuple[Combination, Traced]] = []
     traced = 0
     refused: set[Option] = set()
+    one_is_enough = job.gpus.count > 1 and _is_long(asked)
     while waiting and len(found) < _SHOWN and traced < _TRACES:
-        chosen = _next(waiting, found, refused, 1 if runs.workers == 1 else _SHOWN - len(found))
+        if one_is_enough and any(_kind(one) == _SAME for one, _ in found):
+            break
+        chosen = _next(waiting, found, refused, 1 if runs.workers == 1 or one_is_enough else _SHOWN - len(found))
         if not chosen:
             break
         traced += len(chosen)
@@ -96,6 +107,11 @@ def first_changes(
     return tuple(_suggestion(loaded, one, answer, card, step_seconds) for one, answer in found)
 
 
+def _is_long(asked: Prediction) -> bool:
+    """Whether a trace takes many seconds."""
+    return asked.trace is not None and asked.trace.n_events > _MANY_EVENTS
+
+
 def expected_changes(job: Job, card: GpuSpec, most: int) -> list[Wish]:
     """What `first_changes` will probably try first, where weights and gradients of a language model alone take more
     than the card has, so that no trace is needed to know that it does not fit."""
@@ -104,12 +120,16 @@ def expected_changes(job: Job, card: GpuSpec, most: int) -> list[Wish]:
         return []
     if job.gpus.effective_strategy not in ("none", "ddp"):
         return []
+    element_bytes = 2 if job.precision.weights_dtype != "fp32" or job.precision.autocast_dtype != "none" else 4
+    tokens = job.effective_sizes["batch"] * job.effective_sizes.get("sequence", 1)
+    activations = tokens * rough_activations(part) * element_bytes
     weights = rough_parameters(part) * (4 if (part.dtype or job.precision.weights_dtype) == "fp32" else 2)
     if 2 * weights <= card.total_memory_bytes:
         return []
-    parts = _Parts(weights, weights, 2 * weights, weights, card.context_bytes)
+    parts = _Parts(weights, weights, 2 * weights, weights, card.context_bytes, activations)
     ordered = list(_ordered(job, options_for(job, card, ()), parts, card.total_memory_bytes))
-    return [Wish(with_overrides(job, one.changes), one.text) for one in _next(ordered, (), set(), most)]
+    chosen = _next(ordered, (), set(), most if job.gpus.count == 1 else 1)
+    return [Wish(with_overrides(job, one.changes), one.text) for one in chosen]
 
 
 def predict_and_change(
@@ -180,6 +200,7 @@ def _combinations(options: Mapping[str, list[Option]]) -> Iterator[Combination]:
         "resolution": options.get("resolution", []),
         "frames": options.get("frames", []),
         "freezing": [one for one in options.get("freezing", []) if all(key.endswith(".mode") for key in one.changes)],
+        "gpus": [one for one in options.get("gpus", []) if one.traced],
         "trained": options.get("trained", []),
     }
     for chosen in itertools.product(*([None, *of_knob] for of_knob in wanted.values())):
@@ -211,11 +232,36 @@ def _held(one: Combination, parts: _Parts) -> float:
     if any(option.knob in ("trained", "freezing") for option in one.options):
         return 0.0
     halved = any(option.knob == "precision" and option.risk >= CHANGES_TRAINING for option in one.options)
-    return (_HALF if halved else 1.0) * (parts.weights + parts.gradients) + parts.context
+    held = (parts.weights + parts.gradients) / _shards(one)
+    return (_HALF if halved else 1.0) * held + parts.context
+
+
+def _shards(one: Combination) -> int:
+    return max(option.shards for option in one.options)
+
+
+def _most_activations(trace: StepTrace | None) -> float:
+    """Without DDP's buckets and what an optimizer's step takes."""
+    if trace is None:
+        return 0.0
+    grows = [
+        kind in _ACTIVATIONS and trace.phases[phase] != "optimizer"
+        for kind, phase in zip(trace.kind, trace.phase, strict=True)
+    ]
+    level = most = 0
+    for code, block in zip(trace.event_kind, trace.event_arg, strict=True):
+        if code in (ALLOC, FREE) and grows[block]:
+            level += trace.requested_bytes[block] if code == ALLOC else -trace.requested_bytes[block]
+            most = max(most, level)
+    return float(most)
 
 
 def _guess(one: Combination, parts: _Parts, job: Job) -> float:
-    weights, gradients, state, rest = parts.weights, parts.gradients, parts.state, parts.rest
+    shards = _shards(one)
+    weights, gradients, state = (size / shards for size in (parts.weights, parts.gradients, parts.state))
+    rest = parts.rest if shards == 1 else parts.activations
+    if any(option.changes.get("gpus.reshard_after_forward") is False for option in one.options):
+        weights += parts.weights * (1.0 if job.precision.autocast_dtype == "none" else _HALF)
     for option in one.options:
         if option.knob == "trained":
             weights *= _HALF if any(key.endswith("dtype") for key in option.changes) else 1.0
@@ -229,7 +275,7 @@ def _guess(one: Combination, parts: _Parts, job: Job) -> float:
             weights, gradients, state = ((_HALF if pure else 1.0) * size for size in (weights, gradients, state))
             rest *= _HALF if pure else _AUTOCAST
         elif option.knob == "checkpointing":
-            rest *= _CHECKPOINTED
+            rest *= _CHECKPOINTED if shards == 1 else _CHECKPOINTED_BLOCKS
         else:
             state *= option.state_ratio
             rest *= option.activations_ratio

@@ -14,7 +14,7 @@ EXPANDABLE = "expandable_segments:True"
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How far the activations could grow, or have to shrink, until the card is just full."""
+    """How far the activations could grow, or have to shrink, until the card is full but for the margin."""
 
     scale: float
     """Of the batch, where activations grow with it; 0: the rest alone is too large."""
@@ -32,7 +32,8 @@ def room(prediction: Prediction, batch: int | None = None) -> Room | None:
     if not any(growing for growing, _ in corners) or not allocated:
         return None
     lost = max(0, prediction.peak_reserved_bytes - allocated) / allocated  # to rounding and fragmentation
-    room_bytes = (prediction.limit_bytes - prediction.context_bytes) / (1 + lost)
+    allowed_bytes = prediction.margin.within(prediction.limit_bytes)  # a batch that fills the card is no plain yes
+    room_bytes = (allowed_bytes - prediction.context_bytes) / (1 + lost)
     scale = min((room_bytes - fixed) / growing for growing, fixed in corners if growing)
     if any(fixed > room_bytes for _, fixed in corners):
         scale = 0.0

@@ -65,6 +65,18 @@ def rough_parameters(part: Component) -> int:
     return tables * vocabulary_size * hidden + blocks * (attention + 3 * hidden * inner)
 
 
+def rough_activations(part: Component) -> int:
+    """About how many numbers all blocks keep of a token for the backward pass, as for a Llama: the inputs of norms and
+    projections, and four times the width of the feed-forward network. 0 where the config does not say."""
+    config = _config(part)
+    keys = ("hidden_size", "num_hidden_layers", "intermediate_size")
+    sizes = [size for key in keys if isinstance(size := config.get(key), int) and size > 0]
+    if len(sizes) < len(keys):
+        return 0
+    hidden, blocks, inner = sizes
+    return blocks * (8 * hidden + 4 * inner)
+
+
 def block_patterns(part: Component) -> list[str]:
     """One for each block, in order; none where the names are not known."""
     config = _config(part)

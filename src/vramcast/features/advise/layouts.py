@@ -6,12 +6,14 @@ memory and time grow evenly with the layers, which gives an order. What is shown
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from vramcast.base.errors import CannotPredict, VramcastError
 from vramcast.features.advise.fewest import EXPANDABLE, fitting
+from vramcast.features.advise.language_models import rough_parameters
+from vramcast.features.advise.layout import Layout, can_be_divided, layouts
 from vramcast.features.advise.runs import Runs, Traced, Wish
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.load import LoadedJob, with_overrides
@@ -31,20 +33,6 @@ _MOST_TRIED = 6
 _CERTAINLY_TOO_MUCH = 1.1
 _FAR_TOO_MUCH, _EASILY = 1.5, 0.9
 """Of what there is: where FSDP without checkpoints needs so much, no way does without them; or none needs them."""
-_TENSOR, _PIPELINE = (2, 4, 8), (2, 4)
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A way to divide the job."""
-
-    text: str
-    changes: Mapping[str, Any]
-    """Dotted key → value, for --set."""
-
-    @property
-    def stages(self) -> int:
-        return int(self.changes.get("gpus.pipeline", 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,42 +69,10 @@ def fastest_layouts(
 ) -> FastestLayouts:
     """The fastest ways on as many cards as the job has."""
     job = loaded.job
-    if job.gpus.tensor > 1 or job.gpus.pipeline > 1 or job.task != "training":
+    if not can_be_divided(job):
         raise CannotPredict("--fastest looks for a way to divide the training itself: leave tensor and pipeline out")
     with Runs(gpu, steps=_STEPS, workers=workers, progress=progress, like=job) as runs:
-        return _Search(job, gpu, runs).run(loaded)
-
-
-def layouts(job: Job) -> Iterator[Layout]:
-    """Every way that there is, the plainest first."""
-    gpus = job.gpus
-    count, node = gpus.count, gpus.node_size
-    batch, passes = job.effective_sizes["batch"], job.accumulation
-    schemes = {"": {}, ", checkpointed": {"checkpointing": "all"}} if job.checkpointing.scope == "none" else {"": {}}
-    base = {"gpus.count": count, "gpus.per_node": node}
-    for ending, checkpointing in schemes.items():
-        if count == 1:
-            yield Layout(f"one card{ending}", {**base, **checkpointing})
-            continue
-        yield Layout(f"DDP{ending}", {**base, "gpus.strategy": "ddp", **checkpointing})
-        yield Layout(f"FSDP{ending}", {**base, "gpus.strategy": "fsdp", **checkpointing})
-        if gpus.nodes > 1 and count % gpus.nodes == 0:
-            hybrid = {"gpus.strategy": "hsdp", "gpus.replicas": gpus.nodes}
-            yield Layout(f"HSDP, {gpus.nodes} replicas{ending}", {**base, **hybrid, **checkpointing})
-        for tensor in _TENSOR:
-            if tensor <= node and count % tensor == 0:
-                strategy = "fsdp" if count > tensor else "none"
-                split = {**base, "gpus.strategy": strategy, "gpus.tensor": tensor, **checkpointing}
-                name = f"{'FSDP + ' if count > tensor else ''}TP {tensor}"
-                yield Layout(f"{name}, batch {batch * tensor}{ending}", {**split, "sizes.batch": batch * tensor})
-        for stages in _PIPELINE:
-            if count % stages == 0:
-                strategy = "fsdp" if count > stages else "none"
-                cut = {"gpus.strategy": strategy, "gpus.pipeline": stages, "accumulation": passes * stages}
-                name = f"{'FSDP + ' if count > stages else ''}PP {stages}"
-                yield Layout(
-                    f"{name}, {passes * stages} microbatches of {batch}{ending}", {**base, **cut, **checkpointing}
-                )
+        return LayoutSearch(job, gpu, runs).fastest()
 
 
 @dataclass(slots=True)
@@ -126,15 +82,19 @@ class _Estimate:
     seconds: float
 
 
-class _Search:
+class LayoutSearch:
+    """Small models order the layouts; those that come first are run in full."""
+
     def __init__(self, job: Job, gpu: GpuSpec, runs: Runs) -> None:
         self._job, self._gpu, self._runs = job, gpu, runs
         self._name, self._component = next(iter(job.components.items()))
         self._layers = layer_count(self._component)
         self._samples = job.effective_sizes["batch"] * job.accumulation * job.gpus.count
         self._refused: dict[str, str] = {}
+        self.traced: list[tuple[Layout, Traced]] = []
+        """What was run in full, but for pipelines."""
 
-    def run(self, loaded: LoadedJob) -> FastestLayouts:
+    def fastest(self) -> FastestLayouts:
         ways = [layout for layout in layouts(self._job) if layout.stages <= self._layers]
         estimates = self._estimates(ways)
         room = self._gpu.pytorch_bytes
@@ -144,7 +104,7 @@ class _Search:
         )
         found: list[FastLayout] = []
         for start in range(0, min(len(likely), _MOST_TRIED), 2):
-            found += self._in_full(loaded, [one.layout for one in likely[start : start + 2]])
+            found += self._in_full([one.layout for one in likely[start : start + 2]])
             if len(found) >= _SHOWN:
                 break
         found.sort(key=lambda way: way.step_seconds)
@@ -154,17 +114,23 @@ class _Search:
 
     def _estimates(self, ways: list[Layout]) -> list[_Estimate]:
         """FSDP first: what it shards says which of the others cannot hold the job, whatever else they take."""
-        first = [way for way in ways if way.changes.get("gpus.strategy") == "fsdp" and not _splits(way)]
+        first = [way for way in ways if _is_plain_fsdp(way)]
         found = self._traced_small(first)
-        state = max((one.state_bytes for one in found), default=0.0) * self._job.gpus.count
-        room = self._gpu.pytorch_bytes
-        rest = [way for way in ways if way not in first and state / _shards(way) <= room]
-        plain = next((one.estimate for one in found if not _checkpoints(one.estimate.layout)), None)
+        count, room = self._job.gpus.count, self._gpu.pytorch_bytes
+        state = max((one.state_bytes for one in found), default=0.0) * count
+        half = self._job.precision.autocast_dtype != "none" or self._job.precision.weights_dtype != "fp32"
+        gathered = rough_parameters(self._component) * (2 if half else 4)
+        rest = [
+            way
+            for way in ways
+            if way not in first and state / way.shards + (gathered if way.keeps_gathered else 0) <= room
+        ]
+        plain = next((one.estimate for one in found if not one.estimate.layout.checkpoints), None)
         if plain is not None and len(first) > 1:
             if plain.allocated_bytes > _FAR_TOO_MUCH * room:
-                rest = [way for way in rest if _checkpoints(way)]
+                rest = [way for way in rest if way.checkpoints]
             elif plain.allocated_bytes <= _EASILY * room:
-                rest = [way for way in rest if not _checkpoints(way)]
+                rest = [way for way in rest if not way.checkpoints]
         return [one.estimate for one in (*found, *self._traced_small(rest))]
 
     def _traced_small(self, ways: list[Layout]) -> list[_Small]:
@@ -190,25 +156,26 @@ class _Search:
     def _wish(self, layout: Layout) -> Wish:
         return Wish(with_overrides(self._job, layout.changes), layout.text, under=(EXPANDABLE,))
 
-    def _in_full(self, loaded: LoadedJob, ways: list[Layout]) -> list[FastLayout]:
+    def _in_full(self, ways: list[Layout]) -> list[FastLayout]:
         found = []
         whole = [way for way in ways if way.stages == 1]
         for way, traced in zip(whole, self._runs.trace([self._wish(way) for way in whole]), strict=True):
             if isinstance(traced, VramcastError):
                 self._refused[way.text] = str(traced).splitlines()[0]
                 continue
+            self.traced.append((way, traced))
             held = fitting(traced)
             if held is not None and traced.time is not None:
                 conf = {} if held[1] is None else {"allocator_conf": held[1]}
                 layout = Layout(way.text, {**way.changes, **conf})
                 found.append(FastLayout(layout, held[0], traced.time.seconds, self._samples))
-        return found + [one for way in ways if way.stages > 1 and (one := self._stages(loaded, way)) is not None]
+        return found + [one for way in ways if way.stages > 1 and (one := self._stages(way)) is not None]
 
-    def _stages(self, loaded: LoadedJob, way: Layout) -> FastLayout | None:
+    def _stages(self, way: Layout) -> FastLayout | None:
         """A pipeline fits where each of its stages does."""
         from vramcast.prediction.ranks import predict_distinct_ranks
 
-        staged = LoadedJob(job=with_overrides(loaded.job, way.changes))
+        staged = LoadedJob(job=with_overrides(self._job, way.changes))
         self._runs.n_traced += 1
         try:
             result, _ = predict_distinct_ranks(staged, self._gpu, steps=_STEPS)
@@ -238,6 +205,10 @@ class _Small:
         self.state_bytes = extended(_state(few), _state(more))
 
 
+def _is_plain_fsdp(layout: Layout) -> bool:
+    return layout.changes.get("gpus.strategy") == "fsdp" and not layout.splits and not layout.keeps_gathered
+
+
 def _state(traced: Traced) -> float:
     """What a card holds throughout, at least."""
     return float(sum(part.size_bytes for part in traced.prediction.account.parts if part.name == "optimizer state"))
@@ -246,18 +217,3 @@ def _state(traced: Traced) -> float:
 def _scale(layout: Layout) -> int:
     """How many times as many layers the small models of a pipeline have."""
     return max(1, layout.stages // 2)
-
-
-def _checkpoints(layout: Layout) -> bool:
-    return "checkpointing" in layout.changes
-
-
-def _splits(layout: Layout) -> bool:
-    return "gpus.tensor" in layout.changes or "gpus.pipeline" in layout.changes
-
-
-def _shards(layout: Layout) -> int:
-    """Over how many cards the optimizer state is spread."""
-    count = int(layout.changes["gpus.count"])
-    copies = {"ddp": count, "hsdp": int(layout.changes.get("gpus.replicas", 1))}
-    return count // copies.get(str(layout.changes.get("gpus.strategy")), 1)

@@ -50,6 +50,8 @@ class Option:
     """(width, share): tensors whose last dimension is this wide shrink to this share, for the estimate."""
     guess: float = 1.0
     """Share of the memory that is thought to be left, before there is a trace."""
+    shards: int = 1
+    """Over how many cards it spreads weights, gradients and optimizer state."""
     in_config: bool = True
     """The user's own files can say it, or an environment variable; else code must be changed."""
     excludes: tuple[str, ...] = ()

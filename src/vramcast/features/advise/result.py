@@ -115,6 +115,8 @@ class Advice:
     traces: int
     refused: tuple[str, ...] = ()
     """What this model cannot do, and why."""
+    next_questions: tuple[str, ...] = ()
+    """Other options of `advise` that say more about this job."""
 
     @property
     def fits(self) -> bool:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -54,6 +54,7 @@ class Wish:
 
     job: Job
     text: str
+    _: KW_ONLY
     under: tuple[str, ...] = ()
     """Settings of the allocator that the run is also replayed under."""
     optional: str = ""

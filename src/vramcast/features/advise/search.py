@@ -55,6 +55,8 @@ class Search:
     objective: str
     asked: Traced
     """The job as it is."""
+    only_together: frozenset[Option] = frozenset()
+    """Options that need too much alone, so that they are not traced without others."""
     combinations: int = 0
     _reach: tuple[int, float] = _REACHES[0]
     """The risk that is accepted, and how long a sample may take, by rule of thumb."""
@@ -137,7 +139,7 @@ class Search:
     def collect(self) -> None:
         """Wait for the runs that were begun, and learn from them."""
         for combination, wait in self._beside:
-            self._learn([self._run_of(combination)], [wait()])
+            self.learn([self._run_of(combination)], [wait()])
             self._replay([combination])
         self._beside.clear()
 
@@ -176,9 +178,7 @@ class Search:
         estimated = self._estimated()
         for _ in range(_TRIES):
             possible = [
-                combination
-                for combination in estimated
-                if combination in self.traced or not self.estimates.is_refused(combination)
+                combination for combination in estimated if combination in self.traced or self._is_possible(combination)
             ]
             ordered = sorted(possible, key=lambda combination: (self._size(combination), len(combination.options)))
             if not ordered or ordered[0] in self.traced:
@@ -205,7 +205,7 @@ class Search:
             Combination((option,))
             for of_knob in options.values()
             for option in of_knob
-            if option.traced and option.risk <= risk
+            if option.traced and option.risk <= risk and option not in self.only_together
         ]
         # A combination that the model refuses is tried again in another way, until something is known.
         while unknown := [combination for combination in alone if not self.estimates.knows(combination)]:
@@ -347,7 +347,13 @@ class Search:
     def _may_fit(self, combination: Combination) -> bool:
         if combination in self.traced:
             return self.prediction(combination).fits
-        return not self.estimates.is_refused(combination) and self._size(combination) <= self.limit_bytes
+        return self._is_possible(combination) and self._size(combination) <= self.limit_bytes
+
+    def _is_possible(self, combination: Combination) -> bool:
+        if self.estimates.is_refused(combination):
+            return False
+        alone = bool(self.only_together) and not self.only_together.isdisjoint(combination.options)
+        return not alone or self.estimates.device_bytes(combination) is not None
 
     def _trace(self, combinations: Iterable[Combination]) -> None:
         """Trace those that were not traced yet."""
@@ -357,11 +363,11 @@ class Search:
                 self._run_of(combination) for combination in new if self._run_of(combination) not in self.traced
             )
         )
-        self._learn(wanted, self.runs.trace([self.wish(combination, new) for combination in wanted]))
+        self.learn(wanted, self.runs.trace([self.wish(combination, new) for combination in wanted]))
         self.collect()
         self._replay(new)
 
-    def _learn(self, runs: Sequence[Combination], results: Sequence[Traced | VramcastError]) -> None:
+    def learn(self, runs: Sequence[Combination], results: Sequence[Traced | VramcastError]) -> None:
         for run, traced in zip(runs, results, strict=True):
             if isinstance(traced, VramcastError):
                 self.estimates.refuse(run, str(traced))
@@ -389,9 +395,12 @@ class Search:
         settings = self.options.get("allocator", ()) if self._run_of(combination) == combination.run else ()
         optional = next((option.changes["allocator_conf"] for option in settings), "")
         return Wish(
-            with_overrides(self.job, combination.changes), combination.text or "the job as it is", tuple(alike),
-            optional if optional not in alike else "", all(option.knob != "offload" for option in combination.options),
-        )  # fmt: skip
+            with_overrides(self.job, combination.changes),
+            combination.text or "the job as it is",
+            under=tuple(alike),
+            optional=optional if optional not in alike else "",
+            time_copies=all(option.knob != "offload" for option in combination.options),
+        )
 
     def _run_of(self, combination: Combination) -> Combination:
         """The combination whose run stands for it: the allocator's setting changes nothing, except for convolutions

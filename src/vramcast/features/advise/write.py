@@ -14,6 +14,7 @@ import yaml
 from vramcast.base.errors import UsageError, VramcastError
 from vramcast.base.outputs import publish, write_here
 from vramcast.features.advise.config import own_command
+from vramcast.features.advise.layout_configs import layout_config
 from vramcast.jobs.code_places import code_in
 from vramcast.jobs.editing.rewrite import rewrite
 from vramcast.jobs.editing.sources import sources_of
@@ -26,6 +27,8 @@ from vramcast.jobs.text_files import read_text
 
 _YAML = (".yaml", ".yml")
 _FOLDERS = ("transformers", "diffusers")
+_SAID_BY_LAUNCHER = ("checkpointing", "allocator_conf", "precision", "accumulation", "sizes.batch")
+"""What a config of accelerate or torchtitan says beside the layout; accelerate's batch is the script's own."""
 
 
 def check_new_file(path: Path, loaded: LoadedJob) -> None:
@@ -35,7 +38,7 @@ def check_new_file(path: Path, loaded: LoadedJob) -> None:
     if not path.resolve().parent.is_dir():
         raise UsageError(f"--write {path}: there is no folder {path.resolve().parent}")
     suffix = path.suffix.lower()
-    if suffix in _YAML or suffix in _own_suffixes(loaded):
+    if suffix in _YAML or suffix in _own_suffixes(loaded) or _is_for_launcher(path, loaded):
         return
     files = _files(loaded)
     if len(files) > 1:
@@ -54,6 +57,9 @@ def check_new_file(path: Path, loaded: LoadedJob) -> None:
 
 def write_config(path: Path, loaded: LoadedJob, changes: Mapping[str, Any]) -> None:
     check_new_file(path, loaded)
+    if _is_for_launcher(path, loaded):
+        _write_for_launcher(path, loaded, changes)
+        return
     job = with_overrides(loaded.job, changes)
     files, suffix = _files(loaded), path.suffix.lower()
     as_vramcast = suffix in _YAML and (_is_ours(path) or suffix not in _own_suffixes(loaded))
@@ -78,6 +84,24 @@ def write_config(path: Path, loaded: LoadedJob, changes: Mapping[str, Any]) -> N
     request = dataclasses.replace(loaded.request, parts=parts, arguments=rewritten.arguments)
     where = str(places.get(_file_of(loaded), loaded.where))
     _verify(path, job, dataclasses.replace(loaded, where=where, request=request), rewritten.beside)
+
+
+def _is_for_launcher(path: Path, loaded: LoadedJob) -> bool:
+    """A model folder on several cards may be written as accelerate.yaml, or for torchtitan."""
+    if loaded.job.gpus.count == 1 or _files(loaded):
+        return False
+    suffix = path.suffix.lower()
+    return suffix == ".toml" or (suffix in _YAML and path.name.lower().startswith("accelerate"))
+
+
+def _write_for_launcher(path: Path, loaded: LoadedJob, changes: Mapping[str, Any]) -> None:
+    beyond = [key for key in changes if not key.startswith("gpus.") and key not in _SAID_BY_LAUNCHER]
+    if changes.get("checkpointing", "all") not in ("all", "none"):
+        beyond.append("checkpointing")
+    if beyond:
+        raise UsageError(f"--write {path}: it cannot say {', '.join(beyond)}; write a vramcast.yaml")
+    _write({path: layout_config(loaded, changes, path)}, path)
+    publish(path)
 
 
 def _files(loaded: LoadedJob) -> list[Path]:

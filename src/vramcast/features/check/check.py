@@ -67,9 +67,9 @@ def check(
     with Runs(card, steps=steps, workers=workers if changes else 1, progress=progress, like=loaded.job) as runs:
         if changes:
             runs.expect(expected_changes(loaded.job, card, runs.workers))
-        result = predict(loaded, spec, steps=steps, allocator_conf=allocator_conf, progress=progress)
+        result = _predicted(loaded, spec, steps, allocator_conf, progress)
         found: tuple[Suggestion, ...] = ()
-        if changes and not result.fits:
+        if changes and not result.fits and loaded.job.gpus.pipeline == 1:
             named = card_options(gpu, memory, device, card)
             found = first_changes(loaded, result.prediction, runs, named, result.step_seconds)
     finder = _Finder(loaded, result, local, steps, allocator_conf, progress, found)
@@ -83,6 +83,17 @@ def check(
         margin=margin,
     )
     return JobCheck(verdict, result)
+
+
+def _predicted(
+    loaded: LoadedJob, spec: GpuSpec | None, steps: int, allocator_conf: str | None, progress: Progress
+) -> JobPrediction:
+    """A pipeline fits where each of its stages does: the largest is shown."""
+    if loaded.job.gpus.pipeline == 1:
+        return predict(loaded, spec, steps=steps, allocator_conf=allocator_conf, progress=progress)
+    from vramcast.prediction.ranks import predict_distinct_ranks
+
+    return predict_distinct_ranks(loaded, spec, steps=steps, allocator_conf=allocator_conf, progress=progress)[0]
 
 
 def card_to_check(

@@ -1,5 +1,6 @@
-"""Commands of diffusers' training scripts for Stable Diffusion (examples/text_to_image, examples/dreambooth), with the
-scripts' defaults. The scripts themselves are not run: `vramcast run` does that."""
+"""Commands of diffusers' training scripts for Stable Diffusion (text_to_image, dreambooth, controlnet,
+instruct_pix2pix, textual_inversion and unconditional_image_generation of its examples), Stable Diffusion 3 and Flux
+(dreambooth), with the scripts' defaults. The scripts themselves are not run: `vramcast run` does that."""
 
 from __future__ import annotations
 
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from vramcast.base.errors import CannotPredict
+from vramcast.jobs.hub_cache import folder_of
 from vramcast.jobs.optimizer_names import plain
 from vramcast.jobs.readers import Edits, Part, Request
+from vramcast.jobs.readers.flow_matching import FlowTraining
 from vramcast.jobs.readers.keys import Keys, unused_note
-from vramcast.jobs.readers.stable_diffusion import HALVES, Training, encoders_of, folder_named
+from vramcast.jobs.readers.stable_diffusion import HALVES, UNCONDITIONAL, Training, encoders_of, folder_named
+from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Job
 from vramcast.trace import Note
 
@@ -28,11 +32,30 @@ class _Script:
     prepared: bool = False
     """Latents and texts are encoded before the training begins, and their networks leave the card."""
     fp32_vae: bool = False
+    learns: str = "unet"
+    """unet, controlnet (through a frozen U-Net), embeddings (the text encoder's, through a frozen U-Net), or images: a
+    U-Net without text and autoencoder."""
+    edits_images: bool = False
+    """The U-Net is given a second picture (InstructPix2Pix)."""
+    texts_ready: bool = False
+    """Texts are encoded before, and the text encoders stay on the card."""
+    family: str = "Stable Diffusion"
+    """Or Flux, or Stable Diffusion 3: transformers that learn by flow matching."""
+    text_length: int = 77
+    """Tokens of T5's text, unless --max_sequence_length says otherwise."""
+    encodes_texts: bool = False
+    """Flux: texts are encoded in each step, although all are the same."""
     keeps_gradients: bool = False
     """zero_grad fills gradients with zeros, unless --set_grads_to_none says otherwise."""
 
 
 _ATTENTION = ("to_k", "to_q", "to_v", "to_out.0")
+_JOINT_ATTENTION = tuple(
+    f"attn.{name}"
+    for name in ("to_k", "to_q", "to_v", "to_out.0", "add_k_proj", "add_q_proj", "add_v_proj", "to_add_out")
+)
+_FEED_FORWARD = ("ff.net.0.proj", "ff.net.2", "ff_context.net.0.proj", "ff_context.net.2")
+_FLUX, _SD3 = "Flux", "Stable Diffusion 3"
 _TEXT_TARGETS = ["q_proj", "k_proj", "v_proj", "out_proj"]
 SCRIPTS = {
     "train_text_to_image": _Script(batch=16, resolution=512),
@@ -42,14 +65,46 @@ SCRIPTS = {
     "train_dreambooth": _Script(batch=4, resolution=512, keeps_gradients=True),
     "train_dreambooth_lora": _Script(batch=4, resolution=512, targets=(*_ATTENTION, "add_k_proj", "add_v_proj")),
     "train_dreambooth_lora_sdxl": _Script(batch=4, resolution=1024, targets=_ATTENTION, fp32_vae=True),
+    "train_controlnet": _Script(batch=4, resolution=512, learns="controlnet", keeps_gradients=True),
+    "train_controlnet_sdxl": _Script(
+        batch=4, resolution=512, learns="controlnet", fp32_vae=True, texts_ready=True, keeps_gradients=True
+    ),
+    "train_instruct_pix2pix": _Script(batch=16, resolution=256, edits_images=True),
+    "train_instruct_pix2pix_sdxl": _Script(
+        batch=16, resolution=256, edits_images=True, fp32_vae=True, texts_ready=True
+    ),
+    "textual_inversion": _Script(batch=16, resolution=512, learns="embeddings"),
+    "train_unconditional": _Script(batch=16, resolution=64, learns="images"),
+    "train_dreambooth_flux": _Script(batch=4, resolution=512, family=_FLUX),
+    "train_dreambooth_lora_flux": _Script(
+        batch=4,
+        resolution=512,
+        family=_FLUX,
+        targets=(*_JOINT_ATTENTION, *_FEED_FORWARD),
+        text_length=512,
+        encodes_texts=True,
+    ),
+    "train_dreambooth_sd3": _Script(batch=4, resolution=512, family=_SD3, fp32_vae=True),
+    "train_dreambooth_lora_sd3": _Script(batch=4, resolution=512, family=_SD3, targets=_JOINT_ATTENTION, fp32_vae=True),
 }
+_HALF_WITH_OWN_VAE = (
+    "train_text_to_image_lora_sdxl", "train_controlnet_sdxl", "train_instruct_pix2pix_sdxl",
+)  # fmt: skip
+"""Scripts whose fp32 autoencoder is in half precision where another one is named."""
 _OTHERS = (
     "train_controlnet", "train_dreambooth", "train_text_to_image", "textual_inversion", "train_instruct_pix2pix",
     "train_unconditional", "train_lcm_distill", "train_custom_diffusion", "train_t2i_adapter", "train_cogvideox",
     "train_kandinsky", "train_wuerstchen", "train_flux", "train_cm_ct", "train_amused", "train_control", "train_cosmos",
     "train_vqgan", "train_hunyuan", "train_sana",
 )  # fmt: skip
-_MARKS = ("pretrained_model_name_or_path", "train_batch_size", "resolution", "instance_data_dir", "dataset_name")
+_MARKS = (
+    "model_config_name_or_path",
+    "pretrained_model_name_or_path",
+    "train_batch_size",
+    "resolution",
+    "instance_data_dir",
+    "dataset_name",
+)
 _NOT_MODELLED = {
     "dream_training": ("step", "DREAM runs the U-Net twice in a step, which is not modelled; leave it out"),
     "use_dora": ("components", "DoRA is not modelled; leave it out"),
@@ -70,7 +125,14 @@ _KNOWN = frozenset((
     "validation_epochs", "validation_steps", "num_validation_images", "validation_images", "validation_scheduler",
     "tokenizer_name", "text_encoder_use_attention_mask", "skip_save_text_encoder", "offset_noise", "adam_epsilon",
     "adam_weight_decay_text_encoder", "do_edm_style_training", "output_kohya_format", "dream_detail_preservation",
-    "enable_npu_flash_attention",
+    "enable_npu_flash_attention", "conditioning_image_column", "conditioning_dropout_prob", "edit_prompt_column",
+    "edited_image_column", "original_image_column", "val_image_url", "val_image_url_or_path", "crops_coords_top_left_h",
+    "crops_coords_top_left_w", "initializer_token", "learnable_property", "no_safe_serialization", "num_vectors",
+    "placeholder_token", "save_as_full_pipeline", "save_steps", "ddpm_beta_schedule", "ddpm_num_inference_steps",
+    "ddpm_num_steps", "ema_inv_gamma", "ema_max_decay", "ema_power", "eval_batch_size", "hub_private_repo", "logger",
+    "num_epochs", "overwrite_output_dir", "preserve_input_precision", "save_images_epochs", "save_model_epochs",
+    "controlnet_model_name_or_path", "validation_image", "guidance_scale", "logit_mean", "logit_std", "mode_scale",
+    "weighting_scheme", "lora_alpha", "upcast_before_saving", "precondition_outputs",
 ))  # fmt: skip
 
 
@@ -87,7 +149,7 @@ def part_from(keys: Keys, folder: Path, request: Request, script: str, launched:
         raise CannotPredict(f"{keys.where}: {script}.py trains with JAX, which is not PyTorch")
     if said is None:
         raise CannotPredict(
-            f"{keys.where}: {script}.py of diffusers is not read from its flags; those that are: {', '.join(SCRIPTS)}. "
+            f"{keys.where}: {script}.py of diffusers is not read from its flags{nearest(script, SCRIPTS)}; "
             f"`vramcast run {script}.py ...` runs the script itself on a virtual card"
         )
     return _Reader(keys, folder, request, script, said, launched).part()
@@ -116,11 +178,11 @@ class _Reader:
             "accumulation": keys.whole("gradient_accumulation_steps", most=100_000) or 1,
             "precision": {"preset": preset, **({"tf32": True} if keys.flag("allow_tf32") else {})},
             "optimizer": self._optimizer(),
-            "gradient_clipping": keys.number("max_grad_norm") or 1.0,
+            **({} if said.learns == "embeddings" else {"gradient_clipping": keys.number("max_grad_norm") or 1.0}),
             "zero_grad": "after-step",
             "set_to_none": not said.keeps_gradients or bool(keys.flag("set_grads_to_none")),
             **({"checkpointing": {"scope": "all"}} if keys.flag("gradient_checkpointing") else {}),
-            **self._networks(preset if preset in HALVES else None),
+            **self._trained(preset if preset in HALVES else None),
             **self._average(),
         }
         if keys.flag("enable_xformers_memory_efficient_attention"):
@@ -144,36 +206,106 @@ class _Reader:
             return self._launched or "fp32"
         return "fp32" if said == "no" else said
 
-    def _networks(self, half: str | None) -> dict[str, Any]:
+    def _trained(self, half: str | None) -> dict[str, Any]:
+        if self._said.learns == "images":
+            return self._images()
+        return self._networks(half) if self._said.family == "Stable Diffusion" else self._flow(half)
+
+    def _flow(self, half: str | None) -> dict[str, Any]:
         keys, said = self._keys, self._said
+        folder = folder_named(self._model(), keys.where, self._notes, self._folder, needs="transformer")
+        if keys.flag("train_text_encoder"):
+            self._unsupported["components"] = "--train_text_encoder: not modelled for this script; leave it out"
+        own_captions = keys.take("caption_column") is not None
+        if own_captions and said.family != _FLUX:
+            text = (
+                "--caption_column: texts that are encoded in each step are not modelled for this script; leave it out"
+            )
+            self._unsupported["components"] = text
+        encodes = said.family == _FLUX and (said.encodes_texts or own_captions)
+        if encodes:
+            self._note("encoders", "CLIP and T5 stay on the card and encode the texts in each step, as the script does")
+        else:
+            self._note("encoders", "the text encoders have left the card when the training begins")
+        targets = [one.strip() for one in (keys.text("lora_layers") or "").split(",") if one.strip()]
+        targets = targets or list(said.targets)
+        if (blocks := keys.text("lora_blocks")) is not None:
+            targets = [f"transformer_blocks.{one.strip()}.{name}" for one in blocks.split(",") for name in targets]
+        ready = bool(keys.flag("cache_latents"))
+        if ready and keys.take("validation_prompt"):
+            self._note("autoencoder", "it stays on the card for the validation and is not counted")
+        return FlowTraining(
+            folder=folder,
+            is_flux=said.family == _FLUX,
+            gate=self._request.gate,
+            batch=self._rows(),
+            half=half,
+            vae_dtype="fp32" if said.fp32_vae else None,
+            transformer=self._learning(half, targets),
+            tokens=keys.whole("max_sequence_length") or said.text_length,
+            texts_ready=not encodes,
+            latents_ready=ready,
+        ).data()
+
+    def _model(self) -> str:
+        keys = self._keys
         name = self._request.model or keys.text("pretrained_model_name_or_path")
         keys.ignore("pretrained_model_name_or_path")
         if name is None:
             keys.need("pretrained_model_name_or_path", "stable-diffusion-v1-5/stable-diffusion-v1-5")
-        pipeline = folder_named(name, keys.where, self._notes, self._folder)
+        return name
+
+    def _rows(self) -> str:
+        """Images of one forward pass."""
+        if not self._keys.flag("with_prior_preservation"):
+            return "batch"
+        text = "each batch has as many images of the class beside those of the instance"
+        self._note("prior preservation", text)
+        return "2 * batch"
+
+    def _networks(self, half: str | None) -> dict[str, Any]:
+        keys, said = self._keys, self._said
+        pipeline = folder_named(self._model(), keys.where, self._notes, self._folder)
         learning = encoders_of(pipeline) if keys.flag("train_text_encoder") else []
         text = {encoder: self._learning(half, _TEXT_TARGETS) for encoder in learning}
-        prior = bool(keys.flag("with_prior_preservation"))
-        if prior:
-            self._note("prior preservation", "each batch has as many images of the class beside those of the instance")
+        if said.learns == "embeddings":
+            text["text_encoder"] = {"mode": "trained", "train_only": ["*token_embedding*"], "dtype": "fp32"}
         own_vae = keys.text("pretrained_vae_model_name_or_path") is not None
-        keeps_vae = said.fp32_vae and not (own_vae and self._script == "train_text_to_image_lora_sdxl")
+        vae_precision = keys.text("vae_precision", ("fp32", "fp16", "bf16")) or "fp32"
+        keeps_vae = said.fp32_vae and not (own_vae and self._script in _HALF_WITH_OWN_VAE)
         if own_vae:
             self._note("model", "pretrained_vae_model_name_or_path is taken to be of the same sizes as the model's own")
         ready = bool(keys.flag("pre_compute_text_embeddings"))
         if said.prepared:
             self._note("encoders", "autoencoder and text encoders have left the card when the training begins")
+        whole = {"mode": "trained", "dtype": "fp32"}
         return Training(
             folder=pipeline,
             gate=self._request.gate,
-            batch="2 * batch" if prior else "batch",
+            batch=self._rows(),
             half=half,
-            vae_dtype="fp32" if keeps_vae else None,
-            unet=self._learning(half, list(said.targets)),
+            vae_dtype=vae_precision if keeps_vae else None,
+            unet=self._learning(half, list(said.targets)) if said.learns == "unet" else self._learned_through(half),
             text=text,
             latents_ready=said.prepared,
-            text_ready=said.prepared or ready,
+            text_ready=said.prepared or said.texts_ready or ready,
+            idle=encoders_of(pipeline) if said.texts_ready else (),
+            control=whole if said.learns == "controlnet" else None,
+            edits_images=said.edits_images,
         ).data()
+
+    def _learned_through(self, half: str | None) -> dict[str, Any]:
+        """A frozen U-Net through which gradients go. accelerate did not prepare it, so it runs outside autocast."""
+        frozen = {"mode": "frozen", "dtype": half or "fp32", "no_grad": False, "autocast": False, "role": "other"}
+        if self._said.learns == "embeddings":
+            return {**frozen, "training_mode": bool(self._keys.flag("gradient_checkpointing"))}
+        return {**frozen, "checkpointing": {"scope": "none"}}
+
+    def _images(self) -> dict[str, Any]:
+        """train_unconditional.py: its own U-Net, or that of a config that it names."""
+        name = self._request.model or self._keys.text("model_config_name_or_path")
+        folder = UNCONDITIONAL if name is None else Path(folder_of(name))
+        return {"components": {"unet": {"diffusers": str(folder)}}}
 
     def _learning(self, half: str | None, targets: list[str]) -> dict[str, Any]:
         """What learns is in fp32; of LoRA, the base is in half precision, and so are adapters for bf16."""

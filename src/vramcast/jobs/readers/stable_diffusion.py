@@ -1,10 +1,11 @@
 """Stable Diffusion's trainings, as the readers of diffusers' scripts and of kohya's say them: autoencoder and text
-encoders make latents and states in each step, or were done with before, and a U-Net learns to predict the noise."""
+encoders make latents and states in each step, or were done with before, and a U-Net learns to predict the noise, or a
+ControlNet or a text encoder learns through the U-Net."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ from vramcast.trace import Note
 
 _PIPELINES = Path(__file__).parents[1] / "pipelines"
 SD1, SD2, SDXL = (_PIPELINES / f"stable-diffusion-{version}" for version in ("1", "2", "xl"))
+SD3, FLUX = _PIPELINES / "stable-diffusion-3", _PIPELINES / "flux-1-dev"
 """Their configs, without weights."""
+UNCONDITIONAL = _PIPELINES / "unconditional"
+"""The U-Net that diffusers' train_unconditional.py builds where no other is named."""
 
 _KNOWN: dict[str, Path] = {
     "stable-diffusion-v1-5/stable-diffusion-v1-5": SD1,
@@ -31,27 +35,34 @@ _KNOWN: dict[str, Path] = {
     "stabilityai/stable-diffusion-2-1-base": SD2,
     "stabilityai/stable-diffusion-xl-base-1.0": SDXL,
     "stabilityai/stable-diffusion-xl-base-0.9": SDXL,
+    "stabilityai/stable-diffusion-3-medium-diffusers": SD3,
+    "black-forest-labs/flux.1-dev": FLUX,
 }
 """Names of the Hub, in small letters → configs of the same sizes."""
 
 _TEXT_STATES = "vramcast.jobs.networks.text_states:TextStates"
+_JOINED = "vramcast.jobs.networks.joined:Joined"
 _TOKENS = 77
 _TIME_IDS = 6
 TEXT_ENCODERS = ("text_encoder", "text_encoder_2")
 HALVES = {"fp16": "half()", "bf16": "bfloat16()"}
+_OF_THE_UNET = {"prediction": "unet.0"}
+"""What is compared where something else than the U-Net learns."""
 
 
-def folder_named(name: str, where: str, notes: list[Note], folder: Path = Path()) -> Path:
-    """The pipeline's folder: as it is, in the Hugging Face cache, or the sizes of a well-known model."""
+def folder_named(name: str, where: str, notes: list[Note], folder: Path = Path(), needs: str = "unet") -> Path:
+    """The pipeline's folder: as it is, in the Hugging Face cache, or the sizes of a well-known model. `needs`: the part
+    that is to learn."""
     for place in (folder / os.path.expanduser(name), Path(os.path.expanduser(name))):
         if os.path.isdir(place):
-            return _checked(place)
+            return _checked(place, needs)
     cached = cached_folder(name)
     if cached is not None:
-        return _checked(cached)
+        return _checked(cached, needs)
     known = _KNOWN.get(name.lower())
     if known is None:
-        return _checked(Path(folder_of(name, is_pipeline=True)))
+        return _checked(Path(folder_of(name, is_pipeline=True)), needs)
+    known = _checked(known, needs)
     notes.append(Note("model", f"{name} is not on this machine; its sizes are known here", where))
     return known
 
@@ -61,14 +72,14 @@ def encoders_of(folder: Path) -> list[str]:
     return [name for name in TEXT_ENCODERS if os.path.isfile(folder / name / CONFIG)]
 
 
-def _checked(folder: Path) -> Path:
+def _checked(folder: Path, needs: str) -> Path:
     if not os.path.isfile(folder / PIPELINE):
         raise UsageError(f"{folder} has no {PIPELINE}: a pipeline of diffusers is needed (unet, vae, text_encoder)")
     parts = pipeline_parts(folder)
-    if not {"unet", "vae", "text_encoder"} <= set(parts):
+    if not {needs, "vae", "text_encoder"} <= set(parts):
         kind = read_json(folder / PIPELINE).get("_class_name", "it")
         raise CannotPredict(
-            f"{folder}: {kind} is no Stable Diffusion with unet, vae and text_encoder: not modelled for this script; "
+            f"{folder}: {kind} has not the {needs}, vae and text_encoder that this script trains with; "
             f"`vramcast predict {folder}` predicts its training in general, `vramcast run` the script itself"
         )
     return folder
@@ -102,25 +113,73 @@ class Training:
     """1: the text encoder's last state, 2: the one before it. SDXL always takes the one before the last."""
     chunks: int = 1
     """Pieces of 77 tokens that a text is cut into, for texts of more than 75 tokens."""
+    control: Mapping[str, Any] | None = None
+    """Fields of a ControlNet that learns through the frozen U-Net."""
+    edits_images: bool = False
+    """InstructPix2Pix: the U-Net is given the latents of the picture to edit beside the noisy ones."""
+    idle: Sequence[str] = ()
+    """Text encoders that stay on the card although the texts are encoded already."""
 
     def data(self) -> dict[str, Any]:
         """components, inputs, diffusion and loss of the job."""
         self._components: dict[str, Any] = {}
         self._inputs: dict[str, Any] = {}
         config = read_json(self.folder / "unet" / CONFIG)
-        clean = self._latents(int(config.get("in_channels", 4)))
+        channels = int(config.get("in_channels", 4))
+        clean = self._latents(channels)
         call = {"sample": "noisy", "timestep": "timesteps", **self._text_states(config)}
-        unet = {
-            "diffusers": str(self.folder), "subfolder": "unet", "inputs": call, "options": {"return_dict": False},
-            **self.unet,
+        unet: dict[str, Any] = {
+            "diffusers": str(self.folder), "subfolder": "unet", "options": {"return_dict": False}, **self.unet,
         }  # fmt: skip
-        self._components["unet"] = unet
+        if self.edits_images:
+            call["sample"] = self._with_original()
+            unet["config"] = {"in_channels": 2 * channels}
+        if self.control is not None:
+            call |= self._controlled(config, call, self.control)
+        self._components["unet"] = {**unet, "inputs": call}
+        learns = next(name for name, one in self._components.items() if one.get("mode", "trained") != "frozen")
         return {
             "components": self._components,
             "inputs": self._inputs,
             "diffusion": {"clean": clean, "schedule": "noise"},
-            "loss": [{"kind": "mse", "target": "objective", "upcast": True}],
+            "loss": [
+                {"kind": "mse", "target": "objective", "upcast": True, **({} if learns == "unet" else _OF_THE_UNET)}
+            ],
         }
+
+    def _controlled(self, config: Mapping[str, Any], call: dict[str, str], fields: Mapping[str, Any]) -> dict[str, str]:
+        """Add a ControlNet; what the U-Net is given of it, in the U-Net's dtype."""
+        self._inputs["conditions"] = {"shape": [self.batch, 3, "height", "width"]}
+        then = self._in_half()
+        cast = f".{HALVES[self.half]}" if self.half else ""
+        self._components["controlnet"] = {
+            "diffusers": str(self.folder), "subfolder": "unet", "class_name": "ControlNetModel",
+            "inputs": {**call, "controlnet_cond": f"conditions{cast}"}, "options": {"return_dict": False}, **fields,
+        }  # fmt: skip
+        channels, layers = config["block_out_channels"], config.get("layers_per_block", 2)
+        each = layers if isinstance(layers, list) else [layers] * len(channels)
+        count = sum(each) + len(channels)  # one before the first block, and one for each smaller resolution
+        added = {f"down_block_additional_residuals.{i}": f"controlnet.0.{i}{then}" for i in range(count)}
+        return {**added, "mid_block_additional_residual": f"controlnet.1{then}"}
+
+    def _in_half(self) -> str:
+        """What a network returned that learns, for a frozen one in half precision: accelerate has made fp32 of it."""
+        return f".float().{HALVES[self.half]}" if self.half else ""
+
+    def _with_original(self) -> str:
+        """Add what encodes the picture to edit, and what puts it beside the noisy latents."""
+        self._inputs["originals"] = {"shape": [self.batch, 3, "height", "width"]}
+        vae = self._components["vae"]
+        given = str(vae["inputs"]["x"]).replace("images", "originals", 1)
+        self._components["original"] = {
+            "same_as": "vae", "mode": "frozen", "role": "vae", "method": "encode", "inputs": {"x": given},
+            "autocast": False,
+        }  # fmt: skip
+        self.gate.typed(factory_place("", _JOINED))  # it is our own
+        self._components["both"] = {
+            "factory": _JOINED, "mode": "frozen", "role": "other", "inputs": ["noisy", "original.latent_dist.mode()"],
+        }  # fmt: skip
+        return "both"
 
     def _latents(self, channels: int) -> str:
         if self.latents_ready:
@@ -156,6 +215,12 @@ class Training:
                 pooled = int(config["projection_class_embeddings_input_dim"]) - ids
                 self._inputs["pooled_text"] = {"shape": [self.batch, pooled], "dtype": self.half or "fp32"}
                 call["added_cond_kwargs.text_embeds"] = "pooled_text"
+            for name in self.idle:
+                self._components[name] = {
+                    **self._frozen(name, self.half or "fp32"),
+                    "role": "text-encoder",
+                    "call": False,
+                }
             return call
         states = [self._encoder(name, is_xl) for name in encoders_of(self.folder)]
         if is_xl:
@@ -186,6 +251,7 @@ class Training:
             component["options"] = {"output_hidden_states": True}
         self._components[name] = component
         if from_end == 1:
-            return f"{name}.last_hidden_state"
+            learns_alone = name in self.text and self.unet.get("mode") == "frozen"
+            return f"{name}.last_hidden_state{self._in_half() if learns_alone else ''}"
         layers = int(read_json(self.folder / name / CONFIG)["num_hidden_layers"])
         return f"{name}.hidden_states.{layers + 1 - from_end}"

@@ -177,6 +177,8 @@ class TrainingLoop:
             module = method_of(module, call.method)
             if module is None:
                 raise UsageError(f"{key}.method: there is no method {call.method!r}")
+        if not call.autocast:
+            torch.clear_autocast_cache()  # autocast has ended there, and its copies of weights with it
         positional, named = _arguments(call, {**live, **batch}, f"{key}.inputs")
         try:
             with (
