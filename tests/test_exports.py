@@ -106,3 +106,8 @@ def test_a_png_is_drawn_from_the_svg() -> None:
         return
     made = export(prediction, Path("chart.png"))
     assert made.startswith(b"\x89PNG") and struct.unpack(">II", made[16:24]) == (2000, 920)
+
+
+def test_the_picture_names_its_phases(prediction: Prediction) -> None:
+    picture = export(prediction, Path("run.svg")).decode()
+    assert ">forward</text>" in picture and ">backward</text>" in picture and "limit 23.52 GiB" in picture

@@ -200,6 +200,7 @@ def test_frozen_parameters_and_gpus(opened: Tab) -> None:
     page.fill("[name=freeze]", "*weight*")
     opened.wait("document.querySelector('#command').innerText.includes('freeze')")
     settled(opened)
+    opened.wait("document.querySelector('#parts [data-part=\"optimizer state\"]') !== null")
     assert opened.parts("#parts")["optimizer state"] < before and "freeze=" in page.url
     page.fill("[name=freeze]", "")
     opened.wait("!document.querySelector('#command').innerText.includes('freeze')")

@@ -86,10 +86,11 @@ def _markdown(prediction: Prediction) -> bytes:
     lines = [
         f"### {mark} {_cell(verdict(prediction))}",
         "",
-        sentence(f"Peak at {_cell(place(prediction.account.moment))}."),
+        say("Peak at {place}.", place=_cell(place(prediction.account.moment))),
     ]
     if prediction.time is not None:
-        lines.append(f"{headline(prediction.time)[0].upper()}{headline(prediction.time)[1:]}.")
+        said = headline(prediction.time)
+        lines.append(f"{said[0].upper()}{said[1:]}{say('.')}")
     lines += ["", sentence("| at the peak | size | share |"), "|---|---:|---:|"]
     lines += [
         f"| {name(part.name)} | {format_size(part.size_bytes)} | {percent(part.size_bytes, total)} |"

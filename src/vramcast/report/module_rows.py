@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from vramcast.memory import ModuleNode
 
+NO_MODULE = "(no module)"
 _SMALLEST_SHARE = 0.01
 _MERGE_FROM = 3
 
@@ -28,7 +29,7 @@ def module_rows(root: ModuleNode, *, most: int = 14, depth: int = 3) -> list[Mod
         for child in root.children:
             for kind, size in child.by_kind_bytes.items():
                 outside[kind] -= size
-        rows.append(ModuleRow(0, "(no module)", root.self_bytes, _largest(outside)))
+        rows.append(ModuleRow(0, NO_MODULE, root.self_bytes, _largest(outside)))
     return rows
 
 

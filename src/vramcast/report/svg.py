@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
+from itertools import pairwise
+
+from rich.cells import cell_len
 
 from vramcast.base.language import language, say
 from vramcast.base.language import name as named
@@ -22,7 +25,9 @@ COLOURS = {
     FRAGMENTATION: "#c9bcbc",
 }  # fmt: skip
 _WIDTH, _HEIGHT = 1000, 460
-_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 190, 60, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 190, 60, 50
+_LETTER = 8
+"""Pixels that a letter takes at most."""
 # By name, since programs that draw SVG need not know which fonts "sans-serif" stands for.
 _CHINESE_FONTS = "Noto Sans CJK SC, PingFang SC, Microsoft YaHei"
 _FONTS = "Noto Sans, DejaVu Sans, Arial, Helvetica, sans-serif"
@@ -68,8 +73,19 @@ def step_svg(course: StepCourse, prediction: Prediction) -> str:
         at = _TOP + 20 * place
         parts.append(f'<rect x="{_LEFT + width + 14}" y="{at}" width="12" height="12" fill="{COLOURS[name]}"/>')
         parts.append(f'<text x="{_LEFT + width + 32}" y="{at + 11}">{escape(named(name))}</text>')
-    parts.append(f'<text x="{_LEFT}" y="{_HEIGHT - 12}">{say("allocations and frees in the step")}</text></svg>')
+    parts += _phases(course, x, _TOP + height)
+    parts.append(f'<text x="{_LEFT}" y="{_HEIGHT - 8}">{say("allocations and frees in the step")}</text></svg>')
     return "\n".join(parts) + "\n"
+
+
+def _phases(course: StepCourse, x: Sequence[float], bottom: float) -> Iterator[str]:
+    """Where each begins, and its name below the axis where there is room."""
+    begins = [i for i, point in enumerate(course.points) if not i or point.phase != course.points[i - 1].phase]
+    for begin, end in pairwise([*begins, len(x) - 1]):
+        yield f'<path d="M{x[begin]:.1f} {_TOP}V{bottom + 16:.1f}" stroke="#0006" stroke-dasharray="2 3"/>'
+        text = named(course.points[begin].phase)
+        if x[end] - x[begin] > _LETTER * cell_len(text):
+            yield f'<text x="{x[begin] + 4:.1f}" y="{bottom + 15:.1f}" fill="#57606a">{escape(text)}</text>'
 
 
 def stacked(course: StepCourse, prediction: Prediction) -> dict[str, list[int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vramcast.cli.options import (
     CHROME_TRACE,
@@ -26,12 +27,18 @@ from vramcast.cli.options import (
     check_output,
     device_number,
     limit_bytes,
+    positive,
     print_json,
     report,
     write_chrome,
     write_export,
     write_html,
 )
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from vramcast.memory import Prediction
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by", choices=("kind", "module"), help="only the account at the peak, in full, by one of these"
     )
     parser.add_argument("--at-peak", action="store_true", help="only the account at the peak, by kind and by module")
+    parser.add_argument(
+        "--picture",
+        action="store_true",
+        help="bars by kind, the step as a line of blocks, modules as a tree",
+    )
+    parser.add_argument("--depth", type=positive, metavar="N", help="with --picture: levels of the tree of modules (3)")
+    parser.add_argument("--plain", action="store_true", help="with --picture: ASCII alone, without colours")
     add_host_option(parser)
     add_json_option(parser)
     add_html_option(parser)
@@ -60,6 +74,7 @@ def execute(args: argparse.Namespace) -> int:
 
     if is_snapshot(args.trace):
         return _show_snapshot(args)
+    from vramcast.base.errors import UsageError
     from vramcast.gpus import find_gpu
     from vramcast.memory import predict, with_time
     from vramcast.trace import StepTrace
@@ -70,7 +85,9 @@ def execute(args: argparse.Namespace) -> int:
         capacity_bytes=limit_bytes(args),
         allocator_conf=args.allocator_conf,
     )
-    is_whole = not (args.by or args.at_peak)
+    if (args.depth is not None or args.plain) and not args.picture:
+        raise UsageError("--depth and --plain are for --picture")
+    is_whole = not (args.by or args.at_peak or args.picture)
     has_time = args.json or args.html is not None or is_whole
     if has_time:
         prediction = with_time(prediction)
@@ -88,13 +105,26 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.report.terminal import print_account, print_every_module, print_kinds
 
     account = prediction.account
-    if args.by == "kind":
+    if args.picture:
+        emit(lambda console: _picture(args, prediction, console), sys.stdout)
+    elif args.by == "kind":
         emit(lambda console: print_kinds(account.parts, account.device_bytes, console), sys.stdout)
     elif args.by == "module":
         emit(lambda console: print_every_module(account, console), sys.stdout)
     else:
         emit(lambda console: print_account(account, console), sys.stdout)
     return EXIT_FITS if prediction.fits else EXIT_DOES_NOT_FIT
+
+
+def _picture(args: argparse.Namespace, prediction: Prediction, console: Console) -> None:
+    from rich.text import Text
+
+    from vramcast.report.text_picture import USUAL_DEPTH, picture_lines
+
+    first, *lines = picture_lines(prediction, console.width, depth=args.depth or USUAL_DEPTH, plain=args.plain)
+    console.print(Text(first, style="" if args.plain else "bold green" if prediction.fits else "bold red"))
+    for line in lines:
+        console.print(Text(line), no_wrap=True, overflow="ignore", crop=False)
 
 
 def _show_snapshot(args: argparse.Namespace) -> int:
@@ -106,6 +136,8 @@ def _show_snapshot(args: argparse.Namespace) -> int:
     from vramcast.report.snapshot import snapshot_document, snapshot_page, snapshot_report
 
     given = ("gpu", "limit", "allocator_conf", "chrome", "export", "by")
+    if args.picture:
+        raise UsageError("--picture: a memory snapshot is drawn by --html FILE")
     unfit = next((f"--{name.replace('_', '-')}" for name in given if getattr(args, name) is not None), None)
     if unfit is not None:
         raise UsageError(f"{unfit}: a memory snapshot is what was measured, and cannot be asked for anything else")
