@@ -34,7 +34,7 @@ def compare_layouts(job: Job, gpu: GpuSpec, runs: Runs, options: Collection[Opti
     if NAME in keep or job.gpus.count == 1 or not has_layers(job):
         return Divided(tuple(options))
     search = LayoutSearch(job, gpu, runs)
-    found = search.fastest()
+    found = search.fastest(most=1)
     same_batch = "batch" in keep or job.gpus.global_batch is not None
     traced = tuple(
         (layout, run)

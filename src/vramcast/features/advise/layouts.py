@@ -94,7 +94,8 @@ class LayoutSearch:
         self.traced: list[tuple[Layout, Traced]] = []
         """What was run in full, but for pipelines."""
 
-    def fastest(self) -> FastestLayouts:
+    def fastest(self, most: int = _SHOWN) -> FastestLayouts:
+        """The search ends when so many have been found."""
         ways = [layout for layout in layouts(self._job) if layout.stages <= self._layers]
         estimates = self._estimates(ways)
         room = self._gpu.pytorch_bytes
@@ -105,7 +106,7 @@ class LayoutSearch:
         found: list[FastLayout] = []
         for start in range(0, min(len(likely), _MOST_TRIED), 2):
             found += self._in_full([one.layout for one in likely[start : start + 2]])
-            if len(found) >= _SHOWN:
+            if len(found) >= most:
                 break
         found.sort(key=lambda way: way.step_seconds)
         return FastestLayouts(
