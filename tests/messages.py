@@ -199,7 +199,7 @@ _OF_OTHERS = re.compile(
     "CUDA error|CUDAGraph|CUDA graphs must|Capture must|capturing a CUDA graph|CUDA_HOME|Torch not compiled|"
     "CUDA tensor|"
     "on CUDA$|INTERNAL ASSERT|Error building|Expected all tensors|Cannot re-initialize|Metadata-Version|def rule|"
-    "checked in|modelled from"
+    "checked in|modelled from|Traceback \\(most recent"
 )
 """Words of PyTorch and CUDA, which programs look for, code, and what stands in files."""
 
