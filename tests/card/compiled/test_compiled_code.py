@@ -50,6 +50,22 @@ def test_pointwise_functions_are_fused() -> None:
         assert not [note for note in card.trace().notes if "eager" in note.text]
 
 
+def test_code_that_enters_a_function_mode_leaves_the_card_in_place() -> None:
+    """torch.device as a context, and create_block_mask: such code sets the whole stack of function modes."""
+    with vramcast.virtual_gpu("h200"):
+
+        @torch.compile
+        def function(x: torch.Tensor) -> torch.Tensor:
+            with torch.device("cuda"):
+                return x + torch.ones(1024)
+
+        for _ in range(2):
+            assert function(torch.zeros(1024, device="cuda")).is_cuda
+        before = torch.cuda.memory_allocated()
+        kept = torch.empty(MIB).cuda()
+        assert kept.is_cuda and torch.cuda.memory_allocated() - before == 4 * MIB
+
+
 def test_backward_and_optimizer() -> None:
     with vramcast.virtual_gpu("h200") as card:
         model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda()

@@ -16,7 +16,7 @@ from vramcast.base.factories import without_collections
 from vramcast.base.sealing import unsealed
 from vramcast.base.torch_versions import COMPILED_AND_MEASURED, COMPILED_HERE, in_words
 from vramcast.card.compiled import fake_cuda, shortcuts
-from vramcast.card.compiled.visibility import Visibility
+from vramcast.card.compiled.visibility import Visibility, keeping_the_card
 from vramcast.card.device import patches
 from vramcast.card.device.installed_torch import INSTALLED
 from vramcast.card.device.patches import Patches
@@ -80,7 +80,7 @@ class Compiler:
             self._refuse(reason)
             return
         with shortcuts.quick_imports():
-            from torch._dynamo import convert_frame, guards
+            from torch._dynamo import convert_frame, guards, utils
 
         _leave_own_code_alone()
         put = self._own
@@ -88,6 +88,7 @@ class Compiler:
         put.set(wrapper, "__call__", self._hidden(wrapper.__call__))
         manager = guards.CheckFunctionManager
         put.set(manager, "__init__", self._guards_as_when_run(manager.__init__))
+        put.set(utils, "set_torch_function_mode_stack", keeping_the_card(utils.set_torch_function_mode_stack))
         put.set(torch, "compile", _compiled_when_called(torch.compile))
 
     def _refuse(self, reason: str) -> None:

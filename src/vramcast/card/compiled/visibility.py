@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -92,6 +93,18 @@ def _set_function_modes(modes: list[Any]) -> None:
         torch._C._pop_torch_function_stack()
     for mode in modes:
         torch._C._push_on_torch_function_stack(mode)
+
+
+def keeping_the_card(set_stack: Callable[[list[Any]], None]) -> Callable[[list[Any]], None]:
+    """Compiled code that enters or leaves function modes sets the whole stack, as it was seen while the card was
+    hidden: the card's own mode stays where it is."""
+
+    @functools.wraps(set_stack)
+    def set_torch_function_mode_stack(stack: list[Any]) -> None:
+        own = [mode for mode in _function_modes() if isinstance(mode, FunctionMode)]
+        set_stack([*own, *(mode for mode in stack if mode not in own)])
+
+    return set_torch_function_mode_stack
 
 
 def _hook_tables() -> list[Any]:
