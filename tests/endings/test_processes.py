@@ -134,7 +134,7 @@ def test_a_signal_before_anything_is_imported() -> None:
     code = (
         "import os, signal, sys; from vramcast.cli import main; sys.argv[1:] = ['--help'];"
         "assert 'vramcast.cli.commands' not in sys.modules and 'argparse' not in sys.modules;"
-        "main.commands = lambda: os.kill(os.getpid(), signal.SIGINT); main.entry()"
+        "main.commands = lambda: (os.kill(os.getpid(), signal.SIGINT), signal.pause()); main.entry()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
