@@ -115,9 +115,9 @@ def shown_in_readme(verdict: str, folder: str) -> bool:
 
 
 def _once(command: Command) -> Any:
-    """A job file of what is also run as a script, and a script on two cards, are among the cases that take long."""
+    """What takes long: a job file of what is also run as a script, and a script with other settings."""
     is_twice = command.verb == "predict" and command.folder not in ("diffsr-fno", "llm-lora")
-    is_twice |= command == COMMANDS[0]
+    is_twice |= command == COMMANDS[0] or command.arguments == "--train llm"
     return pytest.param(command, marks=pytest.mark.exhaustive if is_twice else (), id=str(command))
 
 

@@ -132,7 +132,7 @@ _BERT = {
 
 
 @pytest.mark.slow
-@settings(max_examples=150, **_RELAXED)
+@settings(max_examples=150 if _EVERY else 60, **_RELAXED)
 @given(
     st.dictionaries(st.sampled_from([*_BERT, "hidden_act", "torch_dtype", "pad_token_id", "auto_map"]), _CONFIG_VALUES)
 )
