@@ -30,7 +30,8 @@ How a row is predicted: the program that was run is run again, on a virtual card
 
 Experts are taken to be chosen evenly. Everything runs with torch 2.11, whatever version the run had. Nothing is fitted
 to a row. Release tests of Megatron-LM do not say on how many cards they ran: 64 are assumed. On Blackwell torch 2.12
-gives each cuBLAS handle 32 MiB, torch 2.11 8 MiB: two handles are the 50 MiB that some runs on GB200 lack here.
+gives each cuBLAS handle 32 MiB, torch 2.11 8 MiB: two handles would be the 50 MiB that some runs on GB200 lack
+here; which torch they had is not known.
 """
 
 
