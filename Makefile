@@ -32,7 +32,7 @@ setup: $(TEST_READY) $(LATEST_READY) $(OLDEST_READY) ## Make all environments: t
 test: ## Lint, type-check, run every test, and the quick ones with other torches
 	@$(MAKE) --no-print-directory -j 2 setup
 	@$(MAKE) --no-print-directory lint
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not accuracy and not exhaustive and not browser" || $(BIN)/python -m pytest $(AGAIN)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not accuracy and not exhaustive and not browser" || $(BIN)/python -m pytest $(AGAIN)
 	$(BIN)/python -m pytest -q -m browser # in a process of its own: Playwright leaves an event loop running
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m accuracy
 	$(LATEST)/bin/python -m pytest $(QUICK) || $(LATEST)/bin/python -m pytest $(AGAIN)
@@ -42,7 +42,7 @@ test: ## Lint, type-check, run every test, and the quick ones with other torches
 AGAIN := -q --last-failed --last-failed-no-failures none -m "not accuracy and not exhaustive and not browser"
 
 # Left out: what does not depend on torch.
-QUICK := -q -n 2 --dist loadfile -m "not accuracy and not slow and not exhaustive" $(addprefix --ignore=tests/,accuracy browser endings \
+QUICK := -q -n 2 --dist loadfile --no-loadscope-reorder -m "not accuracy and not slow and not exhaustive" $(addprefix --ignore=tests/,accuracy browser endings \
   features/advise features/diagnose features/sweep features/verbs features/watch gpus jobs/test_bad_input.py jobs/test_foreign_configs.py \
   jobs/test_random_configs.py jobs/test_random_jobs.py jobs/test_readers.py jobs/test_rewrite.py jobs/test_shell_scripts.py \
   jobs/test_text_edits.py lab launchers mcp overlay pytest_plugin security seeds serve test_cli.py test_docs.py test_exports.py \
