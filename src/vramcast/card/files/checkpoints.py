@@ -10,36 +10,36 @@ Where no overlay lies over the disk (`overlay.active()`), a file that is there i
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import io
 import math
 import os
 import pickle
 import sys
-import tempfile
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vramcast import overlay
 from vramcast.card.device.one_card import CARD, check_ordinal
-from vramcast.card.dispatch.storages import (
-    ATTRIBUTE,
-    GPU,
-    HOST,
-    UNKNOWN_CONTENT,
-    Block,
-    attach,
-    block_of,
-    known_values,
-)
+from vramcast.card.dispatch.storages import ATTRIBUTE, GPU, HOST, UNKNOWN_CONTENT, block_of, known_values
 from vramcast.card.dispatch.unknown import caller
-from vramcast.card.files.safetensors_stubs import NAMES, Stub, is_stub, read_stub, stub_of
+from vramcast.card.files.holes import (
+    LARGEST_IN_MEMORY_BYTES,
+    FilledFile,
+    beginning_of,
+    leave_hole,
+    opened,
+    path_of,
+    takes_holes,
+)
+from vramcast.card.files.missing_data import holds_virtual, holes_in, is_without_data
+from vramcast.card.files.real_files import SCRIPTED, RealFiles
+from vramcast.card.files.safetensors_files import SafetensorsFiles
 from vramcast.card.values import known_values as values
 from vramcast.overlay.writes import NO_DATA
 
@@ -49,16 +49,8 @@ if TYPE_CHECKING:
 
 _MMAP_ABOVE_BYTES = 1 << 20
 
-_LARGEST_IN_MEMORY_BYTES = 1 << 28
-"""A buffer in memory has no holes. What is larger is saved there without room for its data."""
-
-_SAVERS = ("safetensors", "transformers", "accelerate", "diffusers", "peft", "huggingface_hub")
-"""Packages that save on a program's behalf: the note names the program's own line."""
-
 _TAG = " [written by a vramcast prediction, holds no weights]"
 """Behind the location of a storage that is a hole; torch shows it where it does not know the location."""
-
-_SCRIPTED = b"A TorchScript module saved by a vramcast prediction, without its weights: number "
 
 
 class Checkpoints:
@@ -66,8 +58,8 @@ class Checkpoints:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._kept: dict[str, bytes] = {}
-        """Path → what the program believes to be there, where a real file stays."""
+        self._real_files = RealFiles(machine)
+        self._safetensors = SafetensorsFiles(machine, self._real_files)
         self._scripted: list[weakref.ref[Any]] = []
         self._map_location: Any = None
         self._writer: _Writer | None = None
@@ -88,7 +80,7 @@ class Checkpoints:
         put.set(torch.jit, "load", self._script_loader(torch.jit.load))
         module_type = torch.jit._script.RecursiveScriptModule
         put.set(module_type, "save", self._script_saver(module_type.save))
-        self._install_safetensors(put)
+        self._safetensors.install(put)
 
     # -- torch.save -----------------------------------------------------------------------------------------
 
@@ -100,18 +92,18 @@ class Checkpoints:
             rest = (pickle_module, pickle_protocol, _use_new_zipfile_serialization)
             if not self._machine.ledger.open or not holds_virtual(obj):
                 return original(obj, f, *rest, **options)
-            if isinstance(f, (str, os.PathLike)) and self._must_stay(os.fspath(f)):
+            if isinstance(f, (str, os.PathLike)) and self._real_files.must_stay(os.fspath(f)):
                 buffer = io.BytesIO()
                 self._compactly(original, obj, buffer, *rest, **options)
-                self._kept[os.path.abspath(f)] = buffer.getvalue()
+                self._real_files.kept[os.path.abspath(f)] = buffer.getvalue()
                 return None
-            self._note_use(f)
-            missing = sum(_holes_in(obj))
-            if _use_new_zipfile_serialization and (missing <= _LARGEST_IN_MEMORY_BYTES or _takes_holes(f)):
+            self._real_files.note_use(f)
+            missing = sum(holes_in(obj))
+            if _use_new_zipfile_serialization and (missing <= LARGEST_IN_MEMORY_BYTES or takes_holes(f)):
                 return self._save_zip(obj, f, pickle_module, pickle_protocol)
-            with _opened(f) as file:
+            with opened(f) as file:
                 self._compactly(original, obj, file, *rest, **options)
-                if _takes_holes(file):  # in the old format nothing reads on behind the end
+                if takes_holes(file):  # in the old format nothing reads on behind the end
                     file.flush()
                     file.truncate(file.tell() + missing)
                     file.seek(0, os.SEEK_END)
@@ -121,8 +113,8 @@ class Checkpoints:
 
     def _save_zip(self, obj: Any, f: Any, pickle_module: Any, pickle_protocol: int) -> None:
         target = os.fspath(f) if isinstance(f, os.PathLike) else f
-        if not isinstance(target, str) and not _takes_holes(target):
-            target = _Filled(target)
+        if not isinstance(target, str) and not takes_holes(target):
+            target = FilledFile(target)
         settings = torch.serialization._serialization_tls
         before = self._writer, settings.skip_data
         try:
@@ -139,20 +131,6 @@ class Checkpoints:
             original(obj, *args, **options)
         finally:
             self._quiet = before
-
-    def _must_stay(self, path: str) -> bool:
-        if overlay.active() is not None or not os.path.exists(path) or _is_of_a_prediction(path):
-            return False
-        name = os.path.basename(path)
-        text = f"{name} is left as it is: what would replace it has no data here"
-        self._machine.note("checkpoint", text, caller(*_SAVERS))
-        return True
-
-    def _note_use(self, f: Any) -> None:
-        """In an overlay the file is gone with the run; elsewhere somebody may find it."""
-        if overlay.active() is None and (name := _name_of(f)) is not None:
-            text = f"{os.path.basename(name)} holds no data: it cannot be used after this run"
-            self._machine.note("checkpoint", text, caller(*_SAVERS))
 
     def _reducer(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _reduce_ex_internal(tensor: torch.Tensor, proto: int) -> Any:
@@ -192,14 +170,14 @@ class Checkpoints:
         def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
             if not self._machine.ledger.open:
                 return original(f, map_location, *args, **kwargs)
-            kept = self._kept.get(os.path.abspath(f)) if isinstance(f, (str, os.PathLike)) else None
+            kept = self._real_files.kept.get(os.path.abspath(f)) if isinstance(f, (str, os.PathLike)) else None
             before, self._map_location = self._map_location, map_location
             try:
                 with torch.serialization.safe_globals([_rebuild, written_by_a_prediction_and_without_its_data]):
                     if kept is not None:
                         kwargs = {name: value for name, value in kwargs.items() if name != "mmap"}
                         return original(io.BytesIO(kept), map_location, *args, **kwargs)
-                    path = _path_of(f)
+                    path = path_of(f)
                     if kwargs.get("mmap") is None and path is not None and _can_be_mapped(path):
                         kwargs["mmap"] = True
                         return original(path, map_location, *args, **kwargs)
@@ -279,25 +257,25 @@ class Checkpoints:
 
         def save(module: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
             tensors = [] if not self._machine.ledger.open else [*module.parameters(), *module.buffers()]
-            if not any(_is_without_data(tensor) for tensor in tensors):
+            if not any(is_without_data(tensor) for tensor in tensors):
                 return original(module, f, *args, **kwargs)
-            if isinstance(f, (str, os.PathLike)) and self._must_stay(os.fspath(f)):
+            if isinstance(f, (str, os.PathLike)) and self._real_files.must_stay(os.fspath(f)):
                 return None
-            self._note_use(f)
+            self._real_files.note_use(f)
             self._scripted.append(weakref.ref(module))
-            with _opened(f) as file:
-                file.write(_SCRIPTED + b"%d\n" % (len(self._scripted) - 1))
-                _leave_hole(file, sum(tensor.numel() * tensor.element_size() for tensor in tensors))
+            with opened(f) as file:
+                file.write(SCRIPTED + b"%d\n" % (len(self._scripted) - 1))
+                leave_hole(file, sum(tensor.numel() * tensor.element_size() for tensor in tensors))
             return None
 
         return save
 
     def _script_loader(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def load(f: Any, *args: Any, **kwargs: Any) -> Any:
-            beginning = _beginning(f)
-            if not self._machine.ledger.open or not beginning.startswith(_SCRIPTED):
+            beginning = beginning_of(f)
+            if not self._machine.ledger.open or not beginning.startswith(SCRIPTED):
                 return original(f, *args, **kwargs)
-            number = int(beginning[len(_SCRIPTED) :].split(b"\n")[0])
+            number = int(beginning[len(SCRIPTED) :].split(b"\n")[0])
             module = self._scripted[number]() if number < len(self._scripted) else None
             if module is None:
                 raise RuntimeError("a TorchScript module that this run saved is loaded after it was deleted")
@@ -306,77 +284,6 @@ class Checkpoints:
                 return copy.deepcopy(module)
 
         return load
-
-    # -- safetensors ----------------------------------------------------------------------------------------
-
-    def _install_safetensors(self, put: Patches) -> None:
-        try:
-            import safetensors
-            import safetensors.torch as safetensors_torch
-        except ImportError:
-            return
-        opener = self._safe_opener(safetensors.safe_open)
-        # Modules that took the name before hold the original: all of them get the stand-in.
-        put.everywhere("safe_open", safetensors.safe_open, opener)
-        put.everywhere("load", safetensors_torch.load, self._bytes_loader(safetensors_torch.load))
-        for name in ("_flatten_as_ptr", "_flatten"):
-            if hasattr(safetensors_torch, name):
-                put.set(safetensors_torch, name, self._flattener(getattr(safetensors_torch, name)))
-        for name in ("serialize", "serialize_file"):
-            put.set(safetensors_torch, name, self._serializer(getattr(safetensors_torch, name)))
-
-    def _safe_opener(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def safe_open(filename: Any, framework: str, device: Any = "cpu", **options: Any) -> Any:
-            if not self._machine.ledger.open or framework not in ("pt", "torch", "pytorch"):
-                return original(filename, framework, device, **options)
-            kept = self._kept.get(os.path.abspath(filename))
-            stub = read_stub(filename) if kept is None else Stub(kept)
-            return _Reader(stub or original(filename, framework, "cpu", **options), device, self._machine)
-
-        return safe_open
-
-    def _bytes_loader(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def load(data: bytes) -> Any:
-            if not self._machine.ledger.open or not is_stub(data):
-                return original(data)
-            return _Reader(Stub(data), "cpu", self._machine).get_tensors()
-
-        return load
-
-    def _flattener(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def flatten(tensors: Any, *args: Any) -> Any:
-            if isinstance(tensors, dict) and any(_is_without_data(t) for t in tensors.values()):
-                return _Tensors(tensors)
-            return original(tensors, *args)
-
-        return flatten
-
-    def _serializer(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def serialize(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(tensors, _Tensors):
-                return original(tensors, *args, **kwargs)
-            named = original.__name__ == "serialize_file"
-            metadata = kwargs.get("metadata", args[-1] if len(args) > named else None)
-            known = {name: _content(tensor) for name, tensor in tensors.items()}
-            usable = named and overlay.active() is not None
-            header, missing = stub_of(tensors, metadata, known, usable=usable)
-            if not named:
-                return header + bytes(missing if missing <= _LARGEST_IN_MEMORY_BYTES else 0)
-            path = os.fspath(args[0] if args else kwargs["filename"])
-            if self._must_stay(path):
-                self._kept[os.path.abspath(path)] = header
-                return None
-            self._note_use(path)
-            with open(path, "wb") as file:
-                file.write(header)
-                _leave_hole(file, missing)
-            return None
-
-        return serialize
-
-
-class _Tensors(dict[str, torch.Tensor]):
-    """What safetensors is to write, some of it without data."""
 
 
 _active: Checkpoints | None = None
@@ -435,26 +342,6 @@ class _Writer:
             self._inner.write_record(name, storage, size)
 
 
-class _Filled:
-    """A file that cannot have holes: they are filled with zeros."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def write(self, data: Any) -> int:
-        self._file.write(data)
-        return len(data)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        if whence != os.SEEK_CUR:
-            return self._file.seek(offset, whence)  # type: ignore[no-any-return]
-        self._file.write(bytes(offset))
-        return offset
-
-
 def _by_storage(tensor: torch.Tensor) -> Any:
     """Reduce a tensor of the card as torch does."""
     storage: Any = tensor.untyped_storage()
@@ -470,202 +357,8 @@ def _by_storage(tensor: torch.Tensor) -> Any:
     return rebuild, (*args, metadata) if metadata else args
 
 
-def _content(tensor: torch.Tensor) -> bytes | None:
-    """What a tensor holds, where that is known."""
-    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
-        known = tensor.detach() if not _is_without_data(tensor) else known_values(tensor)
-        if known is None:
-            return None
-        whole = known.contiguous().reshape(-1)
-        return bytes(whole.view(torch.uint8).numpy()) if whole.numel() else b""
-
-
-def _takes_holes(f: Any) -> bool:
-    """A file on disk that is written where its position is."""
-    if isinstance(f, (str, os.PathLike)):
-        return True
-    inner = getattr(f, "file", f) if isinstance(f, tempfile._TemporaryFileWrapper) else f
-    if not isinstance(inner, (io.BufferedWriter, io.BufferedRandom, io.FileIO)) or not inner.seekable():
-        return False
-    return "a" not in getattr(inner, "mode", "a")
-
-
-def _leave_hole(file: Any, size: int) -> None:
-    if _takes_holes(file):
-        file.flush()
-        end = file.tell() + size
-        file.truncate(end)
-        file.seek(end)
-    else:
-        file.write(bytes(min(size, _LARGEST_IN_MEMORY_BYTES)))
-
-
-@contextlib.contextmanager
-def _opened(f: Any) -> Iterator[Any]:
-    if isinstance(f, (str, os.PathLike)):
-        with open(f, "wb") as file:
-            yield file
-    else:
-        yield f
-
-
-def _name_of(f: Any) -> str | None:
-    """The file behind a path or an open file; None for a buffer in memory."""
-    if isinstance(f, (str, os.PathLike)):
-        return os.fspath(f)
-    name = getattr(f, "name", None)
-    return name if isinstance(name, str) and not isinstance(f, io.BytesIO) else None
-
-
-def _beginning(f: Any, size: int = 4096) -> bytes:
-    if isinstance(f, (str, os.PathLike)):
-        try:
-            with open(f, "rb") as file:
-                return file.read(size)
-        except OSError:
-            return b""
-    here = f.tell()
-    beginning: bytes = f.read(size)
-    f.seek(here)
-    return beginning
-
-
-def _is_of_a_prediction(path: str) -> bool:
-    beginning = _beginning(path)
-    marks = (written_by_a_prediction_and_without_its_data.__name__.encode(), NO_DATA.encode(), _SCRIPTED)
-    return is_stub(beginning) or any(mark in beginning for mark in marks)
-
-
-def holds_virtual(obj: Any) -> bool:
-    """Whether pickling `obj` would meet a tensor without (real) data."""
-    return next(_holes_in(obj), None) is not None
-
-
-def _holes_in(obj: Any) -> Iterator[int]:
-    """Bytes of each storage without data that pickling `obj` would meet."""
-    scan = _Scan()
-    with contextlib.suppress(Exception):  # whatever cannot be pickled is torch.save's to complain about
-        scan.dump(obj)
-    yield from scan.holes.values()
-
-
-class _Nowhere:
-    def write(self, data: Any) -> int:
-        return len(data)
-
-
-class _Scan(pickle.Pickler):
-    def __init__(self) -> None:
-        super().__init__(_Nowhere(), protocol=pickle.HIGHEST_PROTOCOL)
-        self.holes: dict[int, int] = {}
-
-    def persistent_id(self, obj: Any) -> Any:
-        return "storage" if torch.is_storage(obj) or isinstance(obj, torch.UntypedStorage) else None
-
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, torch.Tensor):
-            if _is_without_data(obj):
-                with torch._C.DisableTorchFunction():
-                    storage = obj.untyped_storage()
-                    self.holes[storage._cdata] = storage.nbytes()
-            return (int, ())
-        return NotImplemented
-
-
-def _is_without_data(tensor: Any) -> bool:
-    if not isinstance(tensor, torch.Tensor):
-        return False
-    with torch._C.DisableTorchFunction():
-        if tensor.is_meta:
-            return block_of(tensor) is not None
-        if tensor.layout is not torch.strided:
-            return False
-        return hasattr(tensor.untyped_storage(), UNKNOWN_CONTENT)
-
-
-def _path_of(f: Any) -> str | None:
-    """The path of a file that is read from its beginning, whether it is given by name or already open."""
-    if isinstance(f, (str, os.PathLike)):
-        return os.fspath(f)
-    if not isinstance(f, (io.BufferedReader, io.BufferedRandom)) or sys.platform != "linux":
-        return None
-    try:
-        return f"/proc/self/fd/{f.fileno()}" if f.tell() == 0 else None
-    except OSError:
-        return None
-
-
 def _can_be_mapped(path: str) -> bool:
     if not os.path.isfile(path) or os.path.getsize(path) < _MMAP_ABOVE_BYTES:
         return False
     with open(path, "rb") as file:
         return bool(torch.serialization._is_zipfile(file))
-
-
-class _Reader:
-    """An open safetensors file that reads small tensors and only the shapes of the others."""
-
-    def __init__(self, inner: Any, device: Any, machine: Machine) -> None:
-        self._inner = inner
-        device = "cpu" if device is None else device
-        self._device = torch.device("cuda", device) if isinstance(device, int) else torch.device(str(device))
-        self._machine = machine
-
-    def __enter__(self) -> _Reader:
-        self._inner.__enter__()
-        return self
-
-    def __exit__(self, *exc: Any) -> Any:
-        return self._inner.__exit__(*exc)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def get_tensor(self, name: str) -> torch.Tensor:
-        part = self._inner.get_slice(name)
-        shape, dtype = part.get_shape(), DTYPES.get(part.get_dtype())
-        stub = self._inner if isinstance(self._inner, Stub) else None
-        if stub is not None and (content := stub.content(name)) is not None and dtype is not None:
-            tensor = torch.frombuffer(bytearray(content), dtype=dtype).view(shape) if content else torch.empty(shape)
-        elif dtype is None or (stub is None and _keeps_values(math.prod(shape), dtype)):
-            tensor = self._inner.get_tensor(name)
-        else:
-            tensor = without_data(self._machine, shape, dtype)
-        return tensor if self._device.type == "cpu" else tensor.to(self._device)
-
-    def get_tensors(self) -> dict[str, torch.Tensor]:
-        return {name: self.get_tensor(name) for name in self._inner.keys()}  # noqa: SIM118  (not a dict)
-
-    def get_slice(self, name: str) -> _Slice:
-        return _Slice(self._inner.get_slice(name), lambda: self.get_tensor(name))
-
-
-class _Slice:
-    def __init__(self, inner: Any, whole: Callable[[], torch.Tensor]) -> None:
-        self._inner = inner
-        self._whole = whole
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def __getitem__(self, index: Any) -> torch.Tensor:
-        whole = self._whole()
-        part = whole[index]
-        return whole if part.shape == whole.shape else part.clone(memory_format=torch.contiguous_format)
-
-
-DTYPES = {name: dtype for dtype, name in NAMES.items()}
-
-
-def _keeps_values(numel: int, dtype: torch.dtype) -> bool:
-    floating = dtype.is_floating_point or dtype.is_complex
-    return numel <= (values.LIMIT_FLOAT if floating else values.LIMIT_EXACT)
-
-
-def without_data(machine: Machine, shape: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor in host memory that was never filled."""
-    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
-        tensor = torch.empty(shape, dtype=dtype, device="meta")
-        storage = tensor.untyped_storage()
-        attach(storage, Block(None, HOST, storage.nbytes(), -1, id(storage)))
-    return tensor
