@@ -131,6 +131,7 @@ def run(
         command(verb), cwd=work, env=environment, start_new_session=True,
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
     )  # fmt: skip
+    assert process.stdin is not None
     try:
         if number is None and verb == "mcp":
             process.stdin.close()

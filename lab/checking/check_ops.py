@@ -22,6 +22,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -88,10 +89,11 @@ class Sweep:
         self._kept = 0
         keep = self._ledger.keep_workspace
 
-        def keep_workspace(nbytes: int) -> None:
+        def keep_workspace(nbytes: int) -> tuple[int, int]:
             before = self._ledger.allocator.requested_bytes
-            keep(nbytes)
+            kept = keep(nbytes)
             self._kept += self._ledger.allocator.requested_bytes - before
+            return kept
 
         self._ledger.keep_workspace = keep_workspace  # type: ignore[method-assign]
 
@@ -101,9 +103,9 @@ class Sweep:
                 self._check(op, f"{name}", dtype, sample, run)
         for layout in SPARSE:
             if op.supports_sparse_layout(layout):
-                for sample in self._take(lambda at=layout: op.sample_inputs_sparse(at, "cpu", dtype)):
+                for sample in self._take(partial(op.sample_inputs_sparse, layout, "cpu", dtype)):
                     name = str(layout).removeprefix("torch.")
-                    self._check(op, name, dtype, sample, lambda s, op=op: _call(op, s))
+                    self._check(op, name, dtype, sample, partial(_call, op))
 
     def _take(self, make: Callable[[], Any]) -> list[Any]:
         """The first samples; torch makes some only where a library is installed."""
@@ -184,7 +186,7 @@ def _variants(op: Any, sample: Any, dtype: torch.dtype) -> Iterator[tuple[str, C
         yield "in place", lambda s: op.inplace_variant(s.input.clone(), *s.args, **s.kwargs)
     if op.supports_out:
         for name, make in _OUTS.items():
-            yield f"out= {name}", lambda s, make=make: _into(op, s, make)
+            yield f"out= {name}", partial(_into, op, make=make)
     yield "of views", lambda s: _call(op, _through_views(s))
     if op.supports_autograd and dtype in op.supported_backward_dtypes("cpu"):
         yield "backward", lambda s: _backward(op, s)

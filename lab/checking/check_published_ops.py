@@ -90,9 +90,9 @@ def main() -> None:
         for op, calls in sorted(by_op.items()):
             Random(op).shuffle(calls)
             group = GROUPS.get(op, "elementwise")
-            for *call, took in calls[:MOST]:
-                errors[group, "alone"].append(alone.cost(*call).device_seconds / took - 1)
-                errors[group, "transferred"].append(transferred.cost(*call).device_seconds / took - 1)
+            for name, arguments, took in calls[:MOST]:
+                errors[group, "alone"].append(alone.cost(name, arguments).device_seconds / took - 1)
+                errors[group, "transferred"].append(transferred.cost(name, arguments).device_seconds / took - 1)
         for (group, mode), some in sorted(errors.items()):
             sizes = sorted(map(abs, some))
             print(

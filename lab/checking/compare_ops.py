@@ -56,19 +56,19 @@ def virtual_rows(factory: str, args: dict[str, Any], steps: int, gpu: str) -> li
             rows[-1].append((str(func), signature, events(builder, before, position)))
         return result
 
-    DispatchMode.__torch_dispatch__ = recording  # type: ignore[method-assign]
+    DispatchMode.__torch_dispatch__ = recording  # type: ignore[method-assign, assignment]
     try:
         with virtual_gpu(gpu) as card:
             step = load_factory(factory)(**args)
             position = card._ledger.builder.n_events
-            setup = card._allocator.allocated_bytes
+            setup = card._ledger.allocator.allocated_bytes
             for _ in range(steps):
                 rows.append([])
                 step()
             print(
                 f"virtual: setup {setup / 2**30:.4f} GiB, peak allocated "
-                f"{card._allocator.peak_allocated_bytes / 2**30:.4f}, reserved "
-                f"{card._allocator.peak_reserved_bytes / 2**30:.4f}"
+                f"{card._ledger.allocator.peak_allocated_bytes / 2**30:.4f}, reserved "
+                f"{card._ledger.allocator.peak_reserved_bytes / 2**30:.4f}"
             )
     finally:
         DispatchMode.__torch_dispatch__ = original  # type: ignore[method-assign]

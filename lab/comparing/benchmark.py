@@ -110,14 +110,14 @@ def fake_modules_convert() -> Iterator[None]:
         return self
 
     def outermost(self: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
-        nn.Module._apply = convert  # type: ignore[assignment]
+        nn.Module._apply = convert  # type: ignore[method-assign]
         try:
             return convert(self, fn, recurse)
         finally:
-            nn.Module._apply = outermost  # type: ignore[assignment]
+            nn.Module._apply = outermost  # type: ignore[method-assign]
             replaced.clear()
 
-    nn.Module._apply = outermost  # type: ignore[assignment]
+    nn.Module._apply = outermost  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -163,7 +163,8 @@ def llama_70b_checkpointed() -> int:
     )  # fmt: skip
     with virtual_gpu("b300", limit_bytes=2048 * GIB) as gpu:
         with torch.device("cuda"):
-            model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+            model: Any = transformers.LlamaForCausalLM(config)
+            model.to(torch.bfloat16)
         model.gradient_checkpointing_enable()
         _train(model, 2048)
     return int(gpu.prediction().peak_allocated_bytes)
@@ -180,7 +181,7 @@ def llama_7b_on_the_cpu_first() -> int:
         use_cache=False,
     )  # fmt: skip
     with virtual_gpu("b300", limit_bytes=2048 * GIB) as gpu:
-        model = transformers.LlamaForCausalLM(config)
+        model: Any = transformers.LlamaForCausalLM(config)
         model.cuda()
         _train(model, 512)
     return int(gpu.prediction().peak_allocated_bytes)

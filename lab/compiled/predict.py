@@ -20,7 +20,7 @@ from vramcast.trace.schema import ALLOC, BLOCK_EVENTS, FREE
 from vramcast.trace.storage import save
 
 sys.path.insert(0, str(Path(__file__).parent))
-import workloads
+import workloads  # type: ignore[import-not-found]
 
 
 def predict(name: str, gpu: str = "h200", events: Path | None = None, saved: Path | None = None) -> dict[str, Any]:

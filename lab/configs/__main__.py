@@ -79,10 +79,14 @@ def _commands(text: str) -> Iterator[tuple[int, list[str]]]:
             while end + 1 < len(lines) and (lines[end].rstrip().endswith("\\") or _FLAG.match(lines[end + 1])):
                 end += 1
             text = " ".join(one.rstrip().removesuffix("\\") for one in lines[i : end + 1])
-            said = dict(match.groups() for line in lines[:i] if (match := _EXPORT.match(line)))
-            words = shlex.split(re.sub(r"\$(\w+)", lambda name, said=said: said.get(name[1], name[0]), text))
+            exported = {match[1]: match[2] for line in lines[:i] if (match := _EXPORT.match(line))}
+            words = shlex.split(_expanded(text, exported))
             if not any(word.startswith("--config") for word in words) and len(words) > 4:
                 yield i + 1, words
+
+
+def _expanded(text: str, variables: dict[str, str]) -> str:
+    return re.sub(r"\$(\w+)", lambda name: variables.get(name[1], name[0]), text)
 
 
 def _try(load: Any) -> tuple[str, str]:

@@ -88,9 +88,10 @@ def preorder(tree: Any, values: np.ndarray) -> tuple[list[int], list[float], lis
         if parent >= 0:
             right[parent] = len(feature)
         while True:
-            leaf = agree[node] is not None
+            answer = agree[node]
+            leaf = answer is not None
             feature.append(255 if leaf else int(tree.feature[node]))
-            threshold.append(float(agree[node]) if leaf else float(tree.threshold[node]))
+            threshold.append(float(tree.threshold[node] if answer is None else answer))
             right.append(0)
             if leaf:
                 break

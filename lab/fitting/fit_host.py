@@ -124,7 +124,8 @@ def host_work(
 ) -> tuple[list[tuple[tuple[str, float], ...]], list[tuple[int, float, int, bool]]]:
     """The kinds and rows of a case."""
     numbers: dict[tuple[int, int, int, bool], int] = {}
-    kinds, work = [], []
+    kinds: list[tuple[tuple[str, float], ...]] = []
+    work: list[tuple[int, float, int, bool]] = []
     for row, is_next in zip(rows, next_optimizers(calls, rows), strict=True):
         seconds, kernels = device.get(row, (0.0, 0))
         key = calls.call[row], calls.flags[row], kernels, is_next
@@ -216,7 +217,7 @@ def undisturbed_calls() -> dict[str, float]:
 
 
 def say(cases: list[Case], seconds: dict[str, float], latencies: dict[str, float], details: bool) -> None:
-    errors: dict[str, list[float]] = {"step": []} | {phase: [] for phase in PHASES}
+    errors: dict[str, list[float]] = {name: [] for name in ("step", *PHASES)}
     for case in cases:
         predicted = simulate(case, seconds, latencies)
         for name in errors:

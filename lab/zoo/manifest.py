@@ -119,5 +119,5 @@ def _script(entry: dict[str, Any], repositories: dict[str, Repository]) -> Scrip
     missing = [module for module in stand_ins if not (STAND_INS / module).is_dir()]
     if missing:
         raise ManifestError(f"{name}: there is no stand-in for {', '.join(missing)}")
-    lists = {key: tuple(entry[key]) for key in ("data", "packages", "python_path") if key in entry}
+    lists: dict[str, Any] = {key: tuple(entry[key]) for key in ("data", "packages", "python_path") if key in entry}
     return Script(**{**entry, **lists, "repository": repositories[entry["repository"]]})

@@ -8,9 +8,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from lab import ROOT
 from lab.attacks.fuzz import __doc__ as what
 from lab.attacks.fuzz.run import make_case, run, run_case
-from lab.attacks.fuzz.seeds import ROOT
 
 
 def main() -> int:

@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lab import ROOT
 from lab.attacks.fuzz.mutate import mutated, mutated_words
-from lab.attacks.fuzz.seeds import ROOT, Seed, seeds
+from lab.attacks.fuzz.seeds import Seed, seeds
 from lab.attacks.fuzz.targets import TARGETS
 
 MOST_SECONDS = 10.0

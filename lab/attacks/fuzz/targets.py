@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.attacks.fuzz.seeds import ROOT, Seed
+from lab import ROOT
+from lab.attacks.fuzz.seeds import Seed
 
 CONFIGS = ROOT / "tests" / "jobs" / "configs"
 MODEL = str(CONFIGS / "llama-tiny")
@@ -147,7 +149,7 @@ def _load_arguments(args: Any) -> None:
         for name in ("limit", "memory", "predicted"):
             value = getattr(args, name, None)
             if isinstance(value, str):
-                _each(lambda value=value: parse_bytes(value))
+                _each(partial(parse_bytes, value))
         if getattr(args, "gpu", None):
             _each(lambda: find_gpu(args.gpu))
         if hasattr(args, "calibration"):
