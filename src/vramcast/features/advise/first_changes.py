@@ -17,7 +17,12 @@ from vramcast.base.errors import VramcastError
 from vramcast.features.advise.combination import Combination
 from vramcast.features.advise.config import card_options, config_text, options_text
 from vramcast.features.advise.knobs import options_for
-from vramcast.features.advise.language_models import rough_activations, rough_parameters, single_language_model
+from vramcast.features.advise.language_models import (
+    rough_activations,
+    rough_parameters,
+    single_language_model,
+    usual_length,
+)
 from vramcast.features.advise.option import CHANGES_TRAINING, RISKS, USUAL, Option, go_together
 from vramcast.features.advise.result import Change, Suggestion
 from vramcast.features.advise.runs import Runs, Traced, Wish
@@ -39,13 +44,13 @@ _TRIES = 3
 """Runs of one kind that may turn out not to fit; then another kind is tried."""
 _HOPELESS = 1.5
 """A guess that is so far above what there is is not worth a trace."""
-_TIGHT = 1.05
-"""Of several batches, the largest whose guess is below what there is by this much is tried first."""
 _CHECKPOINTED, _CHECKPOINTED_BLOCKS, _AUTOCAST, _HALF = 0.25, 0.15, 0.6, 0.5
 _NF4, _ADAPTERS = 0.28, 0.02
 """What is left, roughly: of activations with what is lost to fragmentation, of activations alone, with autocast, in
 half precision; of weights in fp16; of gradients and optimizer state."""
 _ACTIVATIONS = tuple(KINDS.index(kind) for kind in ("saved activations", "temporaries"))
+_GRADIENTS = KINDS.index("gradients")
+_CHECKPOINTING = "checkpointing"
 _SAME, _OTHER_ARITHMETIC, _LORA, _QLORA, _LESS = range(5)
 """In the order in which they are thought of."""
 
@@ -56,6 +61,7 @@ class _Parts:
 
     weights: float
     gradients: float
+    """The most that they take, whenever that is."""
     state: float
     """Of the optimizer, with the temporaries of its step."""
     rest: float
@@ -66,13 +72,13 @@ class _Parts:
 
     @classmethod
     def of(cls, asked: Prediction) -> _Parts:
-        account = asked.account
-        weights, state = account.part("weights"), account.part("optimizer state")
-        gradients = account.part("gradients")
+        account, most = asked.account, _most_of_each(asked.trace)
+        weights, state, gradients = (account.part(name) for name in ("weights", "optimizer state", "gradients"))
         if account.moment.phase == "optimizer":
             state += account.part("temporaries")  # of its step: they grow with what is trained, not with the batch
-        rest = asked.peak_reserved_bytes - weights - gradients - state
-        return cls(weights, gradients, state, max(0, rest), asked.context_bytes, _most_activations(asked.trace))
+        rest = max(0, asked.peak_reserved_bytes - weights - gradients - state)
+        # A peak in the forward pass has no gradients yet; they are there whenever the backward pass ends.
+        return cls(weights, max(gradients, most.gradients), state, rest, asked.context_bytes, most.activations)
 
 
 def first_changes(
@@ -87,7 +93,8 @@ def first_changes(
     job = loaded.job
     options = options_for(job, asked.gpu, keep)
     parts = _Parts.of(asked)
-    waiting = list(_ordered(job, options, parts, asked.limit_bytes))
+    likely, others = _ordered(job, options, parts, asked.limit_bytes)
+    waiting = [*likely, *others]
     found: list[tuple[Combination, Traced]] = []
     tight: list[tuple[Combination, Traced]] = []
     """They fit, and leave less than the margin."""
@@ -98,8 +105,11 @@ def first_changes(
     while waiting and len(found) < _SHOWN and traced < _TRACES:
         if one_is_enough and any(_kind(one) == _SAME for one, _ in found):
             break
-        waiting = [one for one in waiting if missed[_kind(one)] < _TRIES]
-        chosen = _next(waiting, found, refused, 1 if runs.workers == 1 or one_is_enough else _SHOWN - len(found))
+        adapters = {_kind(one) for one, _ in found} & {_LORA, _QLORA}
+        unlikely = {one for one in others if _kind(one) in adapters}
+        waiting = [one for one in waiting if missed[_kind(one)] < _TRIES and one not in unlikely]
+        most = 1 if runs.workers == 1 or one_is_enough else _SHOWN - len(found)
+        chosen = _next(waiting, found, refused, most) or _with_checkpointing(waiting, found, refused)
         if not chosen:
             break
         traced += len(chosen)
@@ -131,15 +141,16 @@ def expected_changes(job: Job, card: GpuSpec, most: int) -> list[Wish]:
         return []
     if job.gpus.effective_strategy not in ("none", "ddp"):
         return []
-    element_bytes = 2 if job.precision.weights_dtype != "fp32" or job.precision.autocast_dtype != "none" else 4
-    tokens = job.effective_sizes["batch"] * job.effective_sizes.get("sequence", 1)
-    activations = tokens * rough_activations(part) * element_bytes
+    residual_bytes = 4 if job.precision.weights_dtype == "fp32" else 2
+    product_bytes = 2 if job.precision.autocast_dtype != "none" else residual_bytes
+    tokens = job.effective_sizes["batch"] * job.effective_sizes.get("sequence", usual_length(part))
+    activations = tokens * rough_activations(part, product_bytes, residual_bytes)
     weights = rough_parameters(part) * (4 if (part.dtype or job.precision.weights_dtype) == "fp32" else 2)
     if 2 * weights <= card.total_memory_bytes:
         return []
     parts = _Parts(weights, weights, 2 * weights, weights, card.context_bytes, activations)
-    ordered = list(_ordered(job, options_for(job, card, ()), parts, card.total_memory_bytes))
-    chosen = _next(ordered, (), set(), most if job.gpus.count == 1 else 1)
+    likely, others = _ordered(job, options_for(job, card, ()), parts, card.total_memory_bytes)
+    chosen = _next([*likely, *others], (), set(), most if job.gpus.count == 1 else 1)
     return [Wish(with_overrides(job, one.changes), one.text) for one in chosen]
 
 
@@ -183,23 +194,43 @@ def _next(
     return chosen
 
 
+def _with_checkpointing(
+    waiting: Sequence[Combination], found: Sequence[tuple[Combination, Traced]], refused: set[Option]
+) -> list[Combination]:
+    """Adapters that fit without checkpointing take much less with it: for a longer text or a larger batch."""
+    for one in waiting:
+        adapters = _kind(one) in (_LORA, _QLORA) and not refused & set(one.options)
+        if adapters and any(_names(one) - _names(other) == {_CHECKPOINTING} for other, _ in found):
+            return [one]
+    return []
+
+
+def _names(one: Combination) -> set[str]:
+    """What it changes, at whatever batch."""
+    return {option.text if option.knob != _CHECKPOINTING else option.knob for option in one.without("batch").options}
+
+
 def _says_more(one: Combination, other: Combination) -> bool:
     """All that `other` changes, at whatever batch, and perhaps more."""
     mine, others = ({(o.knob, "" if o.knob == "batch" else o.text) for o in each.options} for each in (one, other))
     return others <= mine
 
 
-def _ordered(job: Job, options: Mapping[str, list[Option]], parts: _Parts, limit_bytes: int) -> Iterator[Combination]:
-    """What may fit, best first."""
+def _ordered(
+    job: Job, options: Mapping[str, list[Option]], parts: _Parts, limit_bytes: int
+) -> tuple[list[Combination], list[Combination]]:
+    """What will probably fit, best first; and what may fit."""
     candidates = [
         one
         for one in _combinations(options)
         if _guess(one, parts, job) <= _HOPELESS * limit_bytes and _held(one, parts) <= limit_bytes
     ]
-    likely = [one for one in candidates if _TIGHT * _guess(one, parts, job) <= limit_bytes]
-    rest = [one for one in candidates if one not in likely]
-    yield from sorted(likely, key=lambda one: _place(one, None, job))
-    yield from sorted(rest, key=lambda one: (_kind(one), _guess(one, parts, job)))
+    likely = [one for one in candidates if _guess(one, parts, job) <= limit_bytes]
+    others = [one for one in candidates if one not in likely]
+    return (
+        sorted(likely, key=lambda one: _place(one, None, job)),
+        sorted(others, key=lambda one: (_kind(one), _guess(one, parts, job))),
+    )
 
 
 def _combinations(options: Mapping[str, list[Option]]) -> Iterator[Combination]:
@@ -253,26 +284,42 @@ def _shards(one: Combination) -> int:
     return max(option.shards for option in one.options)
 
 
-def _most_activations(trace: StepTrace | None) -> float:
+@dataclass(frozen=True, slots=True)
+class _Most:
+    """The highest level of each, whenever it is reached."""
+
+    gradients: float = 0.0
+    activations: float = 0.0
     """Without DDP's buckets and what an optimizer's step takes."""
+
+
+def _most_of_each(trace: StepTrace | None) -> _Most:
     if trace is None:
-        return 0.0
-    grows = [
+        return _Most()
+    gradients = [kind == _GRADIENTS for kind in trace.kind]
+    activations = [
         kind in _ACTIVATIONS and trace.phases[phase] != "optimizer"
         for kind, phase in zip(trace.kind, trace.phase, strict=True)
     ]
+    return _Most(float(_highest(trace, gradients)), float(_highest(trace, activations)))
+
+
+def _highest(trace: StepTrace, counts: Sequence[bool]) -> int:
+    """The most bytes that the blocks which count take together."""
     level = most = 0
     for code, block in zip(trace.event_kind, trace.event_arg, strict=True):
-        if code in (ALLOC, FREE) and grows[block]:
+        if code in (ALLOC, FREE) and counts[block]:
             level += trace.requested_bytes[block] if code == ALLOC else -trace.requested_bytes[block]
             most = max(most, level)
-    return float(most)
+    return most
 
 
 def _guess(one: Combination, parts: _Parts, job: Job) -> float:
     shards = _shards(one)
     weights, gradients, state = (size / shards for size in (parts.weights, parts.gradients, parts.state))
-    rest = parts.rest if shards == 1 else parts.activations
+    # Sharded weights and a frozen half-precision base have no autocast copies, so that activations alone are left.
+    alone = shards > 1 or any(option.knob == "trained" for option in one.options)
+    rest = parts.activations if alone else parts.rest
     if any(option.changes.get("gpus.reshard_after_forward") is False for option in one.options):
         weights += parts.weights * (1.0 if job.precision.autocast_dtype == "none" else _HALF)
     for option in one.options:
@@ -288,7 +335,7 @@ def _guess(one: Combination, parts: _Parts, job: Job) -> float:
             weights, gradients, state = ((_HALF if pure else 1.0) * size for size in (weights, gradients, state))
             rest *= _HALF if pure else _AUTOCAST
         elif option.knob == "checkpointing":
-            rest *= _CHECKPOINTED if shards == 1 else _CHECKPOINTED_BLOCKS
+            rest *= _CHECKPOINTED_BLOCKS if alone else _CHECKPOINTED
         else:
             state *= option.state_ratio
             rest *= option.activations_ratio

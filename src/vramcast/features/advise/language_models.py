@@ -8,6 +8,7 @@ from typing import Any
 from vramcast.base.errors import UsageError
 from vramcast.jobs.folders import CONFIG, read_json
 from vramcast.jobs.schema import Component, Job
+from vramcast.jobs.text_length import longest_text
 
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
 _BLOCKS = {
@@ -21,6 +22,7 @@ _BLOCKS = {
 """What the list of blocks is called, by model_type."""
 _WITH_FLASH = (*_BLOCKS["layers"], "gpt2", "gpt_neo", "gptj", "falcon", "gpt_bigcode", "distilbert", "vit")
 """Models that transformers runs with flash-attn, by model_type."""
+_LOGIT_BYTES = 4
 _EMBEDDINGS = {"h": "wte", "layers": "embed"}
 
 
@@ -69,16 +71,23 @@ def rough_parameters(part: Component) -> int:
     return tables * vocabulary_size * hidden + blocks * (attention + 3 * hidden * inner)
 
 
-def rough_activations(part: Component) -> int:
-    """About how many numbers all blocks keep of a token for the backward pass, as for a Llama: the inputs of norms and
-    projections, and four times the width of the feed-forward network. 0 where the config does not say."""
+def rough_activations(part: Component, product_bytes: int, residual_bytes: int) -> int:
+    """About how many bytes are kept of a token for the backward pass, as for a Llama: in every block four tensors of
+    norms and the residual stream, four inputs and outputs of attention, and four times the width of the feed-forward
+    network; at the end logits and their gradient in fp32. 0 where the config does not say."""
     config = _config(part)
-    keys = ("hidden_size", "num_hidden_layers", "intermediate_size")
+    keys = ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size")
     sizes = [size for key in keys if isinstance(size := config.get(key), int) and size > 0]
     if len(sizes) < len(keys):
         return 0
-    hidden, blocks, inner = sizes
-    return blocks * (8 * hidden + 4 * inner)
+    hidden, blocks, inner, width = sizes
+    block = 4 * hidden * (residual_bytes + product_bytes) + 4 * inner * product_bytes
+    return blocks * block + 2 * width * _LOGIT_BYTES
+
+
+def usual_length(part: Component) -> int:
+    """The sequence that is taken where a job names none."""
+    return longest_text(_config(part))
 
 
 def block_patterns(part: Component) -> list[str]:

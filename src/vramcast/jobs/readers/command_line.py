@@ -49,14 +49,14 @@ def parse_command(
     parts = _parts(words)
     if parts is None:
         start = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
-        return Command(flags=_known(_flags(words[start:]), where, unknown, harmless))
+        return Command(flags=_known(flags_of(words[start:]), where, unknown, harmless))
     launcher, head, target, rest = parts
     script = target.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
     return Command(
         launcher,
         _known(head, where, unknown, _OF_RENDEZVOUS),
         script,
-        _known(_flags(rest), where, unknown, harmless),
+        _known(flags_of(rest), where, unknown, harmless),
     )
 
 
@@ -67,7 +67,7 @@ def _parts(words: Sequence[str]) -> tuple[str, dict[str, Any], str, Sequence[str
     except UsageError:  # an option that the launcher does not have: the script is looked for all the same
         parts = None
     if parts is not None and not parts.runs_any_program:
-        options = {name: value if value is True else _value(str(value)) for name, value in parts.options.items()}
+        options = {name: value if value is True else plain_value(str(value)) for name, value in parts.options.items()}
         return parts.name, options, parts.target, parts.arguments
     if words and words[0] in _WITH_VERBS:
         at: int | None = min(1, len(words) - 1)
@@ -75,17 +75,19 @@ def _parts(words: Sequence[str]) -> tuple[str, dict[str, Any], str, Sequence[str
         at = next((i for i, word in enumerate(words) if word.endswith(".py")), None)
     if at is None:
         return None
-    return (words[0] if at else ""), _flags(words[1:at]), words[at], words[at + 1 :]
+    return (words[0] if at else ""), flags_of(words[1:at]), words[at], words[at + 1 :]
 
 
-def _flags(words: Sequence[str]) -> dict[str, Any]:
+def flags_of(words: Sequence[str]) -> dict[str, Any]:
     """--name value, --name=value, --name alone for true, --name a b c for a list."""
     flags: dict[str, Any] = {}
     name, values = "", list[str]()
 
     def keep() -> None:
         if name:
-            flags[name] = True if not values else _value(values[0]) if len(values) == 1 else [_value(v) for v in values]
+            flags[name] = (
+                True if not values else plain_value(values[0]) if len(values) == 1 else [plain_value(v) for v in values]
+            )
 
     for word in words:
         if word.startswith("--") and len(word) > 2:
@@ -112,7 +114,7 @@ def _known(
     return flags
 
 
-def _value(word: str) -> Any:
+def plain_value(word: str) -> Any:
     lower = word.lower()
     if lower in ("true", "false"):
         return lower == "true"

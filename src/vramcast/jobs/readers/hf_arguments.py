@@ -96,6 +96,8 @@ def part_from(
     if component:
         data["components"] = {"model": component}
     data, finish = dialect.change(keys, data, notes, unsupported)
+    if data["precision"].get("weights"):
+        assumed.pop("precision", None)  # the tool itself decides in what its weights are
     samples = keys.whole("max_train_samples", most=10**12)
     if samples is not None:
         data["dataset"] = {"size": samples, "epochs": keys.number("num_train_epochs") or 3.0}

@@ -16,6 +16,7 @@ from vramcast.jobs.readers import (
     Request,
     accelerate,
     combine,
+    config_commands,
     diffusers_scripts,
     hf_arguments,
     hf_names,
@@ -44,7 +45,12 @@ MARKS = (
 ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _MEGATRON = re.compile(r"^\s*(megatron (?:sft|pt|rlhf))\b", re.MULTILINE)
 """A command of ms-swift that trains with Megatron."""
-_UNSLOTH, _SWIFT = "unsloth-cli", "swift"
+_NAMES_CONFIG = re.compile(
+    r"\b(?:(?:llamafactory_cli|lmf|axolotl|unsloth) train|swift (?:sft|pt|rlhf)|tune run)\b"
+    r"|\b(?:accelerate launch|torchrun|deepspeed|python3?)\b[^|;&]*\.py\s+[\w./]+\.(?:ya?ml|json)\b"
+)
+"""A command that names a config file, in a text with _ in place of -."""
+_UNSLOTH, _SWIFT, _TUNE = "unsloth-cli", "swift", "tune"
 _PROCESSES_OF_SWIFT = "NPROC_PER_NODE"
 _PRECISIONS = ("bf16", "fp16", "mixed_precision")
 _OF_LAUNCHER = ("gpus", "checkpointing", "torch_compile")
@@ -59,7 +65,8 @@ def recognises(path: Path) -> bool:
         text = read_text(path).replace("-", "_")
     except (OSError, VramcastError):
         return False
-    return any(mark.replace("-", "_") in text for mark in MARKS) or _MEGATRON.search(text) is not None
+    marked = any(mark.replace("-", "_") in text for mark in MARKS)
+    return marked or any(pattern.search(text) for pattern in (_MEGATRON, _NAMES_CONFIG))
 
 
 def read(path: Path, request: Request) -> Reading:
@@ -114,11 +121,21 @@ def part_from_words(
     started = variables.get(_PROCESSES_OF_SWIFT, "")
     if command.launcher == _SWIFT and started.isdecimal() and 0 < len(started) < 6:
         command = dataclasses.replace(command, launcher_flags={PROCESSES[0]: int(started)})
-    part = _part(command, folder, where, request)
+    part = _part(command, folder, where, request, config_commands.find(words))
     return dataclasses.replace(part, data={**part.data, "allocator_conf": conf}) if conf else part
 
 
-def _part(command: Command, folder: Path, where: str, request: Request) -> Part:
+def _part(
+    command: Command, folder: Path, where: str, request: Request, config: config_commands.ConfigCommand | None = None
+) -> Part:
+    from_file = None
+    if config is not None and config.command.launcher != _SWIFT:
+        from_file = config_commands.read_part(config, folder, where, request)
+    if config is not None and from_file is not None:
+        launched = _launcher(config.command, folder, where, request) if config.command.launcher != _TUNE else None
+        return from_file if launched is None else _under(launched, from_file, _says_precision(from_file))
+    if config is not None and config.command.launcher == _SWIFT:
+        command = dataclasses.replace(command, script=config.command.script, flags=_of_swift(config, folder))
     if command.launcher != _SWIFT and command.script in hf_names.OTHER_TRAININGS:
         raise CannotPredict(
             f"{where}: {command.script} trains with a second model or with text that it generates: not modelled; "
@@ -129,14 +146,30 @@ def _part(command: Command, folder: Path, where: str, request: Request) -> Part:
     part = _arguments(command, Keys(command.flags, where), folder, request, precision)
     if launched is None:
         return _named(part)
+    own_precision = any(command.flags.get(name) for name in _PRECISIONS) or reader_of_images(command) is not None
+    return _under(launched, _named(part), own_precision)
+
+
+def _under(launched: Part, part: Part, own_precision: bool) -> Part:
+    """What the script says, as the launcher starts it."""
     data = combine.merge(dict(part.data), {name: launched.data[name] for name in _OF_LAUNCHER if name in launched.data})
-    # The script's own wins, as in the Trainer.
-    if not any(command.flags.get(name) for name in _PRECISIONS) and reader_of_images(command) is None:
+    if not own_precision:  # the script's own wins, as in the Trainer
         data = combine.merge(data, {"precision": launched.data.get("precision", {})})
     return dataclasses.replace(
-        _named(part), data=data, notes=(*part.notes, *launched.notes),
+        part, data=data, notes=(*part.notes, *launched.notes),
         assumed={**part.assumed, **launched.assumed}, unsupported={**part.unsupported, **launched.unsupported},
     )  # fmt: skip
+
+
+def _says_precision(part: Part) -> bool:
+    said = part.data.get("precision") or {}
+    return any(said.get(name) not in (None, "fp32", "none") for name in ("preset", "weights", "autocast"))
+
+
+def _of_swift(config: config_commands.ConfigCommand, folder: Path) -> dict[str, Any]:
+    """`swift sft FILE`: flags win over what the file says."""
+    document = read_document(beside(config.file, folder)).data
+    return {**(document if isinstance(document, dict) else {}), **config.changes}
 
 
 def _named(part: Part) -> Part:
@@ -183,7 +216,9 @@ def _with_config(keys: Keys, command: Command, folder: Path) -> Keys:
 
 def _is_training(words: list[str]) -> bool:
     names = {word.partition("=")[0].replace("-", "_") for word in words}
-    return any(mark.replace("-", "_") in names for mark in MARKS)
+    if any(mark.replace("-", "_") in names for mark in MARKS):
+        return True
+    return config_commands.find(split_environment(words)[1]) is not None
 
 
 def _launcher(command: Command, folder: Path, where: str, request: Request) -> Part | None:

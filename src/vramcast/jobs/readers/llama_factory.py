@@ -148,7 +148,7 @@ def _precision(keys: Keys, precision: dict[str, Any], kind: str) -> dict[str, An
     if keys.flag("pure_bf16"):
         return {"weights": "bf16"}
     half = precision.get("preset")
-    return {**precision, "weights": half} if half and kind != "full" else precision
+    return {**precision, "weights": "fp32" if kind == "full" else half} if half else precision
 
 
 def _lora(keys: Keys) -> dict[str, Any]:

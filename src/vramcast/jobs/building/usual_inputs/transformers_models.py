@@ -8,8 +8,8 @@ from typing import Any
 from vramcast.jobs.building.built import Built
 from vramcast.jobs.building.usual_inputs.usual import Config, Usual, by_name, floats, integers, ones, pair
 from vramcast.jobs.schema import Input, Loss
+from vramcast.jobs.text_length import longest_text
 
-_LONGEST_ASSUMED = 2048
 _SECONDS_OF_SOUND = 10
 _OWN_LOSS = (Loss(kind="model"),)
 
@@ -52,22 +52,12 @@ def classes(config: Config) -> int:
     return len(config.get("id2label") or {}) or int(config.get("num_labels") or 2)
 
 
-def _longest(config: Config) -> int:
-    for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"):
-        length = config.get(key)
-        if isinstance(length, int) and length > 0:
-            # RoBERTa and its kin lose the rows up to the padding token's.
-            taken = int(config.get("pad_token_id") or 0) + 1 if length % 2 == 0 and length % 128 == 2 else 0
-            return min(length - taken, _LONGEST_ASSUMED)
-    return 512
-
-
 def _text(class_name: str, config: Config) -> Usual:
     inputs = {
         "input_ids": integers("batch", "sequence", below=vocabulary(config)),
         "attention_mask": ones("batch", "sequence"),
     }
-    sizes = {"sequence": _longest(config)}
+    sizes = {"sequence": longest_text(config)}
     if config.get("is_encoder_decoder"):
         sizes["target_sequence"] = sizes["sequence"]
     labels = _labels(class_name, config)
@@ -141,5 +131,5 @@ def _image_and_text(class_name: str, config: Config) -> Usual | None:
         "input_ids": integers("batch", "sequence", below=vocabulary(text)),
         "pixel_values": floats("batch", int(vision.get("num_channels") or 3), "height", "width"),
     }
-    sizes = {"sequence": _longest(text), "height": height, "width": width}
+    sizes = {"sequence": longest_text(text), "height": height, "width": width}
     return Usual(inputs=inputs, call=by_name(inputs), sizes=sizes, loss=_OWN_LOSS, options={"return_loss": True})
