@@ -1,4 +1,7 @@
-"""Time of a slider's move, from the input to the frame that shows verdict and chart: `python -m lab.browser.moves`."""
+"""Time of a slider's move, from the input to the frame that shows verdict and chart: `python -m lab.browser.moves`.
+
+On a machine that others use, `chrt --rr 1 python -m lab.browser.moves` keeps their waiting out of it.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,30 @@ _MOVES = 80
 _MOVE = """async (value) => {
   const slider = document.querySelector('[name=slider-batch]'), verdict = document.getElementById('verdict');
   delete verdict.dataset.milliseconds;
+  const drawn = new Promise((resolve) => new MutationObserver((_, self) => {
+    if (verdict.dataset.milliseconds) { self.disconnect(); resolve(); }
+  }).observe(verdict, { attributes: true }));
   slider.value = value;
   const began = performance.now();
   slider.dispatchEvent(new Event('input', { bubbles: true }));
-  while (!verdict.dataset.milliseconds) await new Promise((resolve) => requestAnimationFrame(resolve));
+  await drawn;
   return [performance.now() - began, verdict.dataset.kind];
 }"""
+_DRAG = """async (frames) => {
+  const slider = document.querySelector('[name=slider-batch]');
+  let drawn = 0;
+  const seen = new MutationObserver(() => drawn++);
+  seen.observe(document.getElementById('figures'), { childList: true });
+  const began = performance.now();
+  for (let i = 0; i < frames; i++) {
+    slider.value = 200 + (i * 3) % 600;
+    slider.dispatchEvent(new Event('input', { bubbles: true }));
+    await new Promise((resolve) => requestAnimationFrame(resolve));
+  }
+  seen.disconnect();
+  return 1000 * drawn / (performance.now() - began);
+}"""
+"""A slider that does not rest: the pictures a second."""
 
 
 def main() -> None:
@@ -31,11 +52,12 @@ def main() -> None:
             found.append(page.evaluate(_MOVE, 200 + i * 37 % 600))
             page.wait_for_timeout(30)
         used = cpu_seconds(server) - before
+        dragged = page.evaluate(_DRAG, 180)
     times = sorted(milliseconds for milliseconds, _ in found)
     print(
         f"{_MOVES} moves ({', '.join(sorted({kind for _, kind in found}))}): median {statistics.median(times):.0f} ms, "
         f"95th percentile {times[int(0.95 * _MOVES) - 1]:.0f} ms; the server used {1000 * used / _MOVES:.0f} ms of CPU "
-        f"a move; load of the machine {os.getloadavg()[0]:.1f}"
+        f"a move; {dragged:.0f} pictures a second while it is dragged; load of the machine {os.getloadavg()[0]:.1f}"
     )
 
 

@@ -99,6 +99,34 @@ def test_a_slider_moves_the_answer_and_the_address(opened: Tab) -> None:
     assert page.input_value("[name=batch]") == "512"
 
 
+def test_the_picture_follows_a_slider_that_does_not_rest(
+    opened: Tab, served: tuple[str, Answers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened.page.wait_for_timeout(1500)  # a second batch is traced
+    quick, asked = served[1].quick, []
+
+    def slow(state: PageState, **options: bool) -> object:
+        asked.append(state.batch)
+        time.sleep(0.1)
+        return quick(state, **options)
+
+    monkeypatch.setattr(served[1], "quick", slow)
+    shown = opened.page.evaluate(
+        """async () => {
+          const slider = document.querySelector('[name=slider-batch]'), shown = new Set();
+          for (let i = 0; i < 90; i++) {
+            slider.value = 300 + 4 * i;
+            slider.dispatchEvent(new Event('input', { bubbles: true }));
+            await new Promise((resolve) => requestAnimationFrame(resolve));
+            shown.add(document.querySelector('#figures data').value);
+          }
+          return shown.size;
+        }"""
+    )
+    assert shown > 2
+    assert len(asked) < 45, "each frame asks, whether or not the answer before it has come"
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

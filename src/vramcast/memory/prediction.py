@@ -140,8 +140,12 @@ def predict_and_replay(
     gpu: GpuSpec | None = None,
     capacity_bytes: int | None = None,
     allocator_conf: str | None = None,
+    timeline_points: int = 200,
 ) -> tuple[Prediction, Replay]:
-    """`predict`, and the replay that its account is of, for whoever draws it."""
+    """`predict`, and the replay that its account is of, for whoever draws it.
+
+    `timeline_points`: of the account; 0 where nobody asks for the course of the whole run.
+    """
     if trace.cards:
         return _predict_cards(trace, gpu, capacity_bytes, allocator_conf)
     if not trace.n_blocks:
@@ -186,7 +190,7 @@ def predict_and_replay(
         out_of_memory=_fatal(limited),
         retries=limited.retries,
         steps=trace.steps,
-        account=account(shown, context_bytes=context_bytes),
+        account=account(shown, context_bytes=context_bytes, timeline_points=timeline_points),
         margin=margin_for(gpu.id, notes, many_convolutions=has_many_convolutions(trace)),
         replayed_steps=run.steps,
         curve=curve(shown, trace.steps),

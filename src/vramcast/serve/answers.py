@@ -327,4 +327,6 @@ def _replayed(trace: StepTrace, state: PageState) -> tuple[Prediction, Replay]:
         limit = gpu.total_memory_bytes - trace.context_bytes
         if limit <= 0:
             raise UsageError(f"{gpu.short_name}: nothing is left for PyTorch")
-    return predict_and_replay(trace, gpu=gpu, capacity_bytes=limit, allocator_conf=state.allocator or None)
+    return predict_and_replay(
+        trace, gpu=gpu, capacity_bytes=limit, allocator_conf=state.allocator or None, timeline_points=0
+    )

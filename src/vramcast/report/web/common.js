@@ -73,6 +73,20 @@ function oncePerFrame(draw) {
   };
 }
 
+let colours = {};
+/** Looked up once a theme: asking for the style takes longer than drawing an axis. */
+const themeColour = (name) => (colours[name] ??= getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+document.addEventListener("themechange", () => (colours = {}));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => document.dispatchEvent(new Event("themechange")));
+
+/** Calls `draw` when the theme changes, for as long as `place` is on the page. At once: a page is printed right after it. */
+function onThemeChange(place, draw) {
+  document.addEventListener("themechange", function changed() {
+    if (place.isConnected) draw();
+    else document.removeEventListener("themechange", changed);
+  });
+}
+
 /** A canvas as wide as its place, drawn again when that changes. `draw` gets the context, width and height. */
 function canvasIn(place, height, label, draw) {
   const canvas = element("canvas", { role: "img", "aria-label": label });
@@ -89,12 +103,10 @@ function canvasIn(place, height, label, draw) {
   };
   const paint = oncePerFrame(paintNow);
   new ResizeObserver(paint).observe(place);
-  document.addEventListener("themechange", paintNow); // at once: a page is printed right after it
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
+  onThemeChange(place, paintNow);
   paint();
   return { canvas, paint };
 }
-const themeColour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** Layers of a stack by one name: layers.0.mlp and layers.1.mlp are layers.*.mlp. */
 const foldedName = (name) => name.replace(/(^|\.)\d+(?=\.|$)/g, "$1*");

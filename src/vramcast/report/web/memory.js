@@ -40,8 +40,7 @@ function memoryChart(place, course, ceiling, onHover, onSelect) {
   new ResizeObserver(() => plot.setSize({ width: Math.max(280, place.clientWidth), height: 330 })).observe(place);
   plot.over.addEventListener("click", () => plot.cursor.idx != null && onSelect(plot.cursor.idx));
   plot.over.addEventListener("mouseleave", () => onHover(null));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plot.redraw());
-  document.addEventListener("themechange", () => plot.redraw());
+  onThemeChange(place, () => plot.redraw());
   return { update: (next) => plot.setData(take(next)) };
 }
 

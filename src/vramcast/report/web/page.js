@@ -80,7 +80,20 @@ const fromSlider = (place, most) => Math.exp((place / 1000) * Math.log(most));
 
 // --- asking ------------------------------------------------------------------------------------------------------------
 
-const changed = oncePerFrame(answerNow);
+let asking = false, askAgain = false;
+
+/** One question at a time: what changes meanwhile is asked about once the answer is there, and the answer is shown
+ *  all the same, so that the picture follows a slider that does not rest. */
+async function changed() {
+  askAgain = true;
+  if (asking) return;
+  asking = true;
+  while (askAgain) {
+    askAgain = false;
+    await answerNow();
+  }
+  asking = false;
+}
 
 async function answerNow() {
   clearTimeout(idle);
@@ -98,6 +111,7 @@ async function answerNow() {
     if (number !== asked) return;
     if (found) show(found, began);
     else pending(t("not traced yet"));
+    if (askAgain) return;
     const patience = found ? 400 : 60;
     const next = !found || found.kind === "worked out" ? traceNow : found.pictures.moving ? drawPictures : learnBatches;
     idle = setTimeout(() => next(number, state), patience);
@@ -210,7 +224,8 @@ function show(found, began = 0) {
   at("notes").hidden = !found.notes.length;
   at("notes").querySelector("ul").replaceChildren(...found.notes.map((note) => element("li", {}, `${note.topic}: ${note.text}${note.where ? ` (${note.where})` : ""}`)));
   showPictures(found.pictures);
-  if (began) requestAnimationFrame(() => { at("verdict").dataset.milliseconds = Math.round(performance.now() - began); });
+  // A task after the next frame: then it has been painted.
+  if (began) requestAnimationFrame(() => setTimeout(() => { at("verdict").dataset.milliseconds = Math.round(performance.now() - began); }));
 }
 
 /** While a slider moves, the chart follows in its place; what takes longer is drawn when it rests. */
