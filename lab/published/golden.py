@@ -65,7 +65,7 @@ def recipe(row: dict[str, str]) -> Recipe:
     if any(key.startswith("--export-kd") for key in settings["MODEL_ARGS"]):
         raise NoRecipe("distilled by ModelOpt from the checkpoint of a teacher, which is not published")
     gpu, per_node = CARDS[row["gpu"]]
-    cards, assumed = _world(row, per_node)
+    cards, assumed = _world(row, settings["MODEL_ARGS"])
     family = test.split("/")[0]
     arguments = _arguments(settings["MODEL_ARGS"], family)
     source = checkouts.checkout(MEGATRON, commit)
@@ -91,11 +91,21 @@ def _behind(family: str, settings: dict[str, object]) -> int:
     return int(str(settings.get("--tensor-model-parallel-size", 1))) if family in ("bert", "t5") else 1
 
 
-def _world(row: dict[str, str], per_node: int) -> tuple[int, str]:
+def _fewest_cards(settings: dict[str, object]) -> int:
+    def size(name: str, otherwise: int = 1) -> int:
+        return int(str(settings.get(f"--{name}-parallel-size", otherwise)))
+
+    tensor, stages = size("tensor-model"), size("pipeline-model")
+    experts = size("expert-model") * size("expert-tensor", tensor)
+    return stages * max(tensor * size("context"), experts)
+
+
+def _world(row: dict[str, str], settings: dict[str, object]) -> tuple[int, str]:
     if row["n_gpus"]:
         return int(row["n_gpus"]), ""
     if "release" in row["model"]:
-        return RELEASE_CARDS, f"{RELEASE_CARDS} cards"
+        cards = max(RELEASE_CARDS, _fewest_cards(settings))
+        return cards, f"{cards} cards"
     return 8, ""
 
 

@@ -53,6 +53,7 @@ def use_zeros_of_2024() -> None:
     from torchtitan import datasets
 
     ScalingType.DELAYED = object()  # asked for and not used; torchao has dropped it since
+    torch.backends.cuda.enable_cudnn_sdp(False)  # torch took flash attention before it up to 2.8, as these runs had
     datasets.build_tokenizer = lambda *args: Tokenizer()
     datasets.build_hf_data_loader = lambda name, path, tokenizer, batch, length, *rest: Texts(batch, length, False)
 
