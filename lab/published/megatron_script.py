@@ -98,12 +98,22 @@ def let_t5_be() -> None:
 
 
 def trust_other_ranks() -> None:
-    """Megatron-FSDP compares where the shards of all ranks begin and end; here the others say what this one says."""
+    """Megatron-FSDP compares where the shards of all ranks begin and end, and takes random states from the first rank;
+    here the others say what this one says."""
     try:
+        from megatron.core.distributed.fsdp import mcore_fsdp_adapter as adapter
         from megatron.core.distributed.fsdp.src.megatron_fsdp import param_and_grad_buffer as buffers
     except ImportError:  # revisions without it
         return
     buffers.validate_uneven_dtensor = lambda tensor: None
+    adapter.FullyShardedDataParallel.sync_rng_states_across_tp_group = lambda self: None
+
+
+def stay_on_any_core() -> None:
+    """It asks the driver which cores of the host are nearest to the card."""
+    from megatron.core.pipeline_parallel import utils
+
+    utils.set_ideal_affinity_for_current_gpu = lambda: None
 
 
 def main() -> None:
@@ -119,6 +129,7 @@ def main() -> None:
     balance_experts()
     let_t5_be()
     trust_other_ranks()
+    stay_on_any_core()
     sys.argv = [program, *arguments]
     runpy.run_path(str(Path(megatron) / program), run_name="__main__")
 

@@ -175,7 +175,8 @@ def _failed(kept: Path) -> bool:
 
 
 def _run_once(recipe: str, rank: int, python: str, kept: Path, timeout: float, more: dict[str, str]) -> None:
-    found = ":".join((str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")))
+    packages = json.loads(recipe)["python_path"]
+    found = ":".join((*packages, str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")))
     environment = {**os.environ, "PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1", **more}
     command = [python, "-m", "lab.published.run_one", str(rank)]
     try:

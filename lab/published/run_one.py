@@ -20,7 +20,6 @@ def main() -> None:
     rank = int(sys.argv[1])
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    sys.path[:0] = list(recipe.python_path)
     try:
         json.dump(run(recipe, rank), out)
     except Exception as error:
