@@ -11,6 +11,8 @@ from lab.published import checkouts
 from lab.published.recipe import NoRecipe, Recipe
 
 MEGATRON, ENGINE = "NVIDIA/Megatron-LM", "NVIDIA/TransformerEngine"
+OPTIMIZERS = "NVIDIA-NeMo/Emerging-Optimizers"
+"""Muon's package."""
 SCRIPT = Path(__file__).with_name("megatron_script.py")
 CARDS = {"A100": ("a100-80gb", 8), "H100": ("h100", 8), "GB200": ("b200", 4)}
 """Each platform's card, and how many a node of its CI has (`tests/test_utils/recipes`)."""
@@ -56,20 +58,29 @@ STEPS = 2
 """The recorded peaks are the same from the second step on."""
 RELEASE_CARDS = 64
 """Release tests do not state how many cards they ran on."""
+RELEASE_WORLDS = {
+    ("gpt/gpt3_15b_8t_release", "H100"): 128,
+    ("gpt/gpt3_15b_8t_release_sm", "H100"): 128,
+    ("gpt/gpt3_15b_8t_release_sm", "A100"): 256,
+}
+"""Told by another figure of the same files, what is allocated after a step: 6 bytes for each of the rank's 1.953
+billion parameters, and 12 divided by the data-parallel ranks. 13.27 GB on H100 are 16 of them, 12.70 GB on A100 32."""
+COPIED = {("gpt/gpt3_15b_8t_release_sm_gb200", "A100"): ("gpt/gpt3_15b_8t_release_sm", "f57304256e")}
+"""Files that are a copy, byte for byte, of another test's: that test, and the commit that recorded the figure there."""
 
 
 def recipe(row: dict[str, str]) -> Recipe:
-    commit, test = row["recorded_commit"], row["model"]
+    test, commit = COPIED.get((row["model"], row["gpu"]), (row["model"], row["recorded_commit"]))
     text = checkouts.read(MEGATRON, commit, f"tests/functional_tests/test_cases/{test}/model_config.yaml")
     settings = yaml.safe_load(text)
     if any(key.startswith("--export-kd") for key in settings["MODEL_ARGS"]):
         raise NoRecipe("distilled by ModelOpt from the checkpoint of a teacher, which is not published")
     gpu, per_node = CARDS[row["gpu"]]
-    cards, assumed = _world(row, per_node)
+    cards, assumed = _world(row, test, settings["MODEL_ARGS"])
     family = test.split("/")[0]
     arguments = _arguments(settings["MODEL_ARGS"], family)
     source = checkouts.checkout(MEGATRON, commit)
-    engine = checkouts.checkout(ENGINE, _engine(commit))
+    engine = checkouts.checkout(ENGINE, _pinned(commit, "TransformerEngine"))
     version = (engine / "build_tools" / "VERSION.txt").read_text().strip()
     program = next(each for each in PROGRAMS.get(family, ("pretrain_gpt.py",)) if (source / each).exists())
     return Recipe(
@@ -82,7 +93,14 @@ def recipe(row: dict[str, str]) -> Recipe:
         environment={name: str(value) for name, value in (settings.get("ENV_VARS") or {}).items()},
         steps=STEPS,
         assumed=assumed,
+        python_path=_packages(commit, settings["MODEL_ARGS"]),
     )
+
+
+def _packages(commit: str, settings: dict[str, object]) -> tuple[str, ...]:
+    if "muon" not in str(settings.get("--optimizer", "")):
+        return ()
+    return (str(checkouts.checkout(OPTIMIZERS, _pinned(commit, "Emerging-Optimizers"))),)
 
 
 def _behind(family: str, settings: dict[str, object]) -> int:
@@ -91,20 +109,30 @@ def _behind(family: str, settings: dict[str, object]) -> int:
     return int(str(settings.get("--tensor-model-parallel-size", 1))) if family in ("bert", "t5") else 1
 
 
-def _world(row: dict[str, str], per_node: int) -> tuple[int, str]:
+def _fewest_cards(settings: dict[str, object]) -> int:
+    def size(name: str, otherwise: int = 1) -> int:
+        return int(str(settings.get(f"--{name}-parallel-size", otherwise)))
+
+    tensor, stages = size("tensor-model"), size("pipeline-model")
+    experts = size("expert-model") * size("expert-tensor", tensor)
+    return stages * max(tensor * size("context"), experts)
+
+
+def _world(row: dict[str, str], test: str, settings: dict[str, object]) -> tuple[int, str]:
     if row["n_gpus"]:
         return int(row["n_gpus"]), ""
-    if "release" in row["model"]:
-        return RELEASE_CARDS, f"{RELEASE_CARDS} cards"
+    if "release" in test:
+        cards = RELEASE_WORLDS.get((test, row["gpu"]), max(RELEASE_CARDS, _fewest_cards(settings)))
+        return cards, f"{cards} cards"
     return 8, ""
 
 
-def _engine(commit: str) -> str:
-    """The revision of TransformerEngine that Megatron-LM's own project file pins."""
+def _pinned(commit: str, package: str) -> str:
+    """The revision of a package that Megatron-LM's own project file pins."""
     project = checkouts.read(MEGATRON, commit, "pyproject.toml")
-    found = re.search(r'TransformerEngine\.git",\s*rev = "([^"]+)"', project)
+    found = re.search(rf'{package}\.git",\s*rev = "([^"]+)"', project)
     if found is None:
-        raise NoRecipe("the commit pins no revision of TransformerEngine")
+        raise NoRecipe(f"the commit pins no revision of {package}")
     return found.group(1)
 
 

@@ -97,6 +97,25 @@ def let_t5_be() -> None:
     t5_dataset.T5MaskedWordPieceDatasetConfig.__post_init__ = lambda self: None
 
 
+def trust_other_ranks() -> None:
+    """Megatron-FSDP compares where the shards of all ranks begin and end, and takes random states from the first rank;
+    here the others say what this one says."""
+    try:
+        from megatron.core.distributed.fsdp import mcore_fsdp_adapter as adapter
+        from megatron.core.distributed.fsdp.src.megatron_fsdp import param_and_grad_buffer as buffers
+    except ImportError:  # revisions without it
+        return
+    buffers.validate_uneven_dtensor = lambda tensor: None
+    adapter.FullyShardedDataParallel.sync_rng_states_across_tp_group = lambda self: None
+
+
+def stay_on_any_core() -> None:
+    """It asks the driver which cores of the host are nearest to the card."""
+    from megatron.core.pipeline_parallel import utils
+
+    utils.set_ideal_affinity_for_current_gpu = lambda: None
+
+
 def main() -> None:
     sys.path[:0] = [str(ROOT)]
     from lab.published.engine_kernels.install import install
@@ -109,6 +128,8 @@ def main() -> None:
     use_zeros(next((kind for kind in ("bert", "t5") if kind in program), "gpt"))
     balance_experts()
     let_t5_be()
+    trust_other_ranks()
+    stay_on_any_core()
     sys.argv = [program, *arguments]
     runpy.run_path(str(Path(megatron) / program), run_name="__main__")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import ROOT
-from lab.published import golden, simumax, titan
+from lab.published import golden, simumax, titan, tune
 from lab.published.checkouts import work_folder
 from lab.published.recipe import NoRecipe, Recipe
 
@@ -34,6 +34,7 @@ RECIPES: dict[str, Callable[[dict[str, str]], Recipe]] = {
     "SimuMax": simumax.recipe,
     "torchtitan": titan.recipe,
     "torchao": titan.recipe,
+    "torchtune": tune.recipe,
 }
 
 
@@ -98,7 +99,7 @@ def predict(row: dict[str, str], python: str) -> dict[str, Any]:
     except NoRecipe as error:
         return {"failure": str(error), **versions}
     largest = max(ranks, key=lambda rank: rank["reserved"])
-    slowest = max(_with_bubble(row, rank) for rank in ranks)
+    slowest = max(_with_bubble(row, rank, recipe.further_passes) for rank in ranks)
     return {
         **{key: largest[key] for key in ("allocated", "reserved", "rank")},
         "step_seconds": slowest,
@@ -111,15 +112,16 @@ def predict(row: dict[str, str], python: str) -> dict[str, Any]:
 PASSES = ("forward", "backward")
 
 
-def _with_bubble(row: dict[str, str], rank: dict[str, Any]) -> float:
+def _with_bubble(row: dict[str, str], rank: dict[str, Any], further_passes: int = 0) -> float:
     """A stage of a pipeline waits while the others begin and end: for the passes of (stages - 1) microbatches, divided
     by the parts of the model that each stage holds."""
-    seconds = float(rank["step_seconds"] or 0.0)
+    further = further_passes * float(rank.get("pass_seconds", 0.0))
+    seconds = float(rank["step_seconds"] or 0.0) + further
     stages = int(row["pp"] or 1)
     if stages == 1:
         return seconds
     parts = 2 if "Interleaved" in row["notes"] else 1
-    passes = sum(rank.get("phases", {}).get(name, 0.0) for name in PASSES) or seconds
+    passes = sum(rank.get("phases", {}).get(name, 0.0) for name in PASSES) + further or seconds
     return seconds + passes * (stages - 1) / (microbatches(row) * parts)
 
 
@@ -142,8 +144,11 @@ def _run(recipe: Recipe, rank: int, python: str) -> dict[str, Any]:
 
 
 def run_file(recipe: Recipe, rank: int) -> Path:
-    """Where the run of one rank is kept: a recipe that changes is another run, a checkout elsewhere is not."""
-    text = json.dumps({**dataclasses.asdict(recipe), "rank": rank}, sort_keys=True).replace(str(ROOT), "")
+    """Where the run of one rank is kept: a recipe that changes is another run, a checkout elsewhere is not, and neither
+    are more microbatches of the same kind."""
+    settings = {**dataclasses.asdict(recipe), "rank": rank}
+    del settings["further_passes"]
+    text = json.dumps(settings, sort_keys=True).replace(str(ROOT), "")
     return work_folder() / "runs" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
@@ -170,7 +175,8 @@ def _failed(kept: Path) -> bool:
 
 
 def _run_once(recipe: str, rank: int, python: str, kept: Path, timeout: float, more: dict[str, str]) -> None:
-    found = ":".join((str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")))
+    packages = json.loads(recipe)["python_path"]
+    found = ":".join((*packages, str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")))
     environment = {**os.environ, "PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1", **more}
     command = [python, "-m", "lab.published.run_one", str(rank)]
     try:

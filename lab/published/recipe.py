@@ -24,6 +24,9 @@ class Recipe:
     assumed: str = ""
     """What the source does not state."""
     python_path: tuple[str, ...] = ()
+    """Checkouts of packages that the program imports."""
+    further_passes: int = 0
+    """Microbatches of a step beyond those that are run; each takes as long as the second."""
 
 
 class NoRecipe(Exception):

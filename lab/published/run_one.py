@@ -20,7 +20,6 @@ def main() -> None:
     rank = int(sys.argv[1])
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    sys.path[:0] = list(recipe.python_path)
     try:
         json.dump(run(recipe, rank), out)
     except Exception as error:
@@ -33,23 +32,27 @@ def run(recipe: Recipe, rank: int) -> dict[str, Any]:
     from vramcast.gpus import find_gpu
     from vramcast.scripts import stopping
     from vramcast.scripts.runner import run_script
+    from vramcast.timing.step import predict_step
 
     stopping.CAPTURE_PATIENCE = recipe.steps  # the sources mention graphs that these settings do not capture
     began = time.time()
+    gpu = dataclasses.replace(find_gpu(recipe.gpu), **recipe.card_changes)
     prediction = run_script(
         recipe.program,
         recipe.arguments,
-        gpu=dataclasses.replace(find_gpu(recipe.gpu), **recipe.card_changes),
+        gpu=gpu,
         steps=recipe.steps,
         environment={**recipe.environment, **_launched(recipe, rank)},
         limit_bytes=1 << 43,
     )
     step = prediction.time
+    longer = predict_step(prediction.trace, gpu, further_passes=1) if step else None
     return {
         "rank": rank,
         "allocated": prediction.peak_allocated_bytes,
         "reserved": prediction.peak_reserved_bytes,
         "step_seconds": step.seconds if step else None,
+        "pass_seconds": longer.seconds - step.seconds if step and longer else 0.0,
         "phases": dict(step.phases) if step else {},
         "device_seconds": step.device_seconds if step else None,
         "host_seconds": step.host_seconds if step else None,

@@ -10,6 +10,9 @@ from lab.published.recipe import NoRecipe, Recipe
 
 MEGATRON_COMMIT, ENGINE_VERSION = "23e00ed0963c35382dfe8a5a94fb3cda4d21e133", "v2.11"
 CARDS = 8
+MICROBATCHES = 4
+"""As many as are run. A step of more takes as much memory (all are kept by no stage of these layouts), and the time of
+each further one is that of the second."""
 COMMON = """
 --attention-dropout 0.0 --hidden-dropout 0.0 --disable-bias-linear --position-embedding-type rope
 --no-position-embedding --swiglu --normalization RMSNorm --untie-embeddings-and-output-weights --seed 42
@@ -57,7 +60,15 @@ def recipe(row: dict[str, str]) -> Recipe:
         ranks=tuple(stage * (CARDS // pp) + CARDS // pp - 1 for stage in range(pp)),
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
         steps=2,
+        further_passes=_microbatches(row) - min(_microbatches(row), MICROBATCHES),
     )
+
+
+def _microbatches(row: dict[str, str]) -> int:
+    stated = re.search(r"micro_batches=(\d+)", row["notes"])
+    if stated is None:
+        raise NoRecipe("microbatches not stated")
+    return int(stated.group(1))
 
 
 def _model(row: dict[str, str]) -> list[str]:
@@ -78,7 +89,9 @@ def _model(row: dict[str, str]) -> list[str]:
 
 
 def _layout(row: dict[str, str], tp: int, pp: int, cp: int) -> list[str]:
-    words = ["--micro-batch-size", row["micro_batch"], "--global-batch-size", row["global_batch"]]
+    microbatches = _microbatches(row)
+    batch = int(row["global_batch"]) * min(microbatches, MICROBATCHES) // microbatches
+    words = ["--micro-batch-size", row["micro_batch"], "--global-batch-size", str(batch)]
     words += ["--tensor-model-parallel-size", str(tp), "--pipeline-model-parallel-size", str(pp)]
     if cp > 1:
         words += ["--context-parallel-size", str(cp), "--cp-comm-type", "a2a"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.published import checkouts
+from lab.published import adam, checkouts
 from lab.published.recipe import NoRecipe, Recipe
 
 TITAN = "pytorch/torchtitan"
@@ -14,24 +14,33 @@ DECEMBER_2024, JUNE_2025 = "9dec370", "e7c0cae"
 kernels of asynchronous tensor parallelism need one too. Such runs are predicted without, and say so.
 `benchmarks/llama3_h100_202412_torchtitan.md` names the one, `llama3-8b_h200_202506_trainy-whitefiber.md` the other.
 The runs with asynchronous tensor parallelism are of the same day as the second, those of torchao some weeks before."""
+AT_500_WATTS = 0.6 / 0.716
+"""Of the clock that an H100 keeps at 700 W under large products, which are taken to reach 71.6 % of its peak. torchao's
+roofline of "NVIDIA H100" (`testing/float8/roofline_utils.py` at c788ee7, of the months of these runs) puts them at 60 %
+on "Meta's H100 variant"."""
+H100_OF_META = {
+    "bandwidth_bytes_per_second": 2.4e12,
+    "fp16_tflops": 989 * AT_500_WATTS,
+    "bf16_tflops": 989 * AT_500_WATTS,
+    "fp8_tflops": 1979 * AT_500_WATTS,
+}
+"""HBM2e at 2.4 TB/s (the same file, and torchtitan's page); tensor cores at the clock that 500 W allow."""
 CARDS = {
-    "H100 96GB HBM2e 500W": (
-        "h100",
-        {"bandwidth_bytes_per_second": 2.4e12, "bf16_tflops": 912.0, "fp8_tflops": 1825.0},
-    ),
-    "H100": ("h100", {}),
+    "H100 96GB HBM2e 500W": ("h100", H100_OF_META),
+    "H100": ("h100", H100_OF_META),
     "H200": ("h200", {}),
     "A100 80GB": ("a100-sxm4-80gb", {}),
-    "B200 power limited": ("b200", {}),
+    "B200 power limited": ("b200", {"sustained_bf16_tflops": 1088.0}),
 }
-"""The first: bandwidth as its page says. It calls the rate of arithmetic unknown, between an H100 SXM (989 TFLOPS) and
-an H100 NVL (835), so the middle is taken."""
+"""The last: cuBLAS, 8192 x 8192 x 8192 on a B200 at 750 W, facebookexperimental/triton pull request 854."""
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 """Set by torchtitan's `run_train.sh` and before it `run_llama_train.sh`; Trainy's page calls torchrun itself."""
 SIZES = {"405B": "405B", "70B": "70B", "13B": "13B", "8B": "8B"}
 
 
 def recipe(row: dict[str, str]) -> Recipe:
+    if row["source"].endswith("optim/README.md"):
+        return adam.recipe(row)
     if row["gpu"] not in CARDS:
         raise NoRecipe(f"{row['gpu']}: not a card that is known")
     old = "202412" in row["source"] or "performance.md" in row["source"] or "titan 0.0.2" in row["notes"]

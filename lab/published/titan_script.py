@@ -14,11 +14,9 @@ from unittest.mock import MagicMock
 
 import torch
 
-VOCABULARY = 128256
-"""Llama 3's tokenizer."""
-
-
-WIDTHS = {"405b": 16384, "70b": 8192, "8b": 4096}
+VOCABULARIES = {"tiktoken": 128256, "sentencepiece": 32000}
+"""Of Llama 3's tokenizer, and of Llama 2's."""
+WIDTHS = {"405b": 16384, "70b": 8192, "13b": 5120, "8b": 4096}
 
 
 class Texts:
@@ -40,11 +38,13 @@ class Texts:
 
 
 class Tokenizer:
-    n_words = VOCABULARY
     eos_id = 0
 
+    def __init__(self, kind: str = "tiktoken") -> None:
+        self.n_words = VOCABULARIES[kind]
+
     def get_vocab_size(self) -> int:
-        return VOCABULARY
+        return self.n_words
 
 
 def use_zeros_of_2024() -> None:
@@ -53,7 +53,8 @@ def use_zeros_of_2024() -> None:
     from torchtitan import datasets
 
     ScalingType.DELAYED = object()  # asked for and not used; torchao has dropped it since
-    datasets.build_tokenizer = lambda *args: Tokenizer()
+    torch.backends.cuda.enable_cudnn_sdp(False)  # torch took flash attention before it up to 2.8, as these runs had
+    datasets.build_tokenizer = lambda kind, path: Tokenizer(kind)
     datasets.build_hf_data_loader = lambda name, path, tokenizer, batch, length, *rest: Texts(batch, length, False)
 
 

@@ -71,6 +71,20 @@ def test_backward_and_optimizer() -> None:
         assert card.trace().steps == 3
 
 
+@pytest.mark.parametrize("layer", [nn.RMSNorm(256), nn.Mish()], ids=["rms_norm", "mish"])
+def test_ops_with_rules_of_the_card_stay_in_the_graph(layer: nn.Module) -> None:
+    """Such a rule only allocates. Traced into a graph it would leave no kernel there, and no gradient to what is before
+    it."""
+    with vramcast.virtual_gpu("h200") as card:
+        model = nn.Sequential(nn.Linear(256, 256, bias=False), layer, nn.Linear(256, 256, bias=False)).cuda()
+        train(model, torch.compile(model, fullgraph=True), width=256)
+        calls = card.trace().calls
+    assert calls is not None
+    launched = [calls.ops[number] for number in calls.call]
+    assert launched.count("aten.mm.out") == 3 * 5, "two products forward, three backward"
+    assert sum(op.startswith("triton.fused_") for op in launched) >= 3 * 2
+
+
 def test_compiled_code_runs_on_the_card_of_its_rank() -> None:
     def peak(index: int) -> int:
         with vramcast.virtual_gpu("h200", cards=4):
