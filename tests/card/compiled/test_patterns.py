@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import vramcast
@@ -35,6 +36,26 @@ def test_constants_and_properties_of_the_card_in_compiled_code() -> None:
         value = loss(torch.ones(8, 64, device="cuda"))
         value.backward()
         assert value.is_cuda and layer.weight.grad is not None
+
+
+@compiles
+def test_rms_norm_and_mish_are_taken_apart_as_for_cuda() -> None:
+    """The functions that stand for their CUDA kernels compute nothing: a graph must not be made of them."""
+    from torch._inductor import metrics
+
+    with virtual_gpu("h200"):
+        x = torch.ones(4096, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        weight = torch.ones(1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        norm = torch.compile(lambda x, weight: F.rms_norm(x, (1024,), weight))
+        before = torch.cuda.memory_allocated()
+        out = norm(x, weight)
+        assert torch.cuda.memory_allocated() - before == 2 * x.numel() + 4 * 4096, "the output, and a number a row"
+        metrics.reset()
+        out.sum().backward()
+        assert metrics.generated_kernel_count >= 2, "gradients of the input and of the weight"
+        metrics.reset()
+        torch.compile(lambda x: F.mish(x))(x).sum().backward()
+        assert metrics.generated_kernel_count == 2, "one kernel forward, one backward"
 
 
 @compiles
