@@ -370,9 +370,9 @@ class Calls:
 PROGRAM = ["a program"]
 
 _READERS = {
-    "cat", "c++", "cc", "df", "dpkg", "file", "free", "gcc", "getconf", "g++", "head", "hostname", "id", "ldconfig",
-    "lsb_release", "lscpu", "ls", "lspci", "nproc", "numactl", "nvcc", "nvidia-smi", "objdump", "rocm-smi", "sysctl",
-    "uname", "uptime", "wc", "where", "which", "whoami",
+    "cat", "c++", "cc", "df", "dpkg", "echo", "file", "free", "gcc", "getconf", "g++", "head", "hostname", "id",
+    "ldconfig", "lsb_release", "lscpu", "ls", "lspci", "nproc", "numactl", "nvcc", "nvidia-smi", "objdump",
+    "rocm-smi", "sysctl", "uname", "uptime", "wc", "where", "which", "whoami",
 }  # fmt: skip
 _GIT_READERS = {"branch", "cat-file", "config", "describe", "diff", "log", "ls-files", "rev-list", "rev-parse", "show"}
 _COMPILER_READERS = {"--version", "-v", "-V", "-dumpversion", "-dumpfullversion", "-dumpmachine"}

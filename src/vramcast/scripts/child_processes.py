@@ -36,6 +36,7 @@ from vramcast.base.units import format_gib
 from vramcast.card.dispatch.failures import assumptions, failure_of
 from vramcast.card.dispatch.unknown import own_line
 from vramcast.launchers import read_command
+from vramcast.scripts import nvidia_smi
 from vramcast.trace import StepTrace
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ _SECONDS_TO_ANSWER = 10.0
 
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "srun", "ray")
 
+_SHELL = {"|", "||", "&&", ";"}
 _REDIRECTION = re.compile(r"\d?[<>].|&$")
 
 _BAD_FORK = (
@@ -357,14 +359,25 @@ class Children:
                     f"{_command_for(words)}"
                 )
                 self._card.note("processes", text, own_line())
-            # close_fds, pass_fds, cwd, env, ...: a real card would be used for real.
+            # close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell, ...
             others = list(rest)
+            if os.path.basename(words[0] if words else "") == "nvidia-smi" and not _SHELL & set(words):
+                text = nvidia_smi.answer(words, self._card.gpu, torch.cuda.device_count(), self._used_bytes)
+                args, executable = ["echo", text.rstrip()], None
+                others[6] = False
+            # A real card would be used for real.
             others[3] = {**(os.environ if others[3] is None else others[3]), "CUDA_VISIBLE_DEVICES": ""}
             if preexec_fn is None and threading.current_thread() is threading.main_thread():
                 preexec_fn = ending_with_this()
             original(popen, args, executable, preexec_fn, *others)
 
         return _execute_child
+
+    def _used_bytes(self, card: int) -> int:
+        if not torch.cuda.is_initialized():
+            return 0
+        free, total = torch.cuda.mem_get_info(card)
+        return total - free
 
     def _replacing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def execute(path: Any, args: Any, *environment: Any) -> Any:

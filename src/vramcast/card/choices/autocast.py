@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 
 from vramcast.card.choices import autocast_rnn
+from vramcast.card.choices.traced import is_traced
 from vramcast.card.dispatch.storages import is_virtual_gpu
 
 KEY = torch._C.DispatchKey.AutocastCUDA
@@ -56,9 +55,6 @@ linalg_matrix_norm.str_ord sum sum.dim_IntList
 FLOAT32_APPENDED = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
 
 WIDEST = _names("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add")
-
-
-_TRACED = (FakeTensor, FunctionalTensor)
 
 
 class AutocastKernels:
@@ -219,7 +215,7 @@ _INNER = ("_local_tensor", "elem")
 def _eligible(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return False
-    if isinstance(value, _TRACED):  # they stand for those of the card while a function is compiled
+    if is_traced(value):  # they stand for those of the card while a function is compiled
         return value.device.type == "cuda"
     for inner in _INNER:
         value = getattr(value, inner, value)

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._decomp import decompositions
+
+from vramcast.card.choices.traced import is_traced
 
 if TYPE_CHECKING:
     from vramcast.card.dispatch.op_log import OpLog
@@ -37,6 +40,26 @@ class _FusedRmsNorm(torch.autograd.Function):
             return dx, dw, None, None
 
 
+class _TracedRmsNorm(torch.autograd.Function):
+    """The fused op and its gradient as AOTAutograd takes them apart."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, shape: list[int], eps: float | None
+    ) -> torch.Tensor:
+        out, statistics = decompositions._fused_rms_norm(x, shape, weight, eps)
+        ctx.save_for_backward(x, weight, statistics)
+        ctx.shape = shape
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        x, weight, statistics = ctx.saved_tensors
+        needed = list(ctx.needs_input_grad[:2])
+        dx, dw = decompositions._fused_rms_norm_backward(grads[0], x, ctx.shape, statistics, weight, needed)
+        return dx, dw, None, None
+
+
 def rms_norm_for(log: OpLog) -> Callable[..., torch.Tensor]:
     def rms_norm(
         input: torch.Tensor, normalized_shape: list[int], weight: torch.Tensor | None = None, eps: float | None = None
@@ -46,6 +69,8 @@ def rms_norm_for(log: OpLog) -> Callable[..., torch.Tensor]:
         mismatch = weight is not None and weight.dtype != input.dtype
         if mismatch or input.is_complex() or _channels_last(input):
             return _composite(input, len(normalized_shape), weight)
+        if is_traced(input):
+            return _TracedRmsNorm.apply(input, weight, normalized_shape, eps)  # type: ignore[no-any-return]
         return _FusedRmsNorm.apply(input, weight, len(normalized_shape), log)  # type: ignore[no-any-return]
 
     return rms_norm
@@ -67,6 +92,8 @@ def _composite(x: torch.Tensor, dims: int, weight: torch.Tensor | None) -> torch
 def mish_backward_for(log: OpLog) -> Callable[..., torch.Tensor]:
     def mish_backward(grad_output: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
         """One kernel on CUDA; on meta it would be taken apart."""
+        if is_traced(self):
+            return decompositions.mish_backward(grad_output, self)  # type: ignore[no-any-return]
         with log.instead("aten.mish_backward.default", (grad_output, self)):
             return torch.empty_like(self)
 

@@ -47,6 +47,7 @@ def install(put: Patches, on_first_tensor: Callable[[], None]) -> None:
         put.set(kind, "is_cuda", property(lambda tensor: tensor.device.type == "cuda"))
         put.set(kind, "is_meta", property(lambda tensor: tensor.device.type == "meta"))
         put.set(kind, "is_cpu", property(lambda tensor: tensor.device.type == "cpu"))
+        put.set(kind, "new_tensor", _new_tensor)
         put.set(kind, "get_device", lambda tensor: tensor.device.index if tensor.device.type == "cuda" else -1)
     put.set(torch._ops, "resolve_key", _as_for_cuda(torch._ops.resolve_key))
     _forget_resolved()
@@ -126,6 +127,12 @@ def _factories_on_card(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, func, types, args, kwargs or {})
 
     return __torch_dispatch__
+
+
+def _new_tensor(tensor: Any, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
+    """C++ makes a tensor without data where it believes `tensor` to be, and no mode sees it."""
+    made = torch.tensor(data, dtype=dtype or tensor.dtype, device="cpu").to(device or tensor.device)
+    return made.requires_grad_() if requires_grad else made
 
 
 def _functional_device(tensor: Any) -> torch.device:

@@ -32,7 +32,7 @@ def install(put: Patches, machine: Machine, compiler: Compiler) -> None:
     _generated_code(put, machine, visibility)
     _hidden_entry_points(put, compiler)
     _log_graphs(put, machine)
-    constants.install(put)
+    constants.install(put, visibility)
     shortcuts.install(put, visibility)
     benchmarks.install(put, machine, visibility)
     cuda_graphs.install(put, machine)

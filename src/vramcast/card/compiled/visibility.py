@@ -80,6 +80,8 @@ def _is_api(owner: Any, name: str) -> bool:
         return name != "_group_tensors_by_device_and_dtype"
     if type(owner).__module__.startswith("triton."):  # its driver
         return True
+    if owner is threading.Thread:  # one that another thread of the program starts meanwhile sees the card
+        return True
     where = str(getattr(owner, "__name__", ""))
     return where.startswith(("torch.cuda", "torch.accelerator", "torch.backends")) or owner is torch.UntypedStorage
 

@@ -64,6 +64,13 @@ class _Statistics(dict[str, int]):
         return 0
 
 
+class CardProperties(SimpleNamespace):
+    """What torch.cuda.get_device_properties returns."""
+
+    def __hash__(self) -> int:  # compiled code keeps it as a constant
+        return hash(self.name)
+
+
 def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Callable[[int], int]) -> dict[str, Any]:
     """Name in torch.cuda -> what stands there while the virtual GPU is active. `context_bytes` is asked by card."""
     gpu, ledger = machine.gpu, machine.ledger
@@ -81,7 +88,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
 
     def properties(device: Any = None) -> Any:
         major, minor = gpu.compute_capability
-        return SimpleNamespace(
+        return CardProperties(
             name=gpu.name,
             major=major,
             minor=minor,

@@ -43,6 +43,12 @@ class Patches:
             if isinstance(namespace, dict) and namespace.get(name) is original:
                 self.set(module, name, value)
 
+    def replaced(self) -> Iterator[tuple[Any, Any]]:
+        """What was there before, and what is there now."""
+        for owner, name, value, had in self._undo:
+            if had and name in vars(owner):
+                yield value, vars(owner)[name]
+
     def undo(self) -> None:
         while self._undo:
             _put_back(*self._undo.pop())

@@ -34,6 +34,7 @@ _BENCHMARK_BUFFER_BYTES = 256 << 20
 def install(put: Patches, machine: Machine) -> None:
     report = machine.report_unknown  # notes the error: a program that swallows it must not end with a number
     _follow_triton(put, machine)
+    _follow_cuda_source(put, machine)
     put.set(torch.export, "export", _refuse_export)
     put.set(torch.jit, "trace", _untraced(torch.jit.trace, machine))
     for owner in (torch.utils.dlpack, torch):
@@ -55,14 +56,9 @@ def _follow_triton(put: Patches, machine: Machine) -> None:
         if key is not None and key not in tuned:
             tuned.add(key)
             machine.ledger.transient([_BENCHMARK_BUFFER_BYTES])
-        with machine.op_log.instead(f"triton.{name}", tuple(tensors)):
-            for tensor in tensors:
-                values.forget(tensor)
-        machine.note(
-            "Triton",
-            f"{name} is taken to allocate nothing and to read or write each of its tensors once",
-            caller("triton"),
-        )
+        _log_launch(machine, name, tensors)
+        text = f"{name} is taken to allocate nothing and to read or write each of its tensors once"
+        machine.note("Triton", text, caller("triton"))
         return None
 
     triton = sys.modules.get("triton")
@@ -75,6 +71,40 @@ def _follow_triton(put: Patches, machine: Machine) -> None:
         launcher = getattr(sys.modules.get(module_name), class_name, None)
         if launcher is not None:
             put.set(launcher, "run", run)
+
+
+def _log_launch(machine: Machine, name: str, tensors: list[torch.Tensor]) -> None:
+    """A kernel of the program's own: its time is that of the bytes it may touch."""
+    with machine.op_log.instead(f"triton.{name}", tuple(tensors)):
+        for tensor in tensors:
+            values.forget(tensor)
+
+
+def _follow_cuda_source(put: Patches, machine: Machine) -> None:
+    """torch.cuda._compile_kernel compiles CUDA source while the program runs. A kernel gets addresses and numbers, so a
+    launch allocates nothing; nothing is compiled here."""
+
+    class Kernel:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __call__(
+            self, grid: Any = (1, 1, 1), block: Any = (1, 1, 1), args: Any = None, shared_mem: int = 0,
+            stream: Any = None,
+        ) -> None:  # fmt: skip
+            tensors = [arg for arg in args or () if isinstance(arg, torch.Tensor) and arg.is_cuda]
+            _log_launch(machine, self.name, tensors)
+            text = f"{self.name} is taken to allocate nothing and to read or write each of its tensors once"
+            machine.note("CUDA source", text, caller())
+
+        def set_shared_memory_config(self, shared_mem_bytes: int) -> None: ...
+
+    def compile_kernel(kernel_source: str, kernel_name: str, *args: Any, **options: Any) -> Kernel:
+        return Kernel(kernel_name)
+
+    for name in ("_compile_kernel", "compile_kernel"):
+        if hasattr(torch.cuda, name):
+            put.set(torch.cuda, name, compile_kernel)
 
 
 def _choose_first(kernel: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import prod
+from mmap import mmap
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ _LARGEST_PRINTED = 1 << 20
 
 _MODEL_STATE = {WEIGHTS, GRADIENTS, OPTIMIZER_STATE, BUFFERS}
 
+_WITHOUT_CONTENT = {torch.empty, torch.empty_like, torch.empty_strided}
 _LARGE_DRAW = 1 << 20
 _BUILDING: ContextVar[bool] = ContextVar("building", default=False)
 
@@ -114,7 +116,8 @@ class FunctionMode(TorchFunctionMode):
             self.dispatch.target = before
 
     def pinned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A factory function that was told to make pinned host memory: a staging buffer, which carries no data."""
+        """A factory function that was told to make pinned host memory. Programs read files into such a buffer by way of
+        NumPy, so it has content until something unknown is written to it."""
         self.dispatch.machine.initialize()
         rest = {k: v for k, v in kwargs.items() if k not in ("generator", "pin_memory")}
         if func in _FROM_DATA:
@@ -122,9 +125,12 @@ class FunctionMode(TorchFunctionMode):
         before, self.dispatch.target = self.dispatch.target, HOST
         try:
             with self.dispatch.ledger.made_on_host(PINNED):
-                return func(*args, **{**rest, "device": META})
+                out = func(*args, **{**rest, "device": META})
         finally:
             self.dispatch.target = before
+        if func in _WITHOUT_CONTENT:
+            _give_zeros(out)
+        return out
 
     def from_data(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> Any:
         """torch.tensor and its kin: the data is real, so make it on the host and move it."""
@@ -404,6 +410,13 @@ def _data_ptr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
     return int(block.address + tensor.storage_offset() * tensor.element_size())
 
 
+def _give_zeros(tensor: torch.Tensor) -> None:
+    """Memory is taken only where it is written to."""
+    block = block_of(tensor)
+    if block is not None and block.values is None and block.nbytes:
+        block.values = torch.frombuffer(mmap(-1, block.nbytes), dtype=torch.uint8).untyped_storage()
+
+
 @handles(torch.Tensor.numpy)
 def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
@@ -416,6 +429,10 @@ def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[st
         return func(tensor, **kwargs)
     if tensor.requires_grad and not kwargs.get("force"):
         raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+    if placement(tensor) == HOST:
+        content = known_values(tensor)
+        if content is not None:  # what is written to the array is seen by the tensor
+            return content.numpy()
     return mode.read(tensor, "read by NumPy").clone().numpy()
 
 

@@ -12,7 +12,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from vramcast.card.dispatch.unknown import caller
-from vramcast.card.stand_ins import transformers_attention
+from vramcast.card.stand_ins import hub_kernels, transformers_attention
 from vramcast.card.stand_ins.guarded import is_guarded
 from vramcast.card.stand_ins.known import KNOWN, Package, names_of
 
@@ -51,8 +51,10 @@ class StandIns(DistributionFinder):
     def install(self) -> None:
         sys.meta_path.append(self)
         transformers_attention.install(self)
+        hub_kernels.install(self)
 
     def remove(self) -> None:
+        hub_kernels.remove()
         transformers_attention.remove()
         sys.meta_path.remove(self)
         for name in [name for name in sys.modules if name.partition(".")[0] in self._active]:
@@ -96,6 +98,9 @@ class StandIns(DistributionFinder):
             f"{package.version} takes; times are from its bytes and operations",
             caller(name),
         )
+
+    def note(self, text: str) -> None:
+        self._note("packages", text)
 
     def _needed(self, name: str, frame: FrameType | None) -> bool:
         """Whether the program cannot go on without it: it is imported, not looked for, and nobody handles its

@@ -6,11 +6,10 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any, Protocol
 
+from vramcast.card.stand_ins.imports import when_imported
 from vramcast.card.stand_ins.known import KNOWN
 
 _MODULE = "transformers.modeling_utils"
@@ -27,46 +26,12 @@ _restore: list[Callable[[], None]] = []
 
 
 def install(stand_ins: _Activates) -> None:
-    module = sys.modules.get(_MODULE)
-    if module is not None:
-        _watch(module, stand_ins)
-    else:
-        watcher = _Watcher(stand_ins)
-        sys.meta_path.insert(0, watcher)
-        _restore.append(lambda: sys.meta_path.remove(watcher))
+    _restore.append(when_imported(_MODULE, functools.partial(_watch, stand_ins=stand_ins)))
 
 
 def remove() -> None:
     while _restore:
         _restore.pop()()
-
-
-class _Watcher:
-    """Waits for transformers to be imported."""
-
-    def __init__(self, stand_ins: _Activates) -> None:
-        self._stand_ins = stand_ins
-        self._asking = False
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != _MODULE or self._asking:
-            return None
-        self._asking = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._asking = False
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                run(module)
-                _watch(module, self._stand_ins)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
 
 
 def _watch(module: Any, stand_ins: _Activates) -> None:

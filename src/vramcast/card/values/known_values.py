@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.card.dispatch.storages import block_of, is_virtual_gpu, known_values
+from vramcast.card.dispatch.storages import HOST, block_of, is_virtual_gpu, known_values
 from vramcast.card.values.random_numbers import draws
 
 if TYPE_CHECKING:
@@ -36,6 +36,12 @@ _OVERWRITES = {"aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "at
 def small(tensor: torch.Tensor) -> bool:
     limit = LIMIT_FLOAT if tensor.dtype.is_floating_point or tensor.dtype.is_complex else LIMIT_EXACT
     return tensor.numel() <= limit
+
+
+def _exact_on_host(tensor: torch.Tensor) -> bool:
+    """Ids and masks in pinned memory: the program works on them with the host's processor, whatever their size."""
+    block = block_of(tensor)
+    return block is not None and block.device == HOST and not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def forget(tensor: torch.Tensor) -> None:
@@ -97,7 +103,7 @@ def propagate(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict
                 return
             known = True
     outs = [o for o in (out if isinstance(out, (list, tuple)) else (out,)) if isinstance(o, torch.Tensor)]
-    if not outs or not all(small(o) for o in outs):
+    if not outs or not all(small(o) or (known and _exact_on_host(o)) for o in outs):
         return
     if not known and any(isinstance(a, torch.Tensor) and a.numel() > LIMIT_EXACT for a in args):
         return
