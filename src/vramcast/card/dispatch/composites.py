@@ -42,13 +42,13 @@ class Composites:
             "one_hot": one_hot,
             "softmax.int": softmax,
             "log_softmax.int": log_softmax,
-            "mish_backward": _on_card("mish_backward", fused_norm.mish_backward_for(self._machine.op_log)),
+            "mish_backward": fused_norm.mish_backward_for(self._machine.op_log),
             "gru_cell": gru_cell,
             "lstm_cell": lstm_cell,
             **recurrent.functions(self._machine),
         }
         if INSTALLED >= FUSED_RMS_NORM:
-            functions["rms_norm"] = _on_card("rms_norm", fused_norm.rms_norm_for(self._machine.op_log))
+            functions["rms_norm"] = fused_norm.rms_norm_for(self._machine.op_log)
         for key in _KEYS:
             self._replace(functions, key)
         self._replace({"cumprod": cumulative_product.cumprod_for(self._machine)}, "AutogradMeta")
@@ -80,8 +80,7 @@ class Composites:
 
 
 def _on_card(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` for the card's tensors; those of the host, and those that a compiler traces a graph with, are taken
-    apart as PyTorch does it. A function that only allocates would leave nothing of the op in a graph."""
+    """`function` for the card's tensors; those of the host are taken apart as PyTorch does it."""
     packet, _, overload = name.partition(".")
     op = getattr(getattr(torch.ops.aten, packet), overload or "default")
 
