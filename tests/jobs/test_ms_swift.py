@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,23 @@ def test_megatron_is_refused_by_its_name(tmp_path: Path) -> None:
     script.write_text("NPROC_PER_NODE=2 \\\nmegatron sft \\\n    --model Qwen/Qwen3-8B --micro_batch_size 4\n")
     with pytest.raises(CannotPredict, match=r"train.sh:2: megatron sft: .*`swift sft`"):
         load_job(str(script))
+
+
+def test_parts_that_see_stay_frozen_unless_said_otherwise(tmp_path: Path) -> None:
+    text = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    text |= {"num_attention_heads": 4, "vocab_size": 1000, "num_key_value_heads": 4}
+    seen = {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    seen |= {"num_attention_heads": 4, "image_size": 32, "patch_size": 8}
+    config = {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "image_token_index": 999}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "text_config": text, "vision_config": seen}))
+
+    def read(flags: str) -> LoadedJob:
+        words = tuple(f"swift sft --model x --max_length 64 --torch_dtype float32 {flags}".split())
+        return load_job(None, request=Request(model=str(tmp_path), arguments=words))
+
+    frozen = read("--tuner_type full")
+    assert frozen.job.components["model"].freeze == ["vision", "multi_modal_projector"]
+    every = read("--tuner_type full --freeze_vit false --freeze_aligner false")
+    assert every.job.components["model"].freeze == []
+    adapters = read("--tuner_type lora").job.components["model"].lora
+    assert adapters is not None and "language_model" in str(adapters.targets)

@@ -102,12 +102,20 @@ def first_changes(
     refused: set[Option] = set()
     one_is_enough = job.gpus.count > 1 and _is_long(asked)
     missed: Counter[int] = Counter()
+    off: dict[tuple[str, ...], float] = {}
+    """What was changed, but for the batch → by how much the guess is off."""
     while waiting and len(found) < _SHOWN and traced < _TRACES:
         if one_is_enough and any(_kind(one) == _SAME for one, _ in found):
             break
         adapters = {_kind(one) for one, _ in found} & {_LORA, _QLORA}
         unlikely = {one for one in others if _kind(one) in adapters}
-        waiting = [one for one in waiting if missed[_kind(one)] < _TRIES and one not in unlikely]
+        waiting = [
+            one
+            for one in waiting
+            if missed[_kind(one)] < _TRIES
+            and one not in unlikely
+            and _guess(one, parts, job) * off.get(_beside_batch(one), 0.0) <= asked.limit_bytes
+        ]
         most = 1 if runs.workers == 1 or one_is_enough else _SHOWN - len(found)
         chosen = _next(waiting, found, refused, most) or _with_checkpointing(waiting, found, refused)
         if not chosen:
@@ -118,7 +126,9 @@ def first_changes(
             waiting.remove(one)
             if isinstance(answer, VramcastError):
                 refused |= {option for option in one.options if option.traced}
-            elif answer.prediction.comfortable:
+                continue
+            off[_beside_batch(one)] = answer.prediction.device_bytes / _guess(one, parts, job)
+            if answer.prediction.comfortable:
                 found.append((one, answer))
             else:
                 missed[_kind(one)] += 1
@@ -126,6 +136,15 @@ def first_changes(
     found = found or tight
     found.sort(key=lambda pair: _place(pair[0], pair[1].time.seconds if pair[1].time else None, job))
     return tuple(_suggestion(loaded, one, answer, card, step_seconds) for one, answer in found)
+
+
+def _beside_batch(one: Combination) -> tuple[str, ...]:
+    return tuple(option.text for option in one.without("batch").options)
+
+
+def _trains_less(one: Combination) -> bool:
+    """Adapters on smaller samples: for when nothing else is left."""
+    return _kind(one) == _LESS and any(option.knob == "trained" for option in one.options)
 
 
 def _is_long(asked: Prediction) -> bool:
@@ -186,6 +205,8 @@ def _next(
         others = [*(other for other, _ in found), *chosen]
         if any(_says_more(one, other) for other in others) or refused & set(one.options):
             continue
+        if others and _trains_less(one):
+            continue
         if _kind(one) == _OTHER_ARITHMETIC and any(_kind(other) == _OTHER_ARITHMETIC for other in others):
             continue
         chosen.append(one)
@@ -207,7 +228,7 @@ def _with_checkpointing(
 
 def _names(one: Combination) -> set[str]:
     """What it changes, at whatever batch."""
-    return {option.text if option.knob != _CHECKPOINTING else option.knob for option in one.without("batch").options}
+    return {_CHECKPOINTING if option.knob == _CHECKPOINTING else option.text for option in one.without("batch").options}
 
 
 def _says_more(one: Combination, other: Combination) -> bool:

@@ -24,6 +24,10 @@ TRAINER = {"zero_grad": "after-step", "outputs_live_until": "forward"}
 REFERENCE = "reference"
 """The component that a preference or a policy is compared with."""
 _EXACT = ("eager", "sdpa")
+_VISUAL = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v")
+"""Kinds of models whose vision tower is called `visual`."""
+_WITH_CONNECTOR = ("idefics3", "smolvlm")
+_LAYERS_OF_LANGUAGE = r".*language_model.*\.(?:[qkvo]|gate|up|down)_proj"
 
 
 def model_named(name: str | None, folder: Path) -> str | None:
@@ -80,13 +84,51 @@ def without_cache(data: Data) -> Data:
 
 def model_config(data: Data) -> Data:
     """config.json of the model, with the changes of the job; {} where there is none."""
+    config = _config_json(data)
+    text = config.get("text_config")
+    changes = data["components"].get("model", {}).get("config", {})
+    return {**config, **(text if isinstance(text, dict) else {}), **changes} if config else {}
+
+
+def _config_json(data: Data) -> Data:
     model = data["components"].get("model", {})
     try:
-        config = read_json(Path(hub_cache.folder_of(str(model["transformers"]))) / CONFIG)
+        return read_json(Path(hub_cache.folder_of(str(model["transformers"]))) / CONFIG)
     except (KeyError, VramcastError):
         return {}  # whoever builds the model says what is wrong
-    text = config.get("text_config")
-    return {**config, **(text if isinstance(text, dict) else {}), **model.get("config", {})}
+
+
+def freeze_parts(*, language: bool, vision: bool, projector: bool) -> Finish:
+    """Of a model that sees, the parts that stay as they are; adapters on all linear layers leave them out, too."""
+
+    def finish(data: Data) -> Data:
+        config, model = _config_json(data), data["components"].get("model", {})
+        if "vision_config" not in config:
+            return data
+        parts = _parts_that_see(str(config.get("model_type") or ""))
+        frozen = [name for name, is_frozen in zip(parts, (language, vision, projector), strict=True) if is_frozen]
+        patterns = [pattern for name in frozen for pattern in parts[name]]
+        if model.get("mode") == "lora":
+            targets = (model.get("lora") or {}).get("targets")
+            if language or not vision or targets not in ("all-linear", ["all-linear"]):
+                return data
+            return change_model(data, {"lora": {**model["lora"], "targets": _LAYERS_OF_LANGUAGE}})
+        if not patterns or model.get("freeze") or model.get("train_only"):
+            return data
+        return change_model(data, {"freeze": patterns})
+
+    return finish
+
+
+def _parts_that_see(model_type: str) -> dict[str, list[str]]:
+    """Names of parameters in transformers' models, by part."""
+    if model_type.startswith(_VISUAL):
+        return {
+            "language": ["language_model"], "vision": ["visual.patch_embed", "visual.blocks"],
+            "projector": ["visual.merger"],
+        }  # fmt: skip
+    connector = "connector" if model_type in _WITH_CONNECTOR else "multi_modal_projector"
+    return {"language": ["language_model"], "vision": ["vision"], "projector": [connector]}
 
 
 def fused_loss(data: Data) -> Data:

@@ -118,11 +118,12 @@ class _Dialect(hf_arguments.Dialect):
         data = {**data, "checkpointing": scope, "precision": _precision(keys, data["precision"], kind)}
         if keys.flag("upcast_layernorm") and data["precision"].get("weights"):
             data = _with(data, {"keep_fp32": ["*norm*"]})
-        if keys.flag("freeze_vision_tower") is False or keys.flag("freeze_multi_modal_projector") is False:
-            notes.append(
-                Note("assumed", "vision towers are trained too, as freeze_vision_tower: false says", keys.where)
-            )
-        keys.ignore("freeze_language_model", "neat_packing", "packing")
+        vision, projector = (
+            keys.flag(name) is not False for name in ("freeze_vision_tower", "freeze_multi_modal_projector")
+        )
+        language = bool(keys.flag("freeze_language_model"))
+        frozen = fine_tuning.freeze_parts(language=language, vision=vision, projector=projector)
+        keys.ignore("neat_packing", "packing")
         for name in _OTHER_OPTIMIZERS:
             if keys.flag(name):
                 unsupported["optimizer"] = f"{name}: this optimizer is not modelled; name another with --optimizer"
@@ -136,7 +137,7 @@ class _Dialect(hf_arguments.Dialect):
             if keys.take(name):
                 notes.append(Note("not modelled", f"{name}: {text}", keys.where))
         finish = _layers(keys, bool(data["precision"].get("weights"))) if kind == "freeze" else None
-        return data, fine_tuning.chain(finish, _stage(keys, kind, notes, unsupported))
+        return data, fine_tuning.chain(frozen, finish, _stage(keys, kind, notes, unsupported))
 
 
 def _with(data: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ _KNOWN = hf_names.WITHOUT_EFFECT | frozenset((
     "split_dataset_ratio", "use_hf", "model_type", "max_pixels", "truncation_strategy", "add_version", "lazy_tokenize",
     "beta", "rpo_alpha", "loss_type", "reward_funcs", "num_generations", "temperature", "log_completions", "deepspeed",
     "enable_dft_loss", "check_model", "aligner_lr", "vit_lr", "packing", "padding_free", "use_rslora",
-    "freeze_vit", "freeze_aligner", "freeze_llm", "new_special_tokens", "task_type", "columns", "response_length",
+    "new_special_tokens", "task_type", "columns", "response_length",
 ))  # fmt: skip
 
 
@@ -133,17 +133,20 @@ class _Dialect(hf_arguments.Dialect):
             notes.append(Note("packing", "samples are packed: batches are full", keys.where))
         kind = keys.text("rlhf_type") or ("dpo" if self._verb == "rlhf" else None)
         has_adapter = data.get("components", {}).get("model", {}).get("mode") == "lora"
+        vision, projector = (keys.flag(name) is not False for name in ("freeze_vit", "freeze_aligner"))
+        frozen = fine_tuning.freeze_parts(language=bool(keys.flag("freeze_llm")), vision=vision, projector=projector)
         if kind is None:
-            return data, None
+            return data, frozen
         if kind == "grpo":
-            return self._grpo(keys, data, has_adapter, notes)
+            data, finish = self._grpo(keys, data, has_adapter, notes)
+            return data, fine_tuning.chain(frozen, finish)
         if kind not in ("dpo", "orpo", "simpo", "cpo"):
             unsupported["step"] = f"rlhf_type: {kind} is not modelled; dpo and grpo are"
             return data, None
         notes.append(Note("preferences", fine_tuning.PREFERENCE_NOTE, keys.where))
         own = keys.text("ref_model")
         reference = "none" if kind != "dpo" else "copy" if own or not has_adapter else "adapter"
-        return data, fine_tuning.preferences(reference=reference)
+        return data, fine_tuning.chain(frozen, fine_tuning.preferences(reference=reference))
 
     def _grpo(
         self, keys: Keys, data: dict[str, Any], has_adapter: bool, notes: list[Note]

@@ -33,7 +33,7 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
         ratio = 0.26 if job.precision.weights_dtype == "fp32" else 0.52
         cost = "state in 8 bits: the loss is mostly the same; needs bitsandbytes"
         choices.append(_option("8-bit Adam", wish, _EIGHT_BIT[name], {}, cost, USUAL, ratio))
-        cost = "state in memory that the driver moves to the computer when the card is full; needs bitsandbytes"
+        cost = "state moves to the computer when the card is full; needs bitsandbytes"
         for text, paged in (("paged 8-bit Adam", f"paged-{_EIGHT_BIT[name]}"), ("paged Adam", f"paged-{name}")):
             choices.append(_option(text, wish, paged, {}, cost, USUAL, 0.0, _PAGED_TIME))
     cost = "another optimizer: choose its learning rate anew"
