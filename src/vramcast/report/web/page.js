@@ -216,7 +216,7 @@ function show(found, began = 0) {
   const parts = Object.entries(found.parts).sort((a, b) => b[1] - a[1]), largest = parts[0]?.[1] || 1;
   at("parts").replaceChildren(table([t("at the peak"), t("size"), t("share"), t("compared")], parts.map(([name, bytes]) => [
     element("span", { "data-part": name }, swatch(name), t(name)), figure(bytes), share(bytes, found.device_bytes),
-    element("span", { class: "meter", style: `width:${(220 * bytes) / largest}px;background:${COLOURS[name]}` }),
+    element("span", { class: "meter", style: `width:calc(${bytes / largest} * min(220px, 17vw));background:${COLOURS[name]}` }),
   ]), [1, 2]));
   at("time").textContent = found.time || "";
   at("cards").textContent = found.cards.length ? t("cards that hold it: {names}", { names: found.cards.map((card) => card.name).join(", ") }) : "";
