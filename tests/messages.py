@@ -114,7 +114,7 @@ def _raised(tree: ast.Module) -> Iterator[str]:
 
 ERRORS = (
     "UsageError", "CannotPredict", "VramcastError", "TraceError", "DifferentRuns", "NotData", "AllocatorConfError",
-    "StepRefused", "DoesNotFit", "ArgumentTypeError", "_failed",
+    "HTTPException", "StepRefused", "DoesNotFit", "ArgumentTypeError", "_failed",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Measurements of the page and the report in the system's Chromium, driven by Playwright:
 
 python -m lab.browser.moves                            # from a slider's move to the frame that shows it
+python -m lab.browser.first_picture REPORT.html ...    # from opening a report to its first picture
 python -m lab.browser.users 50                         # users at once
 python -m lab.browser.axe axe.min.js REPORT.html ...   # accessibility
 python -m lab.browser.shots FOLDER REPORT.html ...     # pictures to look at

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import re
 import socket
 import threading
 import time
@@ -20,6 +22,7 @@ import uvicorn
 from tests.browser.conftest import Tab
 from tests.samples import transformer
 from tests.serve.test_server import TracerHere
+from vramcast.base.language import spoken
 from vramcast.gpus import find_gpu
 from vramcast.memory import predict as predict_trace
 from vramcast.prediction.job_prediction import JobPrediction
@@ -48,7 +51,8 @@ def serving(answers: Answers) -> Iterator[tuple[str, Answers]]:
         port = free.getsockname()[1]
     app = make_app(answers, frozenset({f"127.0.0.1:{port}"}))
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
+    in_this_language = contextvars.copy_context()
+    thread = threading.Thread(target=in_this_language.run, args=(server.run,), daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.05)
@@ -195,6 +199,75 @@ def test_a_stopped_tab_stops_its_work(tab: Tab, tmp_path: Path, how: str) -> Non
             assert tab.page.inner_text("#how") == "stopped" and tab.page.is_hidden("#stop")
         if how != "closed":
             tab.page.close()
+
+
+def test_in_chinese(tab: Tab, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: x\ncomponents: {model: {factory: 'os:system'}}\n", encoding="utf-8")
+    (tmp_path / "run.trace").write_bytes(b"\x1f\x8bnot a trace")
+    (tmp_path / "large.trace").write_bytes(bytes(33 * 2**20))
+    sources = Sources(tmp_path, tmp_path)
+    with spoken("zh"), serving(Answers(sources, TracerHere(sources))) as (address, _):  # type: ignore[arg-type]
+        tab.page.goto(address + FNO)
+        wait_for(tab, "traced")
+        assert tab.page.get_attribute("html", "lang") == "zh"
+        assert "放得下" in tab.page.inner_text("#verdict") and "需要" in tab.page.inner_text("#verdict")
+        tab.page.wait_for_selector("#pictures .kinds table", timeout=60_000)
+        settled(tab)
+        assert not re.findall(r"[A-Za-z]{3,} [a-z]{3,}", tab.page.inner_text("form label, .answer button"))
+        assert not tab.errors
+        for file, words in (
+            ("job.yaml", "从不运行"),
+            ("run.trace", "不是 vramcast 的跟踪"),
+            ("large.trace", "最多可发送"),
+        ):
+            tab.page.set_input_files("#upload", str(tmp_path / file))
+            tab.wait(f"document.querySelector('#verdict').innerText.includes('{words}')")
+            assert tab.page.is_hidden("#copy-command"), "it would copy the command of another job"
+
+
+def test_keyboard_alone(opened: Tab) -> None:
+    """Tab goes through every control in the order of the page; keys change them; Enter copies."""
+    page = opened.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    names = page.evaluate("[...document.querySelectorAll('#controls [name]:enabled')].map((one) => one.name)")
+    page.focus("button.theme")
+    reached = []
+    for _ in range(len(names) + 1):  # and the file
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.name || document.activeElement.id"))
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none", f"nobody sees where the keyboard is: {reached[-1]}"
+    assert reached == [names[0], "upload", *names[1:]]
+    page.focus("[name=gpu]")
+    page.keyboard.type("Tesla T4")
+    opened.wait("location.hash.includes('gpu=t4')")
+    opened.wait("document.querySelector('#verdict').innerText.includes('T4') && document.querySelector('#stop').hidden")
+    page.focus("#copy-command")
+    page.keyboard.press("Enter")
+    opened.wait("document.querySelector('#copied').innerText.includes('copied')")
+    assert page.evaluate("navigator.clipboard.readText()") == page.inner_text("#command")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    opened.wait("document.querySelector('#copied').innerText.includes('config')")
+    assert "sizes:" in page.evaluate("navigator.clipboard.readText()")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    opened.wait("document.querySelector('#copied').innerText.includes('link')")
+    assert page.evaluate("navigator.clipboard.readText()") == page.url
+
+
+def test_what_makes_it_fit_can_be_used(tab: Tab, served: tuple[str, Answers]) -> None:
+    page, opened = tab.page, tab
+    page.goto(f"{served[0]}#job=example%3Afno&gpu=rtx-4090&batch=32&height=64&width=64")
+    settled(opened)
+    needs = opened.values("#figures [data-key=peak_reserved_bytes]")[0]
+    page.fill("[name=limit]", f"{needs * 4 // 5 // 2**20}MiB")
+    opened.wait("!document.querySelector('#advise').hidden")
+    page.click("#advise")
+    opened.wait("document.querySelector('#advice .bars') !== null", 120)
+    page.click("#advice button")
+    opened.wait("document.querySelector('#verdict').innerText.startsWith('Fits')", 120)
+    assert not opened.errors
 
 
 def test_an_error_is_a_sentence(opened: Tab) -> None:

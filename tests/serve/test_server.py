@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +15,11 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("httpx")
 
+import anyio
 from starlette.testclient import TestClient
 
 from tests.samples import transformer
-from vramcast.base.access import Limits, limited
+from vramcast.base.access import limited
 from vramcast.base.errors import UsageError
 from vramcast.cli.main import main
 from vramcast.features.advise.result import Suggestion
@@ -25,6 +28,7 @@ from vramcast.jobs.load import LoadedJob
 from vramcast.memory import predict as predict_trace
 from vramcast.prediction.job_prediction import JobPrediction
 from vramcast.prediction.predict import predict
+from vramcast.serve import app
 from vramcast.serve.answers import TRACED, WORKED_OUT, Answers
 from vramcast.serve.app import make_app
 from vramcast.serve.sources import MOST_UPLOAD_BYTES, Sources
@@ -47,8 +51,7 @@ class TracerHere:
         if stop.is_set():
             raise Stopped("stopped")
         self.traced.append(state)
-        limits = Limits(self._sources.limits_root(state), self._sources.code_allowed(state))
-        with self._lock, limited(limits):  # one at a time, as the real one
+        with self._lock, limited(self._sources.limits(state)):  # one at a time, as the real one
             found: JobPrediction = answer("predict", self._sources, state, progress)
         return found
 
@@ -228,7 +231,9 @@ def test_an_upload_is_read_and_never_run(client: TestClient) -> None:
     harmless = "name: sent\ncomponents: {model: {factory: 'os:system'}}\nsizes: {batch: 2}\n"
     job = ask(client, "upload", {"name": "../../evil.yaml", "text": harmless})["job"]
     answer = client.post("/api/job", json={"job": job})
-    assert answer.status_code == 422 and "runs Python code" in answer.json()["error"]
+    assert answer.status_code == 422
+    said = "job.yaml: components.model.factory says `factory: os:system`: runs Python code"
+    assert answer.json()["error"] == f"{said}, and what is sent to a server never runs"
     pickle = client.post("/api/upload", json={"name": "model.pkl", "text": "x"})
     assert pickle.status_code == 422 and ".yaml" in pickle.json()["error"]
 
@@ -258,7 +263,10 @@ def test_a_trace_that_was_sent_is_replayed(client: TestClient, tmp_path: Path) -
     assert ask(client, "more", {"job": job}) == {"traced": False}
     assert client.post("/api/changes", json={"job": job}).status_code == 422
     damaged = client.post("/api/trace", content=b"\x1f\x8bnot a trace", headers=binary)
-    assert damaged.status_code == 422 and "no trace" in damaged.json()["error"]
+    assert damaged.status_code == 422 and damaged.json()["error"].startswith("not a vramcast trace: run.trace")
+    nearly = gzip.compress(json.dumps({"format": "vramcast-trace", "version": 99}).encode())
+    old = client.post("/api/trace", content=nearly, headers=binary)
+    assert old.status_code == 422 and "version 99" in old.json()["error"] and "/" not in old.json()["error"]
     assert client.post("/api/trace", json={}).status_code == 403
 
 
@@ -285,6 +293,26 @@ def test_uploads_are_bounded(client: TestClient, answers: Answers) -> None:
             break
     else:
         raise AssertionError("uploads without end")
+
+
+def test_sending_is_bounded_in_time(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "LONGEST_UPLOAD_SECONDS", 0.05)
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        """One byte, and then no more."""
+        if sent:
+            await anyio.sleep(60)
+        sent.append(b"{")
+        return {"type": "http.request", "body": b"{", "more_body": True}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"host", HOST.encode()), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/api/job", "headers": headers, "query_string": b""}
+    anyio.run(make_app(answers, frozenset({HOST})), scope, receive, send)
+    assert sent[1]["status"] == 408 and "longer" in json.loads(sent[2]["body"])["error"]
 
 
 def test_stopped_work_is_not_begun(answers: Answers) -> None:

@@ -22,6 +22,8 @@ class Limits:
     root: Path
     """Files are read only below it; links count as what they point at."""
     allow_code: bool = False
+    sent: bool = False
+    """The job was sent to a server, which does not run what is sent, whatever its options are."""
 
 
 _LIMITS: ContextVar[Limits | None] = ContextVar("limits", default=None)
@@ -111,5 +113,7 @@ class CodeGate:
 def check_code(what: str) -> None:
     """UsageError where a server's limits do not let code run."""
     limits = _LIMITS.get()
+    if limits is not None and limits.sent:
+        raise UsageError(f"{what}: runs Python code, and what is sent to a server never runs")
     if limits is not None and not limits.allow_code:
         raise UsageError(f"{what}: runs Python code, which this server does not; start it with --allow-code for that")

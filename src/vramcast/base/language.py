@@ -29,7 +29,7 @@ def say(message: str, **values: object) -> str:
         values = {
             key: sentence(value) if isinstance(value, str) and " " in value else value for key, value in values.items()
         }
-    return found.format(**values) if values else found
+    return typeset(found.format(**values)) if values else found
 
 
 def name(word: str) -> str:
@@ -37,12 +37,18 @@ def name(word: str) -> str:
     return catalogue(_LANGUAGE.get()).get(word, word)
 
 
+def typeset(text: str) -> str:
+    """A text that was put together, as it is printed in the language in force: between Chinese characters there is no
+    space, and beside them no comma of another script."""
+    return text if _LANGUAGE.get() == "en" else _SPACE.sub("", _COMMA.sub("，", text))
+
+
 def sentence(text: str) -> str:
     """A text that was put together in English, in the language in force; itself where no message is its own."""
     chosen = _LANGUAGE.get()
     if chosen == "en" or not text:
         return text
-    return _sentence(text, chosen)
+    return typeset(_sentence(text, chosen))
 
 
 @lru_cache(maxsize=4096)
@@ -69,10 +75,13 @@ def _put_together(text: str, chosen: str) -> str:
 
 
 def _figure(text: str, known: Mapping[str, str]) -> str | None:
-    """A name and its size, "weights 1.29 GiB", or two sizes, "1.00 s of 6.00 s (17%)"."""
+    """A name and its size, "weights 1.29 GiB", "sequence 512"; two sizes, "1.00 s of 6.00 s (17%)"; or a name and how
+    often it came, "stage timings (8)"."""
     if matched := _PART_OF_WHOLE.fullmatch(text):
         return known["{part} of {whole}"].format(part=matched[1], whole=matched[2]) + matched[3]
-    matched = _NAME_AND_SIZE.fullmatch(text)
+    if matched := _NAME_AND_COUNT.fullmatch(text):
+        return f"{known[matched[1]]} ({matched[2]})" if matched[1] in known else None
+    matched = _NAME_AND_SIZE.fullmatch(text) or _LENGTH.fullmatch(text)
     return f"{known[matched[1]]} {matched[2]}" if matched is not None and matched[1] in known else None
 
 
@@ -90,6 +99,8 @@ def _matched(text: str, chosen: str, *, whole_clauses: bool) -> str | None:
         if matched is not None:
             values = matched.groupdict()
             if whole_clauses and any("; " in value for name, value in values.items() if not name.startswith(_ADDED)):
+                continue
+            if any(_CUT_QUOTE in value and not value.startswith('"') for value in values.values()):
                 continue
             return found.format(*("" if value in _PLURALS else _sentence(value, chosen) for value in matched.groups()))
     return None
@@ -114,8 +125,13 @@ def _cuts(text: str, chosen: str, marks: Mapping[str, str]) -> Iterator[str]:
         yield f"{matched[1]} {rest}"
 
 
+_CHINESE = "[\u3000-\u303f\u4e00-\u9fff\uff01-\uff60]"
+_SPACE = re.compile(f"(?<={_CHINESE}) (?={_CHINESE})")
+_COMMA = re.compile(f"(?<={_CHINESE}), | ?, (?={_CHINESE})")
 _WORD = re.compile("[A-Za-z]{2}")
 _NAME_AND_SIZE = re.compile(r"([a-z][a-z /-]*?) ([+−-]?[\d.,]+ ?(?:[KMGT]iB|B|%))")
+_LENGTH = re.compile(r"(batch|sequence|height|width|frames) ([\d,]+)")
+_NAME_AND_COUNT = re.compile(r"([A-Za-z][\w .=-]*) \(([\d,]+)\)")
 _SIZE_AND_TEXT = re.compile(r"([\d.,]+ [KMGT]iB) (.+)")
 _PART_OF_WHOLE = re.compile(r"([\d.,]+ ?[a-zµ]+) of ([\d.,]+ ?[a-zµ]+)((?: \([\d.,]+ ?%\))?)")
 _BETWEEN_NAMES = re.compile(r", (?:and )?| and ")
@@ -124,6 +140,8 @@ _ADDED = "added"
 _PLURALS = ("s", "es")
 """What an English word gets; other languages have no use for it."""
 _FEWEST_LETTERS = 4
+_CUT_QUOTE = '", "'
+"""In a value that does not begin with a quote, it is the end of one name in quotes and the beginning of another."""
 _CLAUSES = {": ": "：", "; ": "；", ". ": "。"}
 _MOST_CLAUSES = 6
 """In a longer text each clause is looked up by itself: trying every cut takes too long."""

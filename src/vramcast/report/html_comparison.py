@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from vramcast.base.language import name as named
-from vramcast.base.language import say
+from vramcast.base.language import say, typeset
 from vramcast.base.units import format_gib
 from vramcast.features.compare.peaks import Line, PeakTables, explained, peak_tables
 from vramcast.features.compare.side_by_side import Comparison
@@ -14,6 +14,7 @@ from vramcast.memory import Prediction
 from vramcast.report.comparison import all_grids
 from vramcast.report.html_parts import Bar, bars, breakable, data, notes, page, section, table
 from vramcast.report.html_report import FOOTER, Report, article
+from vramcast.report.names import cell
 from vramcast.report.pictures import pictures
 from vramcast.report.wording import place, signed_size, verdict
 
@@ -22,7 +23,7 @@ _MOST_LINES = 40
 
 def comparison_report(predictions: Mapping[str, Prediction], lines: Comparison | None = None) -> Report:
     """`lines` are all results, measurements among them; pictures are of the predictions that have their trace."""
-    predictions = {named(name): one for name, one in predictions.items()}
+    predictions = {cell(name): one for name, one in predictions.items()}
     drawn = {name: one for name, one in predictions.items() if one.trace is not None}
     names = list(predictions)
     tables = peak_tables(drawn) if len(drawn) > 1 else None
@@ -38,9 +39,11 @@ def comparison_report(predictions: Mapping[str, Prediction], lines: Comparison |
     if lines is not None:
         body += section(say("Line by line"), page(all_grids(lines)))
     first = _why(tables) if tables is not None else say("Side by side")
-    head = "".join(
-        f'<p class="wrap">{escape(f"{name}: {verdict(one)}; {_peak(one)}")}</p>' for name, one in predictions.items()
+    said = (
+        say("{name}: {verdict}; {peak}", name=name, verdict=verdict(one), peak=_peak(one))
+        for name, one in predictions.items()
     )
+    head = "".join(f'<p class="wrap">{escape(text)}</p>' for text in said)
     return Report(title, first, None, head, body, escape(say(FOOTER)), [pictures(one) for one in drawn.values()])
 
 
@@ -83,10 +86,16 @@ def _table(heading: str, lines: Sequence[Line], tables: PeakTables, *, total: bo
     return table((heading, *tables.names, say("difference")), rows)
 
 
+def _named(text: str) -> str:
+    """A kind, a module, or an op with its kind, "aten.mm, saved activations"."""
+    op, comma, kind = text.rpartition(", ")
+    return typeset(f"{op}, {named(kind)}") if comma else named(text)
+
+
 def _row(line: Line) -> list[str]:
     difference = f'<data value="{line.difference}">{signed_size(line.difference)}</data>' if line.difference else "–"
     return [
-        breakable(named(line.name)),
+        breakable(_named(line.name)),
         *(data(value) for value in line.values),
         difference,
     ]

@@ -107,7 +107,7 @@ def job_report(account: JobAccount, changes: Sequence[Suggestion] = (), ranks: R
 
 def advice_report(advice: Advice) -> Report:
     best = advice.best or ((advice.smallest,) if advice.smallest is not None else ())
-    shown = [_asked(advice.asked), *map(suggested_bar, best)]
+    shown = [_asked(advice.asked), *(suggested_bar(one) for one in best if one.overrides)]
     ways = [
         Way(one.text, one.prediction.device_bytes, one.samples_per_second, one.prediction.fits)
         for one in {id(one): one for one in (*advice.best, *advice.front)}.values()

@@ -25,7 +25,8 @@ TASKS = ("training", "inference", "offload")
 WORDS = (
     *("fits", "look", "ok", "disk", "software", "(itself)", "none", "yes", "no", "total", "mostly", "used", "free"),
     *("measured", "predicted", "traced", "failed", "optimizer", "gradients", "weights", "parameters"),
-    *("note", "loading", "diff", "allocated", "reserved", "time", "step", "peak"),
+    *("note", "loading", "diff", "allocated", "reserved", "time", "step", "peak", "card", "best", "front"),
+    *("watch", "undisturbed"),
 )
 """Single words in cells of tables. Others there are names of modules, files and cards, and stay as they are."""
 PHRASES = ("{part} of {whole}",)

@@ -90,6 +90,7 @@ def lane_columns(found: Lanes) -> dict[str, Any] | None:
         "phases": _bars(found.phases, origin, labels),
         "host": _bars(found.host, origin, labels),
         "card": _bars(found.card, origin, labels),
+        "before": _rounded(max(0.0, found.before_seconds - origin)),
         "labels": labels.names,
     }
 

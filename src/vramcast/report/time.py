@@ -25,7 +25,7 @@ def time_page(time: StepTime, throughput: Throughput | None = None) -> Page:
     if throughput is not None and throughput.epoch_seconds is not None:
         page.append(Line(_durations(throughput)))
     page.append(Line(source(time), "aside"))
-    page.append(Line(say("host assumed: {host}", host=time.host), "aside"))
+    page.append(Line(say("host assumed: {host}", host=named(time.host)), "aside"))
     page.append(_phases(time))
     modules = _modules(time)
     if modules.rows:

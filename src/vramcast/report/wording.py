@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vramcast.base.language import language, name, say
+from vramcast.base.language import language, name, say, typeset
 from vramcast.base.units import GIB, format_gib, format_size
 from vramcast.memory import Moment, Prediction
 from vramcast.trace import HostUse
@@ -94,7 +94,7 @@ def place(moment: Moment) -> str:
     if moment.op:
         inside = say("{op} in {module}", op=moment.op, module=moment.module)
         where.append(inside if moment.module else moment.op)
-    return ", ".join(where)
+    return typeset(", ".join(where))
 
 
 def percent(part: float, whole: float) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from vramcast.base.access import Limits, limited
+from vramcast.base.access import limited
 from vramcast.base.errors import UsageError
 from vramcast.base.language import language, name, say, sentence
 from vramcast.base.sealing import sealed
@@ -268,8 +268,8 @@ class Answers:
 
     @contextmanager
     def _limits(self, state: PageState) -> Iterator[None]:
-        code = self.sources.code_allowed(state)
-        with limited(Limits(self.sources.limits_root(state), code)), sealed(on=not code):
+        limits = self.sources.limits(state)
+        with limited(limits), sealed(on=not limits.allow_code):
             yield
 
     def _document(

@@ -34,6 +34,7 @@ from vramcast.serve.tracer import Stopped
 
 _MOST_BODY_BYTES = 2 * MOST_UPLOAD_BYTES
 _REPLAYS_AT_ONCE = 2
+LONGEST_UPLOAD_SECONDS = 60.0
 _ASK_SECONDS = 0.2
 """How often it is looked whether the page still waits."""
 HEADERS = {
@@ -137,7 +138,15 @@ def make_app(answers: Answers, hosts: frozenset[str]) -> ASGIApp:
             for work in (job, quick, exact, more, changes, upload, trace)
         ),
     ]  # fmt: skip
-    handlers: dict[Any, Callable[..., Any]] = {VramcastError: _problem, HTTPException: _refusal}
+
+    async def problem(request: Request, error: Exception) -> Response:
+        """An error of the user's, in vramcast's own words."""
+        assert isinstance(error, VramcastError)
+        status = 499 if isinstance(error, Stopped) else 422
+        text = sentence(answers.sources.as_sent(str(error)))
+        return JSONResponse({"error": text, "exit_code": error.exit_code}, status, HEADERS)
+
+    handlers: dict[Any, Callable[..., Any]] = {VramcastError: problem, HTTPException: _refusal}
     return OwnPageOnly(Starlette(routes=routes, exception_handlers=handlers), hosts)
 
 
@@ -202,10 +211,13 @@ async def _state(request: Request) -> PageState:
 
 async def _content(request: Request, most_bytes: int) -> bytes:
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > most_bytes:
-            raise HTTPException(413, f"at most {most_bytes // 1024} KiB can be sent")
+    with anyio.move_on_after(LONGEST_UPLOAD_SECONDS) as timed:
+        async for part in request.stream():
+            body += part
+            if len(body) > most_bytes:
+                raise HTTPException(413, f"at most {most_bytes // 1024} KiB can be sent")
+    if timed.cancelled_caught:
+        raise HTTPException(408, f"sending took longer than {LONGEST_UPLOAD_SECONDS:.0f} s")
     return bytes(body)
 
 
@@ -221,13 +233,6 @@ async def _body(request: Request) -> dict[str, Any]:
 
 def _json(document: Any) -> Response:
     return JSONResponse(document, headers=HEADERS)
-
-
-async def _problem(request: Request, error: Exception) -> Response:
-    """An error of the user's, in vramcast's own words."""
-    assert isinstance(error, VramcastError)
-    status = 499 if isinstance(error, Stopped) else 422
-    return JSONResponse({"error": sentence(str(error)), "exit_code": error.exit_code}, status, HEADERS)
 
 
 def _refusal(request: Request, error: Exception) -> Awaitable[Response] | Response:

@@ -51,7 +51,7 @@ def page_html(start: dict[str, Any]) -> str:
 {_select(say("Checkpointing"), "checkpointing", ("none", "all"))}
 {_select(say("Trained"), "mode", ("trained", "lora"))}
 <label>{_said("Frozen parameters")}
-<input type="text" name="freeze" placeholder="{_said("names, e.g. *embed*, *layers.0.*")}" maxlength="300"></label>
+<input type="text" name="freeze" placeholder="{_said("names, e.g. *embed*")}" maxlength="300"></label>
 {_select("torch.compile", "compile", ("on", "off"))}
 {_select(say("Task"), "task", ("training", "inference"))}
 <label>{_said("Allocator")} <select name="allocator">{_options(allocators)}</select></label>
@@ -66,8 +66,8 @@ def page_html(start: dict[str, Any]) -> str:
 <p class="verdict" id="verdict" role="status" aria-live="polite">…</p>
 <p class="aside wrap" id="how"></p>
 <div class="row noprint"><button type="button" id="stop" hidden>{_said("Stop")}</button>
-<button type="button" id="copy-command">{_said("Copy the command")}</button>
-<button type="button" id="copy-config">{_said("Copy the config")}</button>
+<button type="button" id="copy-command" hidden>{_said("Copy the command")}</button>
+<button type="button" id="copy-config" hidden>{_said("Copy the config")}</button>
 <button type="button" id="copy-link">{_said("Copy a link")}</button><span id="copied" role="status"></span></div>
 <p class="aside" id="busy" role="status"></p>
 <div id="bar"></div>

@@ -6,6 +6,7 @@ Nothing of them is run: files are read by the readers of `jobs`, below the root 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from vramcast.base.access import check_file
+from vramcast.base.access import Limits, check_file
 from vramcast.base.errors import UsageError
 from vramcast.features.advise.config import options_text
 from vramcast.jobs.load import LoadedJob, load_job, load_kind, with_overrides
@@ -28,6 +29,7 @@ _MOST_LISTED = 200
 _MOST_VISITED = 5000
 _DEEPEST = 4
 _FOLDER_FILES = ("vramcast.yaml", "config.json", "model_index.json")
+_SEPARATOR = re.escape(os.sep)
 _SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 
 
@@ -101,7 +103,7 @@ class Sources:
             except UsageError:
                 (folder / TRACE).unlink()
                 folder.rmdir()
-                raise UsageError("this is no trace that `vramcast run --save` wrote") from None
+                raise
         return f"upload:{number}"
 
     def _new_folder(self, number: str) -> Path | None:
@@ -128,13 +130,18 @@ class Sources:
             raise UsageError("this upload is gone; send the file again")
         return folder
 
-    def limits_root(self, state: PageState) -> Path:
-        """The folder that may be read for it: an upload cannot name what somebody else has sent."""
-        return self._upload(state) if state.job.startswith("upload:") else self.root
+    def limits(self, state: PageState) -> Limits:
+        """What may be read for it, so that an upload cannot name what somebody else has sent, and whether its code may
+        run: that of an example is vramcast's own."""
+        if state.job.startswith("upload:"):
+            return Limits(self._upload(state), sent=True)
+        return Limits(
+            self.root, state.job.startswith("example:") or (self.allow_code and state.job.startswith("folder:"))
+        )
 
-    def code_allowed(self, state: PageState) -> bool:
-        """The code of an example is vramcast's own."""
-        return state.job.startswith("example:") or (self.allow_code and state.job.startswith("folder:"))
+    def as_sent(self, text: str) -> str:
+        """A text that names files as whoever sent them knows them, not where they are kept."""
+        return re.sub(rf"{re.escape(str(self.uploads))}{_SEPARATOR}[0-9a-f]+{_SEPARATOR}?", "", text)
 
     def load(self, state: PageState) -> LoadedJob:
         """The job with the settings put in. Call it with the limits in force."""

@@ -8,10 +8,9 @@ import tempfile
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-from vramcast.base.access import Limits, limited
+from vramcast.base.access import limited
 from vramcast.base.errors import CannotPredict, UsageError, VramcastError
 from vramcast.base.sealing import sealed
 from vramcast.features.advise.result import Suggestion
@@ -126,9 +125,9 @@ def _work(connection: Connection, sources: Sources, parent: int) -> None:
             what, state = connection.recv()
         except (EOFError, KeyboardInterrupt):
             return
-        allow_code = sources.code_allowed(state)
+        limits = sources.limits(state)
         try:
-            with limited(Limits(Path(sources.limits_root(state)), allow_code)), sealed(on=not allow_code):
+            with limited(limits), sealed(on=not limits.allow_code):
                 found: Any = answer(what, sources, state, lambda text: connection.send(("progress", text)))
         except VramcastError as error:
             error.__traceback__ = error.__cause__ = error.__context__ = None

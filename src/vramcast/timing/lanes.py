@@ -31,6 +31,8 @@ class Lanes:
     phases: tuple[Bar, ...]
     host: tuple[Bar, ...]
     card: tuple[Bar, ...]
+    before_seconds: float = 0.0
+    """How long the card still works on the step before, which the host has left behind."""
 
 
 def lanes(rows: StepRows, most_bars: int = MOST_BARS) -> Lanes:
@@ -41,7 +43,8 @@ def lanes(rows: StepRows, most_bars: int = MOST_BARS) -> Lanes:
     spans = zip(rows.names, rows.modules, timeline.start[1:], timeline.end[1:], strict=True)
     card = [span for span, kernels in zip(spans, rows.kernels, strict=True) if kernels]
     ends = [end for _, _, end in rows.phases]
-    return Lanes(phases, _bars(host, ends, most_bars), _bars(card, ends, most_bars))
+    before = max(0.0, timeline.start[0]) if timeline.start else 0.0
+    return Lanes(phases, _bars(host, ends, most_bars), _bars(card, ends, most_bars), before)
 
 
 _Span = tuple[str, str, float, float]

@@ -19,6 +19,8 @@ _VRAMCAST = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path
 _STANDARD_LIBRARY = tuple(
     os.path.join(folder, "") for folder in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 )
+_SCRIPTS = os.path.join(sysconfig.get_path("scripts"), "")
+"""Of the environment: vramcast, torchrun, accelerate as they are started."""
 
 
 class UnknownKernel(CannotPredict):
@@ -116,8 +118,9 @@ def where_raised(error: BaseException, otherwise: str = "?") -> str:
 
 
 def is_machinery(filename: str) -> bool:
-    """Whether a file is torch's, vramcast's or Python's own: what the user wrote, or a model library, is not."""
-    if filename.startswith((_TORCH, _VRAMCAST, "<frozen ")):
+    """Whether a file is torch's, vramcast's or Python's own, or starts one of them: what the user wrote, or a model
+    library, is not."""
+    if filename.startswith((_TORCH, _VRAMCAST, _SCRIPTS, "<frozen ")):
         return True
     if filename.startswith(_STANDARD_LIBRARY):
         return not any(folder in filename for folder in _PACKAGE_FOLDERS)

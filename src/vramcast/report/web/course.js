@@ -38,7 +38,7 @@ class Course {
     const running = this.ops[op[point]], inside = this.modules[module[point]];
     if (running) words.push(inside ? t("{op} in {module}", { op: running, module: inside }) : running);
     if (this.lines[line[point]]) words.push(this.lines[line[point]]);
-    return words.join(", ");
+    return typeset(words.join(", "));
   }
 
   /** [row, ...] alive at the point. */

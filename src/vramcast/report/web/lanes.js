@@ -22,6 +22,7 @@ function lanesSection(section, lanes) {
       const y = i * (ROW + GAP);
       ctx.fillStyle = themeColour("--soft");
       ctx.fillText(name, 0, y + 17);
+      if (bars !== lanes.host) drawBefore(ctx, y, scale);
       for (let b = 0; b < bars.begin.length; b++) {
         const x = Math.max(LEFT, LEFT + (bars.begin[b] - from) * scale), right = Math.min(width, LEFT + (bars.end[b] - from) * scale);
         if (right <= LEFT || x >= width) continue;
@@ -36,12 +37,24 @@ function lanesSection(section, lanes) {
       }
     });
     ctx.fillStyle = themeColour("--soft");
-    for (let i = 0; i <= 4; i++) {
-      const text = seconds(from + ((to - from) * i) / 4), x = LEFT + ((width - LEFT) * i) / 4;
-      ctx.textAlign = i === 4 ? "right" : i ? "center" : "left";
+    const ticks = width < 480 ? 2 : 4;
+    for (let i = 0; i <= ticks; i++) {
+      const text = seconds(from + ((to - from) * i) / ticks), x = LEFT + ((width - LEFT) * i) / ticks;
+      ctx.textAlign = i === ticks ? "right" : i ? "center" : "left";
       ctx.fillText(text, x, height - 6);
     }
     ctx.textAlign = "left";
+  }
+  /** The host is ahead: while it issues this step, the card is still at the one before. */
+  function drawBefore(ctx, y, scale) {
+    const right = LEFT + (lanes.before - from) * scale, text = t("the step before");
+    if (right <= LEFT) return;
+    ctx.fillStyle = themeColour("--panel");
+    ctx.fillRect(LEFT, y, right - LEFT, ROW);
+    ctx.strokeStyle = themeColour("--line");
+    ctx.strokeRect(LEFT + 0.5, y + 0.5, right - LEFT - 1, ROW - 1);
+    ctx.fillStyle = themeColour("--soft");
+    if (right - LEFT > ctx.measureText(text).width + 6) ctx.fillText(text, LEFT + 3, y + 17);
   }
   function zoom(factor, middle = (from + to) / 2) {
     const span = Math.min(end, (to - from) * factor);

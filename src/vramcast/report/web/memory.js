@@ -146,7 +146,7 @@ function memorySection(section, course, ceiling = 0) {
     slider.value = shown;
     const device = course.device(shown), text = course.where(shown);
     slider.setAttribute("aria-valuetext", `${text}: ${size(device)}`);
-    where.replaceChildren(element("strong", {}, shown === course.peak ? t("At the peak") : t("At this moment")), `: ${text}`);
+    where.replaceChildren(element("strong", {}, shown === course.peak ? t("At the peak") : t("At this moment")), t(": ") + text);
     const rows = course.stack.map((name) => [name, course.part(name, shown)]).filter(([, bytes]) => bytes).sort((a, b) => b[1] - a[1]);
     const lines = rows.map(([name, bytes]) => [element("span", { "data-part": name }, swatch(name), t(name)), figure(bytes), share(bytes, device)]);
     const total = [element("strong", { "data-part": "total" }, t("on the card")), figure(device), share(device, device)];

@@ -172,7 +172,8 @@ function problem(error) {
   at("verdict").className = "verdict bad";
   at("how").textContent = "";
   at("advise").hidden = true;
-  for (const id of ["advice", "bar", "figures", "parts", "cards", "time"]) at(id).replaceChildren();
+  for (const id of ["advice", "bar", "figures", "parts", "cards", "time", "command"]) at(id).replaceChildren();
+  at("copy-command").hidden = at("copy-config").hidden = true;
   at("pictures").hidden = at("notes").hidden = true;
   at("stop").hidden = true;
 }
@@ -215,11 +216,13 @@ function show(found, began = 0) {
   const parts = Object.entries(found.parts).sort((a, b) => b[1] - a[1]), largest = parts[0]?.[1] || 1;
   at("parts").replaceChildren(table([t("at the peak"), t("size"), t("share"), t("compared")], parts.map(([name, bytes]) => [
     element("span", { "data-part": name }, swatch(name), t(name)), figure(bytes), share(bytes, found.device_bytes),
-    element("span", { class: "meter", style: `width:${(220 * bytes) / largest}px;background:${COLOURS[name]}` }),
+    element("span", { class: "meter", style: `width:calc(${bytes / largest} * min(220px, 17vw));background:${COLOURS[name]}` }),
   ]), [1, 2]));
   at("time").textContent = found.time || "";
   at("cards").textContent = found.cards.length ? t("cards that hold it: {names}", { names: found.cards.map((card) => card.name).join(", ") }) : "";
   at("command").textContent = found.command;
+  at("copy-command").hidden = false;
+  at("copy-config").hidden = described?.is_trace;
   if (found.config) at("command").dataset.config = found.config;
   at("notes").hidden = !found.notes.length;
   at("notes").querySelector("ul").replaceChildren(...found.notes.map((note) => element("li", {}, `${note.topic}: ${note.text}${note.where ? ` (${note.where})` : ""}`)));
