@@ -81,6 +81,8 @@ def _is_api(owner: Any, name: str) -> bool:
     if type(owner).__module__.startswith("triton."):  # its driver
         return True
     where = str(getattr(owner, "__name__", ""))
+    if owner is torch.Tensor:
+        return name == "_make_wrapper_subclass"  # autograd asks the driver about one that is on the card for C++
     return where.startswith(("torch.cuda", "torch.accelerator", "torch.backends")) or owner is torch.UntypedStorage
 
 
