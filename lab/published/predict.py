@@ -72,7 +72,8 @@ def main() -> None:
             continue
         if options.kept and not is_kept(row):
             continue
-        done[row["row"]] = {"row": row["row"], **predict(row, options.python)}
+        result = {"row": row["row"], **predict(row, options.python)}
+        done = {entry["row"]: entry for entry in read(name)} | {row["row"]: result}  # others may have written meanwhile
         write(name, list(done.values()))
         _show(row, done[row["row"]])
 
