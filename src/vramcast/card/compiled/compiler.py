@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vramcast.card.device.machine import Machine
 
 OFF_BY = "compiled code often takes 10 to 50 % less memory than eager code, and sometimes 10 % more"
-AMONG_RANKS = "of compiled models among several ranks one was measured (FSDP2), and it took 4 % more than predicted"
+AMONG_RANKS = "of compiled models among several ranks one was measured (FSDP2), and it took what was predicted"
 NOT_MEASURED = (
     f"compiled by torch {in_words(INSTALLED)}; real runs were compared under torch {in_words(COMPILED_AND_MEASURED)}"
 )
