@@ -26,12 +26,26 @@ How a row is predicted: the program that was run is run again, on a virtual card
   (`lab/published/engine_kernels`).
 - **SimuMax's records** on eight B200: the same, with the arguments of its launchers. The last rank of each stage is
   run.
-- **torchtitan**, also in torchao's tables: its own trainer, at the revision named or the nearer of two.
+- **torchtitan**, also in torchao's tables: its own trainer, at the revision named or the nearer of two. Runs of torch
+  before 2.9 take flash attention before cuDNN's, as it did.
+- **torchtune** and **torchao's optimizers**: the recipe and the benchmark that the tables name, on one card.
 
 Experts are taken to be chosen evenly. Everything runs with torch 2.11, whatever version the run had. Nothing is fitted
-to a row. Release tests of Megatron-LM do not say on how many cards they ran: 64 are assumed. On Blackwell torch 2.12
-gives each cuBLAS handle 32 MiB, torch 2.11 8 MiB: two handles would be the 50 MiB that some runs on GB200 lack
-here; which torch they had is not known.
+to a row. Of a step of more than four microbatches (SimuMax) four are run, and the others take as long as the second.
+
+What sources leave open:
+
+- Release tests of Megatron-LM do not say on how many cards they ran. Three tell it by what they hold after a step (128
+  and 256 cards); for the others 64 are assumed, or as many as their layout needs.
+- One golden file (row 545) is a copy, byte for byte, of another test's: it is run with that test's settings.
+- On Blackwell torch 2.12 gives each cuBLAS handle 32 MiB, torch 2.11 8 MiB: two handles would be the 50 MiB that some
+  runs on GB200 lack here; which torch they had is not known.
+- The H100s of Meta's runs (torchtitan, torchao) are limited to 500 W and have HBM2e at 2.4 TB/s. torchao's own roofline
+  says that large products reach 60 % of the peak there; the clock of the tensor cores is taken from that.
+- The B200s of torchao's table are "power limited", to what is not said. They are taken to do what another benchmark
+  measured at 750 W, and come out twice as fast as published, in the right order.
+- Float8 with a scale for each row runs kernels of PyTorch's own, which are slower than cuBLAS's; how much slower is not
+  modelled. torchtitan's page calls its figures of this kind low.
 """
 
 

@@ -72,7 +72,8 @@ def main() -> None:
             continue
         if options.kept and not is_kept(row):
             continue
-        done[row["row"]] = {"row": row["row"], **predict(row, options.python)}
+        result = {"row": row["row"], **predict(row, options.python)}
+        done = {entry["row"]: entry for entry in read(name)} | {row["row"]: result}  # others may have written meanwhile
         write(name, list(done.values()))
         _show(row, done[row["row"]])
 
@@ -152,9 +153,8 @@ def run_file(recipe: Recipe, rank: int) -> Path:
     return work_folder() / "runs" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-NEEDS_A_CARD = "hasPrimaryContext"
-NOT_COMPILED = (NEEDS_A_CARD, "could not be compiled", "failed to run")
-"""PyTorch differentiates compiled code with tensors of several ranks (DTensor) only where there is a CUDA driver."""
+NOT_COMPILED = ("could not be compiled", "failed to run")
+"""What vramcast says of a program that compiles code which it cannot follow."""
 
 
 def run(recipe: str, rank: int, python: str, kept: Path, timeout: float = TIMEOUT_SECONDS) -> None:

@@ -83,6 +83,8 @@ def _is_api(owner: Any, name: str) -> bool:
     if owner is threading.Thread:  # one that another thread of the program starts meanwhile sees the card
         return True
     where = str(getattr(owner, "__name__", ""))
+    if owner is torch.Tensor:
+        return name == "_make_wrapper_subclass"  # autograd asks the driver about one that is on the card for C++
     return where.startswith(("torch.cuda", "torch.accelerator", "torch.backends")) or owner is torch.UntypedStorage
 
 

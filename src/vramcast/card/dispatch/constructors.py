@@ -32,11 +32,12 @@ def _storage_device(original: Any) -> Callable[[Any], torch.device]:
 
 def _wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
     """A subclass that wraps tensors of the card is, like these, without data: autograd asks the driver for the stream
-    of anything that says "cuda"."""
+    of anything that says "cuda". No comprehension: Dynamo refuses the frame of one in code that it compiles whole."""
 
     def make(*args: Any, **kwargs: Any) -> Any:
-        args = tuple(_without_card(value) for value in args)
-        return original(*args, **{key: _without_card(value) for key, value in kwargs.items()})
+        for key, value in kwargs.items():
+            kwargs[key] = _without_card(value)
+        return original(*map(_without_card, args), **kwargs)
 
     return make
 
