@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.jobs.tiny import JOB as TINY
+from vramcast.base.errors import CannotPredict
 from vramcast.card.compiled.compiler import why_not
 from vramcast.features.advise.combination import combinations
 from vramcast.features.advise.knobs import KNOBS, knobs, options_for
@@ -89,14 +90,37 @@ def test_options(change: dict[str, Any], knob: str, gpu: str, expected: list[str
     [
         ({}, ["torch.compile"]),
         ({"torch_compile": True}, ["no torch.compile"]),
-        ({"gpus": 2}, []),
-        ({"task": "inference"}, []),
     ],
 )
 def test_compiling_is_tried_on_request(change: dict[str, Any], expected: list[str]) -> None:
     job, card = make_job({**LLAMA, **change}, "job"), find_gpu("rtx-4090")
     assert "compile" not in options_for(job, card, ())
-    assert [option.text for option in options_for(job, card, (), ("compile",)).get("compile", [])] == expected
+    assert [option.text for option in options_for(job, card, (), ("compile",))["compile"]] == expected
+
+
+@pytest.mark.parametrize(
+    ("knob", "change", "reason"),
+    [
+        ("compile", {"gpus": 2}, "on several GPUs"),
+        ("compile", {"task": "inference"}, "a training job that describes its model"),
+        ("attention", {"task": "inference"}, "a training job with a transformers model"),
+        ("liger", {"task": "inference"}, "a transformers model that is trained"),
+    ],
+)
+def test_what_is_asked_for_and_cannot_be_tried_is_said(
+    knob: str, change: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vramcast.card.compiled.compiler.why_not", lambda: None)
+    job, card = make_job({**LLAMA, **change}, "job"), find_gpu("rtx-4090")
+    assert knob not in options_for(job, card, ())
+    with pytest.raises(CannotPredict, match=f"--{knob} cannot be tried: .*{reason}"):
+        options_for(job, card, (), (knob,))
+
+
+def test_compiling_is_not_left_out_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vramcast.card.compiled.compiler.why_not", lambda: "this torch has no CUDA")
+    with pytest.raises(CannotPredict, match="--compile cannot be tried: this torch has no CUDA"):
+        options_for(make_job(LLAMA, "job"), find_gpu("rtx-4090"), (), ("compile",))
 
 
 @pytest.mark.parametrize(
@@ -118,10 +142,11 @@ def test_attention_is_tried_on_request(change: dict[str, Any], gpu: str, expecte
 
 def test_liger_is_offered_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     job, card = make_job(LLAMA, "job"), find_gpu("rtx-4090")
-    found = {True: object(), False: None}
-    for installed, texts_of in ((False, []), (True, ["Liger Kernel"])):
-        monkeypatch.setattr("importlib.util.find_spec", lambda name, is_here=installed: found[is_here])
-        assert [option.text for option in options_for(job, card, (), ("liger",)).get("liger", [])] == texts_of
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(CannotPredict, match="liger-kernel is not installed here"):
+        options_for(job, card, (), ("liger",))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert [option.text for option in options_for(job, card, (), ("liger",))["liger"]] == ["Liger Kernel"]
 
 
 def test_components_that_are_not_trained_can_wait_on_the_cpu() -> None:

@@ -22,10 +22,20 @@ _GUESSES = {_EAGER: (1.5, 1.5), _SDPA: (1.0, 1.0), _FLASH: (0.98, 1.0)}
 """Time and memory beside sdpa: rules of thumb until there is a trace."""
 
 
+def why_not(job: Job) -> str | None:
+    if job.task != "training" or not _parts(job) or job.script is not None:
+        return "this takes a training job with a transformers model"
+    return None
+
+
+def _parts(job: Job) -> dict[str, Component]:
+    return {name: part for name, part in job.components.items() if part.transformers is not None}
+
+
 def options(job: Job, gpu: GpuSpec) -> list[Option]:
-    parts = {name: part for name, part in job.components.items() if part.transformers is not None}
-    if job.task != "training" or not parts or job.script is not None:
+    if why_not(job) is not None:
         return []
+    parts = _parts(job)
     now = {_of(part) for part in parts.values()}
     if len(now) > 1 or not now <= {_EAGER, _SDPA, _FLASH}:
         return []  # somebody chose for each

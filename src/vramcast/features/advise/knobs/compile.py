@@ -14,12 +14,16 @@ _SMALLER = 0.8
 """Rules of thumb until there is a trace."""
 
 
-def options(job: Job, gpu: GpuSpec) -> list[Option]:
-    from vramcast.card.compiled.compiler import why_not
+def why_not(job: Job) -> str | None:
+    from vramcast.card.compiled import compiler
 
     if job.task != "training" or job.script is not None or job.step is not None or not job.components:
-        return []
-    if why_not() is not None or why_not_compiled(job) is not None:
+        return "this takes a training job that describes its model; a script is compiled where it calls torch.compile"
+    return compiler.why_not() or why_not_compiled(job)
+
+
+def options(job: Job, gpu: GpuSpec) -> list[Option]:
+    if why_not(job) is not None:
         return []
     if job.torch_compile:
         cost = "nothing is compiled at the start; most models are slower"
