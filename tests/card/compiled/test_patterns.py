@@ -66,7 +66,8 @@ def test_flash_attention_is_part_of_one_graph() -> None:
 
         @torch.compile(fullgraph=True)
         def attend(x: torch.Tensor) -> torch.Tensor:
-            return (flash_attn_func(x, x, x, causal=True) + flash_attn_interface.flash_attn_func(x, x, x)).sum()
+            q, k, v = x, x + 1, x * 2
+            return (flash_attn_func(q, k, v, causal=True) + flash_attn_interface.flash_attn_func(q, k, v)).sum()
 
         x = torch.ones(2, 128, 4, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
         attend(x).backward()

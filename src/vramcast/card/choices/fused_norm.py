@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._decomp import decompositions
 
 from vramcast.card.choices.traced import is_traced
 
@@ -40,6 +39,12 @@ class _FusedRmsNorm(torch.autograd.Function):
             return dx, dw, None, None
 
 
+def _taken_apart() -> Any:
+    from torch._decomp import decompositions  # slow to import
+
+    return decompositions
+
+
 class _TracedRmsNorm(torch.autograd.Function):
     """The fused op and its gradient as AOTAutograd takes them apart."""
 
@@ -47,7 +52,7 @@ class _TracedRmsNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, shape: list[int], eps: float | None
     ) -> torch.Tensor:
-        out, statistics = decompositions._fused_rms_norm(x, shape, weight, eps)
+        out, statistics = _taken_apart()._fused_rms_norm(x, shape, weight, eps)
         ctx.save_for_backward(x, weight, statistics)
         ctx.shape = shape
         return out
@@ -56,7 +61,7 @@ class _TracedRmsNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         x, weight, statistics = ctx.saved_tensors
         needed = list(ctx.needs_input_grad[:2])
-        dx, dw = decompositions._fused_rms_norm_backward(grads[0], x, ctx.shape, statistics, weight, needed)
+        dx, dw = _taken_apart()._fused_rms_norm_backward(grads[0], x, ctx.shape, statistics, weight, needed)
         return dx, dw, None, None
 
 
@@ -93,7 +98,7 @@ def mish_backward_for(log: OpLog) -> Callable[..., torch.Tensor]:
     def mish_backward(grad_output: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
         """One kernel on CUDA; on meta it would be taken apart."""
         if is_traced(self):
-            return decompositions.mish_backward(grad_output, self)  # type: ignore[no-any-return]
+            return _taken_apart().mish_backward(grad_output, self)  # type: ignore[no-any-return]
         with log.instead("aten.mish_backward.default", (grad_output, self)):
             return torch.empty_like(self)
 

@@ -29,7 +29,7 @@ def install(put: Patches, visibility: Visibility) -> None:
     put.set(Folder, "_deduce_value", _of_known_constants(_computed_on_host(Folder._deduce_value)))
     put.set(GraphLowering, "constant_name", _on_the_card(GraphLowering.constant_name, visibility))
     # Tensors of one element that are made from numbers, for whoever asks for their value while it is traced.
-    put.set(proxy_tensor, "unset_fake_temporarily", _without_fakes_on_host(proxy_tensor.unset_fake_temporarily))
+    put.set(proxy_tensor, "unset_fake_temporarily", _without_fakes_on_host(unset_fake_temporarily))
 
 
 def _without_fakes_on_host(original: Callable[[], AbstractContextManager[Any]]) -> Callable[[], Any]:

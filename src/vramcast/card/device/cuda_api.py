@@ -67,7 +67,7 @@ class _Statistics(dict[str, int]):
 class CardProperties(SimpleNamespace):
     """What torch.cuda.get_device_properties returns."""
 
-    def __hash__(self) -> int:  # compiled code keeps it as a constant
+    def __hash__(self) -> int:  # type: ignore[override]  # compiled code keeps it as a constant
         return hash(self.name)
 
 
