@@ -420,3 +420,10 @@ def test_an_option_of_another_verb_is_not_offered_again(capsys: pytest.CaptureFi
     with pytest.raises(SystemExit):
         main(["run", "--gpuu", "t4", "train.py"])
     assert "did you mean --gpu?" in capsys.readouterr().err
+
+
+def test_a_misspelt_verb_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["preidct", "x"])
+    assert ended.value.code == 2
+    assert "invalid choice: 'preidct'; did you mean predict?" in capsys.readouterr().err

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from vramcast.base.errors import UsageError
 from vramcast.cli.main import main
+from vramcast.jobs.load import load_job
 
 FOLDERS = Path(__file__).parent / "folders"
 TINY = "components:\n  model: {factory: 'tests.jobs.tiny:mixer'}\n"
@@ -217,3 +219,9 @@ def test_a_model_without_a_module(model: str, capsys: pytest.CaptureFixture[str]
     configs = Path(__file__).parent / "configs"
     files = (str(configs / "lightning.yaml"), "--with", str(configs / "lightning_inputs.yaml"))
     assert repr(model) in _fails(capsys, *files, "--model", model, "--gpu", "rtx-4090")
+
+
+def test_a_misspelt_component_of_an_option() -> None:
+    folder = str(Path(__file__).parent / "configs" / "llama-tiny")
+    with pytest.raises(UsageError, match="there is no component 'modle'; did you mean 'model'"):
+        load_job(folder, {"components.modle.mode": "lora"})

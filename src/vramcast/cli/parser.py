@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from vramcast.base.language import language, sentence
 
 _UNKNOWN = "unrecognized arguments: "
+_CHOICE = re.compile(r"argument .*: invalid choice: '?([^']*?)'? \(choose from (.*)\)")
 _NEAREST = 4
 OWN_TEXTS = (
     "usage: ",
@@ -25,6 +26,7 @@ OWN_TEXTS = (
     "expected one argument",
     "expected at least one argument",
     "invalid choice: {0} (choose from {1})",
+    "invalid choice: {0}; did you mean {1}?",
     "invalid {0} value: {1}",
     "not allowed with argument {0}",
     "ignored explicit argument {0}",
@@ -83,7 +85,14 @@ class Parser(argparse.ArgumentParser):
         return super().format_help().replace("usage: ", sentence("usage: ").rstrip() + " ", 1)
 
     def with_suggestion(self, message: str) -> str:
-        """Name the nearest option of the verb beside one that it does not have, or the verbs that have it."""
+        """Name the nearest option of the verb beside one that it does not have, or the verbs that have it; the nearest
+        verb or value in place of all of them."""
+        choice = _CHOICE.fullmatch(message)
+        if choice is not None:
+            known = [name.strip("'") for name in choice[2].split(", ")]
+            close = difflib.get_close_matches(choice[1], known, n=1, cutoff=0.6)
+            end = message.index(" (choose from")
+            return f"{message[:end]}; did you mean {close[0]}?" if close else message
         if not message.startswith(_UNKNOWN):
             return message
         words = message.removeprefix(_UNKNOWN).split()

@@ -15,8 +15,10 @@ from vramcast.jobs.code_places import code_in
 from vramcast.jobs.hub_cache import cached_folder
 from vramcast.jobs.readers import Request, combine, factory, read
 from vramcast.jobs.readers.code import search_in
+from vramcast.jobs.references import nearest
 from vramcast.jobs.scenarios import changes_of, split_scenario
 from vramcast.jobs.schema import Job
+from vramcast.jobs.schema.component import SOURCES
 from vramcast.jobs.validation import make_job
 from vramcast.trace import Note
 
@@ -130,6 +132,7 @@ def with_overrides(job: Job, overrides: Overrides, where: str = "the options") -
     if not overrides:
         return job
     data = job.model_dump(exclude_unset=True)
+    _check_components(job, overrides)
     for key, value in overrides.items():
         _put(data, key, value)
     if "gpus.strategy" in overrides and isinstance(data.get("gpus"), dict):
@@ -139,6 +142,17 @@ def with_overrides(job: Job, overrides: Overrides, where: str = "the options") -
     if "sizes.batch" in overrides and isinstance(data.get("gpus"), dict):
         data["gpus"].pop("global_batch", None)  # the batch of one GPU is said anew
     return make_job(data, where)
+
+
+def _check_components(job: Job, overrides: Overrides) -> None:
+    """A component that is not there is a mistake, unless the options say what it is."""
+    for key in overrides:
+        section, _, rest = key.partition(".")
+        name, _, field = rest.partition(".")
+        if section != "components" or not field or not job.components or name in job.components:
+            continue
+        if not any(f"components.{name}.{source}" in overrides for source in SOURCES):
+            raise UsageError(f"--set {key}: there is no component {name!r}{nearest(name, job.components)}")
 
 
 def _put(data: dict[str, Any], key: str, value: Any) -> None:

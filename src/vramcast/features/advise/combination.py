@@ -68,6 +68,11 @@ class Combination:
         return sum(option.risk >= CHANGES_TRAINING for option in self.options)
 
     @once
+    def rounds_weights(self) -> bool:
+        """Whether frozen weights are rounded to 4 bits."""
+        return any(key.endswith(".quantization") for key in self.changes)
+
+    @once
     def in_code(self) -> int:
         """How many of the options must be written into the training code."""
         return sum(not option.in_config for option in self.options)

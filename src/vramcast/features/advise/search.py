@@ -40,9 +40,9 @@ _FRONT = 6
 """Points of the front that are looked for."""
 _FRONT_TRACES, _MANY_EVENTS = 4, 15_000
 """Runs that are traced for the front; half as many where a trace takes long."""
-_BEFORE_TIME = 5
-"""How many entries of a rank come before the time: risk, changes to the training, changes to the code beside a smaller
-sample, how much is left of that, the margin."""
+_BEFORE_TIME = 6
+"""How many entries of a rank come before the time: risk, changes to the training, whether weights are rounded, changes
+to the code beside a smaller sample, how much is left of that, the margin."""
 _TRIES = 8
 """How many traces may disappoint before the search gives up on a level of risk."""
 
@@ -332,7 +332,8 @@ class Search:
             return changed, combination.risk, self.time(combination), tight
         share = combination.sample_share
         in_code = combination.in_code if share < 1 else 0
-        return combination.risk, combination.sacrifices, in_code, -share, tight, self.time(combination), changed
+        changes = (combination.risk, combination.sacrifices, combination.rounds_weights)
+        return *changes, in_code, -share, tight, self.time(combination), changed
 
     def time(self, combination: Combination) -> float:
         """Time of a sample relative to the job as it is: predicted, or estimated."""
