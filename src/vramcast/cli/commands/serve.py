@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     root = root_of(args)
-    with needing(("starlette", "uvicorn", "anyio"), 'Starlette and uvicorn are missing: pip install starlette uvicorn'):
+    with needing(("starlette", "uvicorn", "anyio"), "Starlette and uvicorn are missing: pip install starlette uvicorn"):
         from vramcast.serve.app import serve
     _check_free(args.address, args.port)
     ended_by: list[int] = []
