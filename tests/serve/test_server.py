@@ -336,4 +336,4 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
     monkeypatch.setattr("builtins.__import__", missing)
     assert main(["serve", "--port", "8999"]) == 2
-    assert 'pip install "vramcast[serve]"' in capsys.readouterr().err
+    assert "pip install starlette uvicorn" in capsys.readouterr().err

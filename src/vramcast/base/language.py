@@ -39,8 +39,12 @@ def name(word: str) -> str:
 
 def typeset(text: str) -> str:
     """A text that was put together, as it is printed in the language in force: between Chinese characters there is no
-    space, and beside them no comma of another script."""
-    return text if _LANGUAGE.get() == "en" else _SPACE.sub("", _COMMA.sub("，", text))
+    space, and beside them no comma, semicolon or colon of another script."""
+    return text if _LANGUAGE.get() == "en" else _SPACE.sub("", _MARK.sub(_chinese_mark, text))
+
+
+def _chinese_mark(found: re.Match[str]) -> str:
+    return _MARKS[found[1] or found[2]]
 
 
 def sentence(text: str) -> str:
@@ -127,7 +131,8 @@ def _cuts(text: str, chosen: str, marks: Mapping[str, str]) -> Iterator[str]:
 
 _CHINESE = "[\u3000-\u303f\u4e00-\u9fff\uff01-\uff60]"
 _SPACE = re.compile(f"(?<={_CHINESE}) (?={_CHINESE})")
-_COMMA = re.compile(f"(?<={_CHINESE}), | ?, (?={_CHINESE})")
+_MARK = re.compile(f"(?<={_CHINESE})([,;:]) | ?([,;]) (?={_CHINESE})")
+_MARKS = {",": "，", ";": "；", ":": "："}
 _WORD = re.compile("[A-Za-z]{2}")
 _NAME_AND_SIZE = re.compile(r"([a-z][a-z /-]*?) ([+−-]?[\d.,]+ ?(?:[KMGT]iB|B|%))")
 _LENGTH = re.compile(r"(batch|sequence|height|width|frames) ([\d,]+)")

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from vramcast.card.device.installed_torch import INSTALLED
 
 if TYPE_CHECKING:
@@ -33,12 +35,17 @@ def install(put: Patches, machine: Machine) -> None:
 
 
 def _forget_plans() -> None:
-    """How ops are sharded is kept for the process, with meshes whose groups are gone once another card is there."""
-    debug: Any = importlib.import_module("torch.distributed.tensor.debug")
-    for name in ("_clear_sharding_prop_cache", "_clear_python_sharding_prop_cache"):
-        if hasattr(debug, name):
-            getattr(debug, name)()
-            return
+    """How ops are sharded is kept for the process, with meshes whose groups are gone once another card is there.
+
+    As _clear_sharding_prop_cache of torch.distributed.tensor.debug does it: that module needs NumPy, which torch itself
+    does without.
+    """
+    dtensor: Any = importlib.import_module("torch.distributed.tensor._api").DTensor
+    plans = dtensor._op_dispatcher.sharding_propagator.propagate_op_sharding
+    for where, name in ((plans, "cache_clear"), (torch._C, "_clear_DTensor_sharding_propagator_cache")):
+        forget = getattr(where, name, None)
+        if forget is not None:
+            forget()
 
 
 _machine: Machine | None = None

@@ -1,8 +1,7 @@
 """Serve a page to play with: a job below this folder or an example, a card, sliders for its settings.
 
 Open the address it prints in a browser. Only this computer can reach it unless --address says otherwise. Files are read
-below --root only, and no code that a job names is run unless --allow-code is given; uploads never run code. Needs the
-`serve` extra: pip install "vramcast[serve]".
+below --root only, and no code that a job names is run unless --allow-code is given; uploads never run code.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     root = root_of(args)
-    with needing(("starlette", "uvicorn", "anyio"), 'Starlette and uvicorn are missing: pip install "vramcast[serve]"'):
+    with needing(("starlette", "uvicorn", "anyio"), "Starlette and uvicorn are missing: pip install starlette uvicorn"):
         from vramcast.serve.app import serve
     _check_free(args.address, args.port)
     ended_by: list[int] = []

@@ -3,8 +3,9 @@
 const texts = data.texts || {};
 /** The text in the reader's language; {name} is put in from `values`. */
 const t = (text, values = {}) => typeset((texts[text] || text).replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole));
-/** As base/language.py has it: no space between Chinese characters, no comma of another script beside them. */
-const typeset = (text) => (Object.keys(texts).length ? text.replace(/(?<=[\u3000-\u9fff\uff01-\uff60]), | ?, (?=[\u3000-\u9fff])/g, "，").replace(/(?<=[\u3000-\u9fff\uff01-\uff60]) (?=[\u3000-\u9fff])/g, "") : text);
+/** As base/language.py has it: no space between Chinese characters, no mark of another script beside them. */
+const MARKS = { ",": "，", ";": "；", ":": "：" };
+const typeset = (text) => (Object.keys(texts).length ? text.replace(/(?<=[\u3000-\u9fff\uff01-\uff60])([,;:]) | ?([,;]) (?=[\u3000-\u9fff])/g, (_, after, before) => MARKS[after || before]).replace(/(?<=[\u3000-\u9fff\uff01-\uff60]) (?=[\u3000-\u9fff])/g, "") : text);
 
 const UNITS = [["GiB", 2 ** 30, 2], ["MiB", 2 ** 20, 1], ["KiB", 2 ** 10, 1]];
 function size(bytes) {
