@@ -136,10 +136,10 @@ class Evaluation:
         return "\n".join(lines)
 
 
-def by_models(models: dict[str, KindModel]) -> Predict:
+def by_models(models: dict[str, KindModel], card: Card) -> Predict:
     def predict(part: Part) -> float:
         model = models.get(part.kind)
-        return model.seconds(part) if model is not None else generic.seconds(part)
+        return model.seconds(part) if model is not None else generic.seconds(part, card.spec)
 
     return predict
 
@@ -157,14 +157,14 @@ def evaluate(
         test = [name for name in recorded if groups.index(family(name)) % FOLDS == fold]
         models = fit([*extra, *(sample for name in recorded if name not in test for sample in samples[name])])
         for name in test:
-            left_out.add(name, recorded[name], by_models(models))
+            left_out.add(name, recorded[name], by_models(models, card))
     for name, rows in recorded.items():
-        alone.add(name, rows, generic.seconds)
+        alone.add(name, rows, by_models({}, card))
     print(f"families left out:      {left_out.line()}")
     if extra:
         only_swept, models = Evaluation(card), fit(extra)
         for name, rows in recorded.items():
-            only_swept.add(name, rows, by_models(models))
+            only_swept.add(name, rows, by_models(models, card))
         print(f"sweep alone:            {only_swept.line()}")
     print(f"specification alone:    {alone.line()}")
     print(left_out.table(args.kinds))
