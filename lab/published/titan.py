@@ -84,7 +84,10 @@ def _model(row: dict[str, str]) -> tuple[str, str]:
 
 def _old_options(row: dict[str, str], source: Path) -> list[str]:
     name, size = _model(row)
-    words = ["--job.config_file", str(source / "train_configs" / f"{name}_{size.lower()}.toml")]
+    config = source / "train_configs" / f"{name}_{size.lower()}.toml"
+    if not config.exists():
+        raise NoRecipe(f"{row['model']} is not in torchtitan at {DECEMBER_2024}")
+    words = ["--job.config_file", str(config)]
     words += ["--metrics.log_freq", "1000", "--training.batch_size", row["micro_batch"]]
     words += ["--training.seq_len", row["seq"] or "8192", "--training.tensor_parallel_degree", row["tp"] or "1"]
     words += ["--training.data_parallel_shard_degree", row["fsdp"]]

@@ -14,9 +14,9 @@ from unittest.mock import MagicMock
 
 import torch
 
-VOCABULARIES = {"tiktoken": 128256, "sentencepiece": 32000}
-"""Of Llama 3's tokenizer, and of Llama 2's."""
-WIDTHS = {"405b": 16384, "70b": 8192, "13b": 5120, "8b": 4096}
+VOCABULARY = 128256
+"""Llama 3's tokenizer."""
+WIDTHS = {"405b": 16384, "70b": 8192, "8b": 4096}
 
 
 class Texts:
@@ -38,13 +38,11 @@ class Texts:
 
 
 class Tokenizer:
+    n_words = VOCABULARY
     eos_id = 0
 
-    def __init__(self, kind: str = "tiktoken") -> None:
-        self.n_words = VOCABULARIES[kind]
-
     def get_vocab_size(self) -> int:
-        return self.n_words
+        return VOCABULARY
 
 
 def use_zeros_of_2024() -> None:
@@ -54,7 +52,7 @@ def use_zeros_of_2024() -> None:
 
     ScalingType.DELAYED = object()  # asked for and not used; torchao has dropped it since
     torch.backends.cuda.enable_cudnn_sdp(False)  # torch took flash attention before it up to 2.8, as these runs had
-    datasets.build_tokenizer = lambda kind, path: Tokenizer(kind)
+    datasets.build_tokenizer = lambda *args: Tokenizer()
     datasets.build_hf_data_loader = lambda name, path, tokenizer, batch, length, *rest: Texts(batch, length, False)
 
 

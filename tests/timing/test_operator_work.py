@@ -68,6 +68,20 @@ def test_experts_are_one_product_that_reads_every_expert() -> None:
     assert found.bytes == 2 * (8192 * 768 + 8 * 768 * 4096 + 8192 * 4096)
 
 
+def test_flash_attention_reaches_35_percent_of_an_h100() -> None:
+    """arXiv 2407.08608; cuDNN's kernels are written for it, and an A100 has no others."""
+    shapes = ", ".join(["bf16(4,32,8192,128)"] * 3)
+    args = f"{shapes}, 0, True, False"
+
+    def share(card: str) -> float:
+        gpu = find_gpu(card)
+        found = CostModel(gpu).cost("aten._scaled_dot_product_flash_attention.default", args)
+        return found.flops / found.device_seconds / ((gpu.bf16_tflops or 0) * 1e12)
+
+    assert share("h100") == pytest.approx(0.35, abs=0.01)
+    assert share("a100-sxm4-80gb") == pytest.approx(0.5, abs=0.01)
+
+
 def test_causal_attention_is_half() -> None:
     shapes = "bf16(2,8,512,64), bf16(2,8,512,64), bf16(2,8,512,64), None, True, 0"
     full = cost("aten._scaled_dot_product_cudnn_attention.default", f"{shapes}, False, scale=0.125")

@@ -8,6 +8,7 @@ from torch import nn
 
 from tests.card.distributed.conftest import Start
 from vramcast.card.compiled.compiler import why_not
+from vramcast.card.device.installed_torch import INSTALLED
 
 pytestmark = [
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
@@ -24,6 +25,7 @@ class Block(nn.Module):
         return torch.relu(self.layer(x))
 
 
+@pytest.mark.xfail(INSTALLED >= (2, 14), reason="torch 2.14 compares the devices of what it traces")
 def test_a_layer_whose_input_is_still_being_sent_is_compiled(start: Start) -> None:
     """The output of a row-wise layer waits for its sum (AsyncCollectiveTensor) until somebody reads it; here the next
     layer does, which is compiled."""

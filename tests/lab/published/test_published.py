@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.published import checkouts, draw, pool, predict, score
+from lab.published import checkouts, draw, golden, pool, predict, score, simumax
 from lab.published.page import PAGE, text
 
 MEMORY = {row["row"]: row for row in predict.read("drawn_memory.csv")}
@@ -61,6 +61,33 @@ def test_bubble_of_a_pipeline() -> None:
     row = {"pp": "2", "notes": "micro_batches=4", "micro_batch": "1"}
     assert predict._with_bubble(row, rank) == 6.0
     assert predict._with_bubble({**row, "notes": "micro_batches=4 Interleaved1F1B"}, rank) == 5.5
+
+
+def test_microbatches_that_are_not_run_take_as_long_as_the_second() -> None:
+    """Eight microbatches of which four are run: four more passes, and an eighth of all of them for a second stage."""
+    rank = {"step_seconds": 5.0, "pass_seconds": 1.0, "phases": {"forward": 1.0, "backward": 3.0, "optimizer": 1.0}}
+    row = {"pp": "1", "notes": "micro_batches=8", "micro_batch": "1", "global_batch": "64"}
+    assert predict._with_bubble(row, rank, further_passes=4) == 9.0
+    assert predict._with_bubble({**row, "pp": "2"}, rank, further_passes=4) == 10.0
+    words = simumax._layout(row, 1, 1, 1)
+    assert words[words.index("--global-batch-size") + 1] == "32", "eight data-parallel ranks, four microbatches each"
+
+
+def test_cards_that_a_layout_needs() -> None:
+    """Two tensor-parallel ranks and eight stages; eight groups of experts, each of two ranks."""
+    settings: dict[str, object] = {
+        "--tensor-model-parallel-size": 2,
+        "--pipeline-model-parallel-size": 8,
+        "--expert-model-parallel-size": 8,
+    }
+    assert golden._fewest_cards(settings) == 128
+    assert golden._fewest_cards({**settings, "--expert-tensor-parallel-size": 1}) == 64
+
+
+def test_what_is_printed_as_gb() -> None:
+    row = {"peak_memory_gib": "10.737418240", "memory_kind": "max_allocated, printed GB"}
+    assert score._published_gib(row) == pytest.approx(10)
+    assert score._published_gib({**row, "memory_kind": "max_reserved"}) == pytest.approx(10.73741824)
 
 
 def test_tokens_of_a_card_become_seconds_of_a_step() -> None:

@@ -28,10 +28,9 @@ _SHARES = (
     ("foreach", 0.75), ("fused-optimizer", 0.8), ("gather", 0.5), ("scatter", 0.2), ("image", 0.3),
 )  # fmt: skip
 _DEFAULT_SHARE = 0.6
-# FlashAttention 2 and the kernels of xFormers lack the tensor core instructions of Hopper and later: 35 % of an
-# H100's peak (arXiv 2407.08608).
-_WITHOUT_WARP_GROUPS = ("attention-flash", "attention-efficient")
-_WITHOUT_WARP_GROUPS_SHARE = 0.35
+# FlashAttention 2 lacks the tensor core instructions of Hopper: it reaches 35 % of an H100's peak (arXiv
+# 2407.08608), and 33 to 43 % by the H200's calibration.
+_FLASH_ON_HOPPER_SHARE = 0.35
 
 
 LARGEST_TILE_SHARE = 1 / 1.1875
@@ -40,8 +39,8 @@ LARGEST_TILE_SHARE = 1 / 1.1875
 
 def seconds(part: Part, spec: GpuSpec) -> float:
     share = next((share for prefix, share in _SHARES if part.kind.startswith(prefix)), _DEFAULT_SHARE)
-    if spec.compute_capability[0] in (9, 10) and part.kind.startswith(_WITHOUT_WARP_GROUPS):
-        share = _WITHOUT_WARP_GROUPS_SHARE
+    if spec.compute_capability[0] == 9 and part.kind.startswith("attention-flash"):
+        share = _FLASH_ON_HOPPER_SHARE
     if part.kind == "gemm-half" and spec.sustained_bf16_tflops and spec.bf16_tflops:
         share = spec.sustained_bf16_tflops / spec.bf16_tflops / LARGEST_TILE_SHARE
     return part.kernels * LAUNCH_SECONDS + part.base / share
