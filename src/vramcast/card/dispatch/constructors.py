@@ -16,8 +16,6 @@ from vramcast.card.values import reads
 if TYPE_CHECKING:
     from vramcast.card.device.patches import Patches
 
-_PYTHON = torch._C._parse_dispatch_key("Python")
-
 
 def install(put: Patches) -> None:
     put.set(torch.UntypedStorage, "device", property(_storage_device(torch.UntypedStorage.device)))
@@ -98,7 +96,9 @@ def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: di
 def _read_below_modes(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.FloatTensor([...])` asks here for each tensor of a list, while the mode below sees no op."""
     tensor = args[0]
-    if placement(tensor) in (GPU, HOST) and torch._C._dispatch_tls_is_dispatch_key_excluded(_PYTHON):
+    if placement(tensor) in (GPU, HOST) and torch._C._dispatch_tls_is_dispatch_key_excluded(
+        torch._C.DispatchKey.Python
+    ):
         return func(reads.read(mode.dispatch.machine, tensor, "read as a Python number"))
     return func(*args, **kwargs)
 

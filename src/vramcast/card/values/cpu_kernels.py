@@ -12,7 +12,8 @@ _aten = torch.ops.aten
 
 def on_cpu(func: Any) -> Callable[..., Any]:
     """The op itself, or what computes the same."""
-    return _SAME.get(func._schema.name, func)
+    same: Callable[..., Any] = _SAME.get(func._schema.name, func)
+    return same
 
 
 def _batch_norm(

@@ -171,7 +171,8 @@ def update_in_place(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
         return
     if block.values is None:
         whole = target.numel() * target.element_size() == block.nbytes
-        if not (whole and len(args) > 1 and small(target) and func._schema.name in _OVERWRITES):
+        has_source = len(args) > 1 or _all_sizes
+        if not (whole and has_source and small(target) and func._schema.name in _OVERWRITES):
             return
         if not all(not a.is_meta or known_values(a) is not None for a in args[1:] if isinstance(a, torch.Tensor)):
             return
