@@ -314,6 +314,7 @@ def train(device):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.Flatten(), nn.Linear(2304, 256))
     nn.init.normal_(model[4].weight)
+    model[4].bias = nn.Parameter(torch.rand(256))
     model.to(device)
     optimizer = torch.optim.Adam(model.parameters())
     losses = []
