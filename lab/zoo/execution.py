@@ -34,7 +34,7 @@ Record = dict[str, Any]
 
 def predict(script: Script, gpu: str, traces: Path | None = None) -> Record:
     """What `vramcast run` says of the script; its trace is left in the folder."""
-    arguments = ["run", "--gpu", gpu, "--steps", str(script.steps), "--json", "--traceback"]
+    arguments = ["run", "--gpu", gpu, "--steps", str(script.steps), *script.options, "--json", "--traceback"]
     if traces is not None:
         traces.mkdir(parents=True, exist_ok=True)
         arguments += ["--save", str(traces.resolve() / f"{script.name}.trace")]

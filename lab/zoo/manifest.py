@@ -65,6 +65,8 @@ class Script:
     """Distributions that it imports beside those of the corpus."""
     environment: dict[str, str] = field(default_factory=dict)
     python_path: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    """Options of `vramcast run` that its first report advises."""
     steps: int = 3
     measured_steps: int | None = None
     """Where the prediction waits for an optimizer that never steps: how many steps of the others that makes."""
@@ -119,5 +121,7 @@ def _script(entry: dict[str, Any], repositories: dict[str, Repository]) -> Scrip
     missing = [module for module in stand_ins if not (STAND_INS / module).is_dir()]
     if missing:
         raise ManifestError(f"{name}: there is no stand-in for {', '.join(missing)}")
-    lists: dict[str, Any] = {key: tuple(entry[key]) for key in ("data", "packages", "python_path") if key in entry}
+    lists: dict[str, Any] = {
+        key: tuple(entry[key]) for key in ("data", "options", "packages", "python_path") if key in entry
+    }
     return Script(**{**entry, **lists, "repository": repositories[entry["repository"]]})

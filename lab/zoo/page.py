@@ -15,6 +15,8 @@ from lab.zoo.records import MEASURED, PREDICTED, Records
 
 PAGE = Path(__file__).parents[2] / "docs" / "lab" / "zoo.md"
 SUMMARY = PAGE.parents[1] / "accuracy.md"
+VERSIONS = Path(__file__).with_name("versions")
+"""Records of a few scripts under other versions of torch: `python -m lab.zoo run --out lab/zoo/versions/2.8.json`."""
 BEGIN, END = "<!-- zoo -->", "<!-- end of zoo -->"
 GIB = 1 << 30
 
@@ -115,6 +117,7 @@ def _page(rows: list[Row]) -> list[str]:
     lines += _not_measured([row for row in rows if row.measured and not row.was_measured])
     lines += _far_off([row for row in rows if row.error is not None and abs(row.error) > 0.01])
     lines += _step_times(rows)
+    lines += _versions(rows)
     lines += _stand_ins(rows)
     lines += _how_to()
     return lines
@@ -219,6 +222,35 @@ def _step_times(rows: list[Row], path: Path = step_times.TIMED) -> list[str]:
     return lines + table(["script", "predicted (ms)", "measured (ms)", "off by"], cells, frozenset({0}))
 
 
+def _versions(rows: list[Row]) -> list[str]:
+    """What the same scripts reserve under other versions of torch."""
+    others = {file.stem: Records(file).by_script for file in sorted(VERSIONS.glob("*.json"), key=_by_number)}
+    shown = [row for row in rows if any(row.script.name in records for records in others.values())]
+    if not shown:
+        return []
+    lines = ["", "## Under other versions of torch", ""]
+    lines += paragraph(
+        "Predicted, in GiB, each under the torch itself. Versions differ in workspaces and in what they save, so the "
+        "figures differ a little; only those of the torch above were measured."
+    )
+    cells = [
+        [row.script.name, *(_reserved(r.get(row.script.name)) for r in others.values()), _reserved(row.predicted)]
+        for row in shown
+    ]
+    return [*lines, "", *table(["script", *others, "as above"], cells, frozenset({0}))]
+
+
+def _by_number(file: Path) -> list[int]:
+    return [int(part) for part in file.stem.split(".")]
+
+
+def _reserved(record: dict[str, Any] | None) -> str:
+    if record is None:
+        return ""
+    answered = record.get("outcome") == "answered"
+    return f"{record['made_steps_peak_reserved_bytes'] / GIB:.3f}" if answered else str(record.get("outcome"))
+
+
 def _stand_ins(rows: list[Row]) -> list[str]:
     lines = ["", "## What differs from the scripts as their authors ran them", ""]
     lines += paragraph(
@@ -229,6 +261,7 @@ def _stand_ins(rows: list[Row]) -> list[str]:
     for row in rows:
         told = [f"{name} stood in for: {reason}" for name, reason in row.script.stand_ins.items()]
         told += [row.script.substitutes] if row.script.substitutes else []
+        told += [f"run with `{' '.join(row.script.options)}`, as the report advises"] if row.script.options else []
         if told:
             lines += paragraph(f"- {row.script.name}: {'; '.join(told)}", "  ")
     return lines

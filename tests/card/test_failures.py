@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -303,6 +304,38 @@ def give(run: Run, text: str, *assumed: str) -> list[str]:
 def test_a_value_that_is_given_is_read(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert give(run, READS, "train.py:4=3.5", "train.py:5=[true, false, 1]") == []
     assert capsys.readouterr().out.startswith("3.5 [True, False, True] ")
+
+
+TRAINING = """
+import torch
+from torch import nn
+
+def train(device):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.Flatten(), nn.Linear(2304, 256))
+    nn.init.normal_(model[4].weight)
+    model[4].bias = nn.Parameter(torch.rand(256))
+    model.to(device)
+    optimizer = torch.optim.Adam(model.parameters())
+    losses = []
+    for _ in range(3):
+        loss = model(torch.rand(16, 3, 8, 8).to(device)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return [*losses, model[1].running_mean.sum().item()]
+"""
+
+
+def test_values_are_computed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Through layers, a backward pass, batch norm's own state and an optimizer, as on the CPU with the same seed."""
+    prediction = run(TRAINING + "print(*train('cuda'))", compute_values=True, steps=None)
+    assert notes(prediction, "unknown value") == []
+    real: dict[str, Any] = {}
+    exec(TRAINING, real)
+    printed = [float(word) for word in capsys.readouterr().out.split()]
+    assert printed == pytest.approx(real["train"]("cpu"), rel=1e-4)
 
 
 @pytest.mark.parametrize("size", [4, 512])

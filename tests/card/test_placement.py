@@ -165,6 +165,43 @@ def test_values_of_a_tensor_of_tensors() -> None:
     assert torch.tensor([card(1.0, 2.0), card(3.0, 4.0)]).tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
 
+FROM_NUMBERS_OF_THE_CARD: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "torch.Tensor": lambda number: torch.Tensor([number, 1.0]),
+    "torch.FloatTensor": lambda number: torch.FloatTensor([number, 1.0]),
+    "nested": lambda number: torch.Tensor([[number], [1.0]]),
+    "new": lambda number: torch.zeros(2).new([number, 1.0]),
+    "new of the card": lambda number: torch.zeros(2).cuda().new([number, 1.0]),
+    "new_tensor": lambda number: torch.zeros(2).new_tensor([number, 1.0]),
+    "new_tensor of the card": lambda number: torch.zeros(2).cuda().new_tensor([number, 1.0]),
+    "by keyword": lambda number: torch.tensor(data=[number, 1.0]),
+    "sparse": lambda number: torch.sparse_coo_tensor([[0, 1]], [number, 1.0], (2,)).to_dense(),
+}
+
+
+@pytest.mark.parametrize("name", FROM_NUMBERS_OF_THE_CARD)
+def test_numbers_of_the_card_in_a_list(name: str) -> None:
+    """PyTorch reads them below every mode."""
+    made = FROM_NUMBERS_OF_THE_CARD[name](card(2.5)[0])
+    assert made.flatten().tolist() == [2.5, 1.0]
+
+
+def test_indices_in_lists_and_arrays_are_known() -> None:
+    rows = torch.arange(20.0).reshape(5, 4).cuda()
+    assert rows[[0, 2], 1].tolist() == [1.0, 9.0]
+    assert rows[np.array([1, 2]), [0, 3]].tolist() == [4.0, 11.0]
+    assert rows[[True, False, False, False, True]].shape == (2, 4)
+    rows[1, sorted(np.array([2, 0]))] = -1.0
+    assert rows[1].tolist() == [-1.0, 5.0, -1.0, 7.0]
+
+
+def test_a_mask_of_ones_is_known_whatever_it_masks() -> None:
+    unknown = layer().cuda()(card(1.0, 2.0))
+    mask = torch.ones_like(unknown)
+    mask[[1]] = 0
+    assert mask.tolist() == [1, 0, 1] and unknown.new_full((2,), 7).tolist() == [7, 7]
+    assert torch.zeros_like(unknown).sum().item() == 0
+
+
 def test_weights_moved_by_keyword_are_cast_by_autocast() -> None:
     model = layer().to(device="cuda")
     with torch.autocast("cuda", torch.bfloat16):

@@ -149,7 +149,9 @@ def test_a_loop_whose_rounds_are_not_known_is_noted(gpu: VirtualGpu) -> None:
     while error > 1e-3:
         error = error / 2
     notes = {note.text for note in gpu.trace().notes if note.topic == "unknown value"}
-    assert notes == {"read as a Python number: assumed True; how often the loop runs depends on it"}
+    assert notes == {
+        "read as a Python number: assumed True; how often the loop runs depends on it (--compute-values computes it)"
+    }
 
 
 def test_a_number_that_may_become_a_size_is_noted(gpu: VirtualGpu) -> None:

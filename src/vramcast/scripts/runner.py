@@ -47,6 +47,7 @@ def run_script(
     allocator_conf: str | None = None,
     limit_bytes: int | None = None,
     assume: Sequence[Assumption] = (),
+    compute_values: bool = False,
     packages: Sequence[str] = (),
     cards: int | None = None,
     progress: Progress = _silent,
@@ -57,6 +58,7 @@ def run_script(
     `is_module`: `path` is the name of a module, to be run as by `python -m`.
     `environment`, `removed`: variables that a launcher sets, and those that it takes away.
     `assume`: values for reads of the card in certain lines.
+    `compute_values`: every op is computed on the CPU too, so that the script reads what it would read on a card.
     `packages`: packages of kernels that will be installed, and are not here.
     `cards`: how many cards the script sees, where no launcher says so.
 
@@ -73,6 +75,8 @@ def run_script(
             cards=cards,
         )
         card.assume(assume)
+        if compute_values:
+            card.compute_values()
         try:
             chosen = None if until is None else Until(until)
             run = run_program_on(card, program, steps=steps, until=chosen, progress=progress)

@@ -45,6 +45,7 @@ from vramcast.card.dispatch.unknown import UnknownKernel
 from vramcast.card.distributed.world import world_in_environment
 from vramcast.card.files import checkpoints
 from vramcast.card.stand_ins import StandIns
+from vramcast.card.values import known_values
 from vramcast.card.values.given_values import GivenValues
 from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.trace import CardLimits, Growth, Note, StepTrace, TraceBuilder
@@ -85,6 +86,7 @@ class VirtualGpu:
         self._compiler = Compiler(self._patches, self._machine, lambda: self._modes.dispatch)
         self._packages = StandIns(self._machine.note, packages)
         self._exits = ExitStack()
+        self._computes_values = False
         self._trace: StepTrace | None = None
         self.growth: Growth | None = None
         """Set by whoever runs the steps and sees that each leaves more memory behind."""
@@ -200,6 +202,8 @@ class VirtualGpu:
         with ExitStack() as exits:
             _active = self
             exits.callback(self._finish)
+            if self._computes_values:
+                exits.enter_context(known_values.of_all_sizes())
             exits.callback(self._autograd_thread.close)
             exits.callback(self._patches.undo)
             self._install()
@@ -395,6 +399,10 @@ class VirtualGpu:
     def assume(self, assumptions: Sequence[Assumption]) -> None:
         """Values for reads in certain lines."""
         self._machine.given_values = GivenValues(assumptions)
+
+    def compute_values(self) -> None:
+        """Every op is computed on the CPU too, so that the program reads what it would read on a card."""
+        self._computes_values = True
 
     def check_assumptions(self) -> None:
         """Called after the run: a note for each assumption that was not used; UsageError for a value that does not fit

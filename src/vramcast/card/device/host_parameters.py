@@ -9,6 +9,7 @@ import torch
 
 from vramcast.card.dispatch.ledger import Ledger
 from vramcast.card.dispatch.storages import HOST
+from vramcast.card.values import known_values
 
 if TYPE_CHECKING:
     from vramcast.card.device.patches import Patches
@@ -93,6 +94,7 @@ def without_data(tensor: torch.Tensor, ledger: Ledger, kind: str) -> torch.Tenso
         source = tensor.detach()
         empty = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype, device="meta")
         block = ledger.book(empty.untyped_storage(), HOST)
-        if source.numel() < KEEP_VALUES_BELOW and source.untyped_storage().nbytes() == block.nbytes:
+        keeps_values = source.numel() < KEEP_VALUES_BELOW or known_values.are_of_all_sizes()
+        if keeps_values and source.untyped_storage().nbytes() == block.nbytes:
             block.values = source.clone().untyped_storage()
     return empty

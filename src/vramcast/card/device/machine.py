@@ -106,6 +106,7 @@ class Machine:
         self.failed_op: FailedOp | None = None
         self.host_draws = HostDraws()
         self.card_draws = CardDraws()
+        self._not_computed: set[str] = set()
         self._passed_checks = [0, 0]
         """The step, and the checks that were taken as passed in it."""
         self.unknown_kernels: list[UnknownKernel] = []
@@ -271,6 +272,15 @@ class Machine:
         self.assumed_values[where] = assumed
         text = self._assumed.setdefault((what, where), f"{what}: assumed {assumed}")
         self.ledger.builder.note("unknown value", text, where)
+
+    def note_not_computed(self, func: Any) -> None:
+        """With --compute-values: an op of which the CPU has no kernel."""
+        name = str(func).removesuffix(".default")
+        if name not in self._not_computed:
+            self._not_computed.add(name)
+            self.note(
+                "unknown value", f"{name} cannot be computed on the CPU; what follows from it is assumed", caller()
+            )
 
     def may_pass_check(self) -> bool:
         """Whether a check may still be taken as passed: a loop that only a failing check ends must end."""

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.card.dispatch.functions import FunctionMode, device_of, handles, placement
+from vramcast.card.dispatch.functions import FunctionMode, device_of, handles, placement, to_device
 from vramcast.card.dispatch.storages import ATTRIBUTE, GPU, HOST, Block
+from vramcast.card.ops import sparse
+from vramcast.card.values import reads
 
 if TYPE_CHECKING:
     from vramcast.card.device.patches import Patches
@@ -64,12 +66,49 @@ def _type_as(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[
     return mode.move(tensor, device_of(other), other.dtype)
 
 
-@handles(torch.tensor, torch.as_tensor, torch.asarray)
+@handles(torch.tensor, torch.as_tensor, torch.asarray, torch.sparse_coo_tensor, torch.sparse_csr_tensor)
 def _from_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """PyTorch reads each tensor of a list as a number, below every mode."""
-    if args and isinstance(args[0], (list, tuple)):
-        args = (_numbers(args[0]), *args[1:])
-    return mode.call(func, args, kwargs)
+    return mode.call(func, tuple(numbers(arg) for arg in args), {key: numbers(arg) for key, arg in kwargs.items()})
+
+
+@handles(torch.Tensor.new)
+def _new(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The old constructor, which sparse optimizers use as `grad.new(indices, values, size)`."""
+    if args[0].layout is torch.sparse_coo and args[0].is_meta and len(args) == 4:
+        return sparse.sparse_tensor(*args[1:])
+    args = (args[0], *(numbers(arg) for arg in args[1:]))
+    if placement(args[0]) == GPU and len(args) > 1 and not isinstance(args[1], (int, torch.Size, torch.Tensor)):
+        return mode.from_data(torch.tensor, (args[1],), {"dtype": args[0].dtype}, device_of(args[0]))
+    return func(*args, **kwargs)
+
+
+@handles(torch.Tensor.new_tensor)
+def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, data = args[0], numbers(args[1] if len(args) > 1 else kwargs.pop("data"))
+    device = to_device(kwargs.pop("device", None)) or device_of(tensor)
+    if device.type != "cuda":
+        return func(tensor, data, device=device, **kwargs)
+    dtype = kwargs.pop("dtype", None) or tensor.dtype
+    return mode.from_data(torch.tensor, (data,), {"dtype": dtype, **kwargs}, device)
+
+
+@handles(torch.Tensor.__float__, torch.Tensor.__index__)
+def _read_below_modes(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.FloatTensor([...])` asks here for each tensor of a list, while the mode below sees no op."""
+    tensor = args[0]
+    if placement(tensor) in (GPU, HOST) and torch._C._dispatch_tls_is_dispatch_key_excluded(
+        torch._C.DispatchKey.Python
+    ):
+        return func(reads.read(mode.dispatch.machine, tensor, "read as a Python number"))
+    return func(*args, **kwargs)
+
+
+def numbers(data: Any) -> Any:
+    """The same with every tensor of the card in a list read as PyTorch reads it."""
+    if not isinstance(data, (list, tuple)) or isinstance(data, torch.Size):
+        return data
+    return [_numbers(item) for item in data]
 
 
 def _numbers(data: Any) -> Any:
@@ -77,6 +116,4 @@ def _numbers(data: Any) -> Any:
         if placement(data) not in (GPU, HOST):
             return data
         return [_numbers(part) for part in data.unbind()] if data.dim() else data.item()
-    if isinstance(data, (list, tuple)):
-        return [_numbers(item) for item in data]
-    return data
+    return numbers(data)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from math import prod
 from mmap import mmap
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -30,7 +31,6 @@ from vramcast.card.dispatch.storages import (
     is_virtual_gpu,
     known_values,
 )
-from vramcast.card.ops import sparse
 from vramcast.card.values import reads
 from vramcast.trace.host import PINNED
 from vramcast.trace.schema import KINDS
@@ -354,17 +354,30 @@ def _set_item(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
     tensor, place, value = args
     if isinstance(value, (int, float, complex)) and placement(tensor) != REAL:
         value = torch.scalar_tensor(value, dtype=tensor.dtype)
-    return func(tensor, place, value)
+    return func(tensor, _indices(mode, tensor, place), value)
 
 
-@handles(torch.Tensor.new_tensor)
-def _new_tensor(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensor, data = args[0], args[1] if len(args) > 1 else kwargs.pop("data")
-    device = to_device(kwargs.pop("device", None)) or device_of(tensor)
-    if device.type != "cuda":
-        return func(tensor, data, device=device, **kwargs)
-    dtype = kwargs.pop("dtype", None) or tensor.dtype
-    return mode.from_data(torch.tensor, (data,), {"dtype": dtype, **kwargs}, device)
+@handles(torch.Tensor.__getitem__)
+def _get_item(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return func(args[0], _indices(mode, args[0], args[1]))
+
+
+def _indices(mode: FunctionMode, tensor: torch.Tensor, place: Any) -> Any:
+    """Lists and arrays among the indices as tensors of the card. PyTorch makes them below every mode, where a tensor
+    without data forgets what they hold."""
+    parts = place if isinstance(place, tuple) else (place,)
+    if not any(_are_indices(part) for part in parts) or placement(tensor) != GPU:
+        return place
+    device = device_of(tensor)
+    moved = tuple(mode.from_data(torch.tensor, (part,), {}, device) if _are_indices(part) else part for part in parts)
+    return moved if isinstance(place, tuple) else moved[0]
+
+
+def _are_indices(part: Any) -> bool:
+    """A list with anything else in it may mean a tuple of indices."""
+    if type(part) is list:
+        return bool(part) and all(isinstance(item, Integral) for item in part)
+    return type(part).__name__ == "ndarray" and part.dtype.kind in "ib"
 
 
 # -- what a tensor says of itself -------------------------------------------------------------------------------
@@ -473,16 +486,6 @@ def _repr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     content = mode.read(tensor, "printed")
     with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
         return f"{repr(content.clone()).removesuffix(')')}{device})"
-
-
-@handles(torch.Tensor.new)
-def _new(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The old constructor, which sparse optimizers use as `grad.new(indices, values, size)`."""
-    if args[0].layout is torch.sparse_coo and args[0].is_meta and len(args) == 4:
-        return sparse.sparse_tensor(*args[1:])
-    if placement(args[0]) == GPU and len(args) > 1 and not isinstance(args[1], (int, torch.Size, torch.Tensor)):
-        return mode.from_data(torch.tensor, (args[1],), {"dtype": args[0].dtype}, device_of(args[0]))
-    return func(*args, **kwargs)
 
 
 @handles(torch.device)

@@ -20,6 +20,7 @@ from vramcast.card.dispatch.storages import ATTRIBUTE, GPU, HOST, Block, block_o
 from vramcast.card.dispatch.unknown import in_words_of_cuda, no_rule
 from vramcast.card.ops import Call, OutCall, kernel_for
 from vramcast.card.ops.sparse import sparse_rule
+from vramcast.card.values import computing
 from vramcast.card.values import known_values as values
 from vramcast.card.values.random_numbers import draws
 
@@ -139,6 +140,10 @@ class DispatchMode(TorchDispatchMode):
         return handler
 
     def _choose(self, func: Any) -> Handler:
+        handler = self._of_kind(func)
+        return computing.beside(self, func, handler) if values.are_of_all_sizes() else handler
+
+    def _of_kind(self, func: Any) -> Handler:
         kernel = kernel_for(func)
         if isinstance(func, torch._ops.OpOverload) and any(a.is_out for a in func._schema.arguments):
             return self._into_outs(func, kernel)

@@ -13,6 +13,7 @@ from vramcast.card.ops import (  # noqa: F401  (importing registers the rules)
     deform_conv,
     embedding,
     fft,
+    filled,
     foreach,
     grouped_matmul,
     indexing,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.card.dispatch.storages import HOST, block_of, is_virtual_gpu, known_values
+from vramcast.card.values.cpu_kernels import on_cpu
 from vramcast.card.values.random_numbers import draws
 
 if TYPE_CHECKING:
@@ -33,7 +34,27 @@ _ONE_THREAD = 1 << 13
 _OVERWRITES = {"aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_"}
 
 
+_all_sizes = False
+
+
+@contextmanager
+def of_all_sizes() -> Iterator[None]:
+    """In here contents of tensors of every size are carried (see computing.py)."""
+    global _all_sizes
+    _all_sizes = True
+    try:
+        yield
+    finally:
+        _all_sizes = False
+
+
+def are_of_all_sizes() -> bool:
+    return _all_sizes
+
+
 def small(tensor: torch.Tensor) -> bool:
+    if _all_sizes:
+        return True
     limit = LIMIT_FLOAT if tensor.dtype.is_floating_point or tensor.dtype.is_complex else LIMIT_EXACT
     return tensor.numel() <= limit
 
@@ -71,10 +92,14 @@ def real_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[
     return real, named
 
 
+def _may_be_read(tensor: torch.Tensor) -> bool:
+    return _all_sizes or tensor.numel() <= LIMIT_EXACT
+
+
 def _real(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         if not value.is_meta:
-            if value.numel() > LIMIT_EXACT:
+            if not _may_be_read(value):
                 raise LookupError
             return value
         content = known_values(value)
@@ -105,23 +130,36 @@ def propagate(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict
     outs = [o for o in (out if isinstance(out, (list, tuple)) else (out,)) if isinstance(o, torch.Tensor)]
     if not outs or not all(small(o) or (known and _exact_on_host(o)) for o in outs):
         return
-    if not known and any(isinstance(a, torch.Tensor) and a.numel() > LIMIT_EXACT for a in args):
+    if not known and any(isinstance(a, torch.Tensor) and not _may_be_read(a) for a in args):
         return
     empty = func._schema.name.removeprefix("aten::") in _WITHOUT_CONTENT
-    if empty and outs[0].numel() > _LIMIT_WITHOUT_CONTENT:
+    if empty and outs[0].numel() > _LIMIT_WITHOUT_CONTENT and not _all_sizes:
         return
     real = real_arguments(args, kwargs)
     if real is None:
         return
-    try:
-        with _drawing(mode, func, outs[0]), _threads_for(outs, args):
-            content = func(*real[0], **real[1])
-    except (RuntimeError, NotImplementedError, TypeError):
+    content = computed(mode, func, *real, drawn_for=outs)
+    if content is None:
         return
     if empty:
         content.zero_()  # whatever lay there: a prediction must not depend on it
-    contents = content if isinstance(content, (list, tuple)) else (content,)
-    for virtual, actual in zip(outs, (c for c in contents if isinstance(c, torch.Tensor)), strict=False):
+    learn_all(outs, content if isinstance(content, (list, tuple)) else (content,))
+
+
+def computed(
+    mode: DispatchMode, func: Any, args: list[Any], kwargs: dict[str, Any], *, drawn_for: Sequence[torch.Tensor]
+) -> Any:
+    """What the op gives on the CPU, for such tensors of the card; None where it cannot be computed there."""
+    try:
+        with _drawing(mode, func, drawn_for[0]), _threads_for(drawn_for, args):
+            return on_cpu(func)(*args, **kwargs)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+
+
+def learn_all(tensors: Sequence[torch.Tensor], contents: Sequence[Any]) -> None:
+    """Give fresh tensors what an op has computed, in their own layout."""
+    for virtual, actual in zip(tensors, (c for c in contents if isinstance(c, torch.Tensor)), strict=False):
         if virtual.shape == actual.shape and virtual.dtype == actual.dtype:
             if virtual.stride() != actual.stride():
                 match = torch.empty_strided(virtual.size(), virtual.stride(), dtype=virtual.dtype, device="cpu")
@@ -139,7 +177,8 @@ def update_in_place(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
         return
     if block.values is None:
         whole = target.numel() * target.element_size() == block.nbytes
-        if not (whole and len(args) > 1 and small(target) and func._schema.name in _OVERWRITES):
+        has_source = len(args) > 1 or _all_sizes
+        if not (whole and has_source and small(target) and func._schema.name in _OVERWRITES):
             return
         if not all(not a.is_meta or known_values(a) is not None for a in args[1:] if isinstance(a, torch.Tensor)):
             return
@@ -177,6 +216,8 @@ def one_thread() -> Iterator[None]:
 
 def _threads_for(*groups: Sequence[Any]) -> AbstractContextManager[None]:
     """One thread where torch would start more of them: what is carried here is small all the same."""
+    if _all_sizes:
+        return nullcontext()
     for group in groups:
         for value in group:
             if isinstance(value, torch.Tensor) and value.numel() > _ONE_THREAD:

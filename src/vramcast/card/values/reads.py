@@ -50,7 +50,7 @@ def read(machine: Machine, tensor: torch.Tensor, what: str) -> torch.Tensor:
         answer, assumed = truth(machine, bool(content.item()))
         content = torch.full(content.shape, answer, device="cpu")
     elif content.numel() == 1 and checks.is_rounded():
-        assumed += "; it is made a whole number, and sizes may depend on it"
+        assumed += "; it is made a whole number, and sizes may depend on it (--compute-values computes it)"
     machine.note_unknown_read(what, assumed)
     return content
 
@@ -59,7 +59,9 @@ def truth(machine: Machine, made_up: bool) -> tuple[bool, str]:
     """A made-up truth value as the program is told, and in words: where the program checks it, it passes the check."""
     wanted = checks.wanted()
     if wanted is None or wanted == made_up or not machine.may_pass_check():
-        rounds = "; how often the loop runs depends on it" if checks.decides_rounds() else ""
+        rounds = (
+            "; how often the loop runs depends on it (--compute-values computes it)" if checks.decides_rounds() else ""
+        )
         return made_up, repr(made_up) + rounds
     return wanted, f"{wanted!r}, with which the check passes"
 

@@ -85,6 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what a read of the card gives in that line, where only a real run would know; may be repeated",
     )  # fmt: skip
     parser.add_argument(
+        "--compute-values", action="store_true",
+        help="compute every op on the CPU too, so that values which the script reads are not assumed; for small models",
+    )  # fmt: skip
+    parser.add_argument(
         "--with", dest="packages", action="append", default=[], metavar="PACKAGE",
         help="a package of kernels that will be installed and is not here (flash-attn, xformers, ...); may be repeated",
     )  # fmt: skip
@@ -149,6 +153,7 @@ def execute(args: argparse.Namespace) -> int:
                     environment=launch.environment_of(rank),
                     removed=launch.removed,
                     assume=assume,
+                    compute_values=args.compute_values,
                     packages=args.packages,
                     cards=args.gpus,
                     steps=None if args.whole else args.steps,
