@@ -11,8 +11,8 @@ from lab.published.recipe import NoRecipe, Recipe
 MEGATRON_COMMIT, ENGINE_VERSION = "23e00ed0963c35382dfe8a5a94fb3cda4d21e133", "v2.11"
 CARDS = 8
 MICROBATCHES = 4
-"""As many as are run. A step of more takes as much memory (all are kept by no stage of these layouts), and the time of
-each further one is that of the second."""
+"""As many as are run. A step of more takes as much memory, since no stage of these layouts keeps more than two at once,
+and each further one takes as long as the second."""
 COMMON = """
 --attention-dropout 0.0 --hidden-dropout 0.0 --disable-bias-linear --position-embedding-type rope
 --no-position-embedding --swiglu --normalization RMSNorm --untie-embeddings-and-output-weights --seed 42
