@@ -262,7 +262,7 @@ def test_what_makes_it_fit_can_be_used(tab: Tab, served: tuple[str, Answers]) ->
     settled(opened)
     needs = opened.values("#figures [data-key=peak_reserved_bytes]")[0]
     page.fill("[name=limit]", f"{needs * 4 // 5 // 2**20}MiB")
-    opened.wait("!document.querySelector('#advise').hidden")
+    opened.wait("!document.querySelector('#advise').hidden && document.querySelector('#stop').hidden")
     page.click("#advise")
     opened.wait("document.querySelector('#advice .bars') !== null", 120)
     page.click("#advice button")

@@ -56,7 +56,8 @@ class TracerHere:
         return found
 
     def changes(self, state: PageState, stop: threading.Event) -> tuple[Suggestion, ...]:
-        found: tuple[Suggestion, ...] = answer("advise", self._sources, state, lambda text: None)
+        with self._lock, limited(self._sources.limits(state)):
+            found: tuple[Suggestion, ...] = answer("advise", self._sources, state, lambda text: None)
         return found
 
     def close(self) -> None: ...
