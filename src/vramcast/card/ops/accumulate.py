@@ -9,13 +9,14 @@ import torch
 from vramcast.card.device import gradient_accumulation as accumulation
 from vramcast.card.dispatch.storages import block_number
 from vramcast.card.ops.registry import Call, kernel
+from vramcast.card.values import known_values
 
 
 @kernel("aten::add.Tensor")
 def add(call: Call) -> Any:
     old, new = call.args[0], call.args[1]
     if call.mode.machine.in_math_attention:
-        return old.detach()  # the mask is added to the scores, which nobody else holds
+        return _in_place(call)  # the mask is added to the scores, which nobody else holds
     if (
         call.mode.machine.engine_is_running()
         and isinstance(new, torch.Tensor)
@@ -27,7 +28,7 @@ def add(call: Call) -> Any:
         and accumulation.reusable(old)
         and not _is_term_of_formula(call)
     ):
-        return old.detach()  # the engine adds to the gradient that came first, or not in place
+        return _in_place(call)  # the engine adds to the gradient that came first, or not in place
     return call.run()
 
 
@@ -73,4 +74,11 @@ def written_over(call: Call, through_indices: bool = False) -> Any:
     """The op's first argument as its result, where autograd would have run the op in place; else None."""
     if not call.mode.machine.engine_is_running() or torch.is_grad_enabled() or not call.args[0].is_meta:
         return None
-    return call.args[0].detach() if accumulation.reusable(call.args[0], through_indices) else None
+    return _in_place(call) if accumulation.reusable(call.args[0], through_indices) else None
+
+
+def _in_place(call: Call) -> torch.Tensor:
+    """The first argument as the op's result."""
+    known_values.overwrite_first(call.mode, call.func, call.args, call.kwargs)
+    result: torch.Tensor = call.args[0].detach()
+    return result

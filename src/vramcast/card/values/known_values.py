@@ -198,6 +198,22 @@ def update_in_place(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
         block.values = None
 
 
+def overwrite_first(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """For a functional op whose result takes the place of its first argument: that holds the result from now on."""
+    target = args[0]
+    block = block_of(target)
+    if block is None or block.values is None:
+        return
+    real = real_arguments(args, kwargs)
+    content = None if real is None else computed(mode, func, *real, drawn_for=(target,))
+    if content is None:
+        mode.machine.guesses.keep(block)
+        block.values = None
+    else:
+        block.values = block.recipe = None
+        learn_all((target,), (content,))
+
+
 def _drawing(mode: DispatchMode, func: Any, tensor: torch.Tensor) -> AbstractContextManager[None]:
     """Random numbers of the card are none of the host's."""
     return mode.machine.card_draws.drawing() if draws(func) and is_virtual_gpu(tensor) else nullcontext()
