@@ -330,9 +330,10 @@ def train(device):
 
 
 def test_values_are_computed(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """Through layers, gradients that meet, batch norm's own state and an optimizer: as on the CPU with the same seed."""
+    """Through layers, gradients that meet, batch norm's own state and an optimizer: as on the CPU under the seed."""
     prediction = run(TRAINING + "print(*train('cuda'))", compute_values=True, steps=None)
     assert notes(prediction, "unknown value") == []
+    assert len(notes(prediction, "--compute-values")) == 1
     real: dict[str, Any] = {}
     exec(TRAINING, real)
     printed = [float(word) for word in capsys.readouterr().out.split()]

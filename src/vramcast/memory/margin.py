@@ -21,8 +21,8 @@ OTHER_CARD = "other card"
 OTHER_CARD_CONVOLUTIONS = "other card, convolutions"
 
 ASSUMED_TOPICS = frozenset({
-    "unknown value", "--assume", "cudnn.benchmark", "streams", "Triton", "torch", "torch.compile", "DDP", "GradScaler",
-    "packages",
+    "unknown value", "--assume", "--compute-values", "cudnn.benchmark", "streams", "Triton", "torch", "torch.compile",
+    "DDP", "GradScaler", "packages",
 })  # fmt: skip
 """Notes that say that something the memory may depend on was assumed. Recorded scripts have them too."""
 CUDNN_NOT_ASKED = "convolutions"

@@ -403,6 +403,11 @@ class VirtualGpu:
     def compute_values(self) -> None:
         """Every op is computed on the CPU too, so that the program reads what it would read on a card."""
         self._computes_values = True
+        self.note(
+            "--compute-values",
+            "values were computed on the CPU: a card rounds otherwise and draws other random numbers, so what depends "
+            "on them can differ",
+        )
 
     def check_assumptions(self) -> None:
         """Called after the run: a note for each assumption that was not used; UsageError for a value that does not fit
