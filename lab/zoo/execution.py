@@ -33,7 +33,16 @@ Record = dict[str, Any]
 
 
 def predict(script: Script, gpu: str, traces: Path | None = None) -> Record:
-    """What `vramcast run` says of the script; its trace is left in the folder."""
+    """What `vramcast run` says of the script, and without the options that it is run with; the trace is left in the
+    folder."""
+    record = _predict(script, gpu, traces)
+    if script.options:
+        plain = _predict(replace(script, options=()), gpu, None)
+        record["without_options_bytes"] = plain.get("made_steps_peak_reserved_bytes")
+    return record
+
+
+def _predict(script: Script, gpu: str, traces: Path | None) -> Record:
     arguments = ["run", "--gpu", gpu, "--steps", str(script.steps), *script.options, "--json", "--traceback"]
     if traces is not None:
         traces.mkdir(parents=True, exist_ok=True)

@@ -46,6 +46,14 @@ class Row:
         return self.predicted_bytes / int(self.measured["peak_reserved_bytes"]) - 1
 
     @property
+    def error_without_options(self) -> float | None:
+        """The same as `vramcast run` answers without the options that this script is run with."""
+        if self.error is None:
+            return None
+        predicted = self.predicted.get("without_options_bytes") or self.predicted_bytes
+        return int(predicted) / int(self.measured["peak_reserved_bytes"]) - 1
+
+    @property
     def benchmarks(self) -> bool:
         """Whether cuDNN's benchmark tries plans with more workspace than the run needs."""
         needed = int(self.predicted.get("peak_reserved_bytes", 0))
@@ -80,6 +88,7 @@ def _page(rows: list[Row]) -> list[str]:
     tried = [row for row in rows if row.predicted]
     answered = [row for row in tried if row.answered]
     errors = [abs(row.error) for row in rows if row.error is not None]
+    by_default = [abs(row.error_without_options) for row in rows if row.error_without_options is not None]
     lines = ["# The zoo: scripts that nobody here wrote", ""]
     lines += paragraph(
         f"{len(rows)} public training scripts from {len(repositories)} repositories, each at one commit, run as their "
@@ -94,6 +103,7 @@ def _page(rows: list[Row]) -> list[str]:
         [f"measured too ({', '.join(gpus)})" if gpus else "measured too", str(len(errors))],
         ["reserved memory within 1 %", _share(sum(e <= 0.01 for e in errors), len(errors))],
         ["within 5 %", _share(sum(e <= 0.05 for e in errors), len(errors))],
+        ["within 1 % where no option was given", _share(sum(e <= 0.01 for e in by_default), len(by_default))],
     ]
     lines += table(["", ""], summary)
     lines += ["", "## Kinds and styles", ""]
@@ -261,7 +271,9 @@ def _stand_ins(rows: list[Row]) -> list[str]:
     for row in rows:
         told = [f"{name} stood in for: {reason}" for name, reason in row.script.stand_ins.items()]
         told += [row.script.substitutes] if row.script.substitutes else []
-        told += [f"run with `{' '.join(row.script.options)}`, as the report advises"] if row.script.options else []
+        if row.script.options:
+            without = "" if row.error_without_options is None else f"; {row.error_without_options:+.1%} without it"
+            told.append(f"run with `{' '.join(row.script.options)}`, as the report advises{without}")
         if told:
             lines += paragraph(f"- {row.script.name}: {'; '.join(told)}", "  ")
     return lines
