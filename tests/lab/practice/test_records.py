@@ -13,7 +13,6 @@ FURTHER_OFF = {
     "accumulation_no_sync": "reserved 4.27 GiB in one run on the card and 4.56 in the next, as its note says",
     "activation_offload": "when copies end decides: 5.37, 5.93 and 5.90 GiB in three runs on the card",
     "double_buffer": "not compared event by event; when copies end may decide",
-    "maml_functional": "the same events; workspaces of gradients of grouped convolutions differ by 2 %",
     "mask_rcnn": "the scaler skipped all four steps on the card: no optimizer state was made (335 MiB)",
 }
 
