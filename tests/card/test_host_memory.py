@@ -80,6 +80,16 @@ def test_pinned_memory_knows_that_it_is() -> None:
         assert not weights.is_pinned() and weights.pin_memory().is_pinned()
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_pinned_memory_may_be_larger_than_that_of_this_machine(dtype: torch.dtype) -> None:
+    with virtual_gpu(CARD) as gpu:
+        model = torch.nn.Linear(4, 4).cuda()
+        buffer = torch.empty((1 << 46) // dtype.itemsize, dtype=dtype, pin_memory=True)
+        model(torch.rand(2, 4, device="cuda")).sum().backward()
+        host = gpu.trace().host
+    assert buffer.is_pinned() and host is not None and host.pinned_bytes == 1 << 46
+
+
 class Wrapped(torch.optim.Optimizer):
     """Made of others, and never initialised as an optimizer itself."""
 

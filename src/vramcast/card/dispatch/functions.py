@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from math import prod
 from mmap import mmap
@@ -116,8 +116,8 @@ class FunctionMode(TorchFunctionMode):
             self.dispatch.target = before
 
     def pinned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A factory function that was told to make pinned host memory. Programs read files into such a buffer by way of
-        NumPy, so it has content until something unknown is written to it."""
+        """A factory function that was told to make pinned host memory. Programs read files of whole numbers into such a
+        buffer by way of NumPy, so it has content until something unknown is written to it."""
         self.dispatch.machine.initialize()
         rest = {k: v for k, v in kwargs.items() if k not in ("generator", "pin_memory")}
         if func in _FROM_DATA:
@@ -424,9 +424,11 @@ def _data_ptr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def _give_zeros(tensor: torch.Tensor) -> None:
-    """Memory is taken only where it is written to."""
+    """Memory is taken only where it is written to. A buffer larger than this machine allows stays without content."""
     block = block_of(tensor)
-    if block is not None and block.values is None and block.nbytes:
+    if block is None or block.values is not None or not block.nbytes or tensor.is_floating_point():
+        return
+    with suppress(OSError):
         block.values = torch.frombuffer(mmap(-1, block.nbytes), dtype=torch.uint8).untyped_storage()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vramcast.base.errors import UsageError
-from vramcast.launchers import assignments, strip, take_apart
+from vramcast.launchers import Parts, assignments, strip, take_apart
 
 _VARIABLE = re.compile(r"\$(?:\{\w+[^}]*\}|\w+)")
 _OF_RENDEZVOUS = (
@@ -51,11 +51,10 @@ def parse_command(
         start = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
         return Command(flags=_known(flags_of(words[start:]), where, unknown, harmless))
     launcher, head, target, rest = parts
-    script = target.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
     return Command(
         launcher,
         _known(head, where, unknown, _OF_RENDEZVOUS),
-        script,
+        script_name(target),
         _known(flags_of(rest), where, unknown, harmless),
     )
 
@@ -67,8 +66,7 @@ def _parts(words: Sequence[str]) -> tuple[str, dict[str, Any], str, Sequence[str
     except UsageError:  # an option that the launcher does not have: the script is looked for all the same
         parts = None
     if parts is not None and not parts.runs_any_program:
-        options = {name: value if value is True else plain_value(str(value)) for name, value in parts.options.items()}
-        return parts.name, options, parts.target, parts.arguments
+        return parts.name, launcher_flags(parts), parts.target, parts.arguments
     if words and words[0] in _WITH_VERBS:
         at: int | None = min(1, len(words) - 1)
     else:
@@ -76,6 +74,15 @@ def _parts(words: Sequence[str]) -> tuple[str, dict[str, Any], str, Sequence[str
     if at is None:
         return None
     return (words[0] if at else ""), flags_of(words[1:at]), words[at], words[at + 1 :]
+
+
+def launcher_flags(parts: Parts) -> dict[str, Any]:
+    return {name: value if value is True else plain_value(str(value)) for name, value in parts.options.items()}
+
+
+def script_name(target: str) -> str:
+    """A script or module without its folder and its ending."""
+    return target.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
 
 
 def flags_of(words: Sequence[str]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from vramcast.base.errors import UsageError
 from vramcast.jobs.readers import Part, Request, recognise
-from vramcast.jobs.readers.command_line import Command, flags_of, plain_value
+from vramcast.jobs.readers.command_line import Command, flags_of, launcher_flags, plain_value, script_name
 from vramcast.jobs.readers.documents import beside, check_readable, read_document
 from vramcast.jobs.text_files import reading_instead
 from vramcast.launchers import take_apart
@@ -55,13 +55,12 @@ def find(words: Sequence[str]) -> ConfigCommand | None:
         return None
     if parts is None or parts.runs_any_program:
         return None
-    options = {name: value if value is True else plain_value(str(value)) for name, value in parts.options.items()}
-    script = parts.target.replace("\\", "/").rpartition("/")[2].removesuffix(".py")
+    script = script_name(parts.target)
     arguments = parts.arguments
     is_module = script in ("axolotl.cli.train", "llamafactory.cli", "llamafactory.launcher")
     if script == "llamafactory.cli":
         arguments = arguments[1:]
-    return _found(arguments, Command(parts.name, options, script), is_certain=is_module)
+    return _found(arguments, Command(parts.name, launcher_flags(parts), script), is_certain=is_module)
 
 
 def _of_torchtune(words: Sequence[str]) -> ConfigCommand | None:
@@ -72,8 +71,7 @@ def _of_torchtune(words: Sequence[str]) -> ConfigCommand | None:
         return None
     if parts is None:
         return None
-    options = {name: value if value is True else plain_value(str(value)) for name, value in parts.options.items()}
-    return _found(parts.arguments, Command(_TORCHTUNE[0], options, parts.target), is_certain=True)
+    return _found(parts.arguments, Command(_TORCHTUNE[0], launcher_flags(parts), parts.target), is_certain=True)
 
 
 def _found(arguments: Sequence[str], command: Command, *, is_certain: bool) -> ConfigCommand | None:
