@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import vramcast
+from vramcast.card.values import mersenne_twister
 
 
 def _of(parameter: torch.Tensor) -> torch.Tensor:
@@ -69,3 +70,31 @@ def test_the_cards_generator_takes_its_own_state_back() -> None:
         state = torch.cuda.get_rng_state()
         assert generator.get_state().shape == state.shape == (16,)
         generator.set_state(state)
+
+
+@pytest.mark.parametrize("drawn_before", [0, 7, 623, 624])
+def test_the_hosts_generator_jumps_over_numbers(monkeypatch: pytest.MonkeyPatch, drawn_before: int) -> None:
+    generator = torch.Generator().manual_seed(5)
+    torch.empty(drawn_before, dtype=torch.uint8).random_(generator=generator)
+    before = generator.get_state()
+    for words in (624, 100_003):
+        generator.set_state(before)
+        torch.empty(words, dtype=torch.uint8).random_(generator=generator)
+        real = torch.rand(700, generator=generator)
+        generator.set_state(before)
+        monkeypatch.setattr(mersenne_twister, "_LARGE", 0)
+        mersenne_twister.skip(generator, words)
+        assert torch.rand(700, generator=generator).equal(real)
+
+
+def test_weights_owe_nothing_once_the_host_is_seeded() -> None:
+    with vramcast.virtual_gpu("h200"):
+        torch.manual_seed(3)
+        nn.Linear(700, 300)
+        torch.manual_seed(3)
+        after = torch.rand(3)
+        state = torch.get_rng_state()
+        nn.Linear(700, 300)
+        torch.set_rng_state(state)
+        assert _next_draw(lambda: None) == _next_draw(lambda: torch.manual_seed(3))
+    assert after.equal(torch.rand(3, generator=torch.Generator().manual_seed(3)))

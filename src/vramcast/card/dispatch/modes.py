@@ -141,7 +141,20 @@ class DispatchMode(TorchDispatchMode):
 
     def _choose(self, func: Any) -> Handler:
         handler = self._of_kind(func)
+        if draws(func):
+            handler = self._after_earlier_draws(handler)
         return computing.beside(self, func, handler) if values.are_of_all_sizes() else handler
+
+    def _after_earlier_draws(self, handler: Handler) -> Handler:
+        """Real numbers come from the host's generator: weights without data take theirs before."""
+
+        def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
+            in_place_with_data = bool(args) and isinstance(args[0], _Tensor) and not args[0].is_meta
+            if in_place_with_data or self.device_of(args, kwargs) == REAL:
+                self.machine.host_draws.settle()
+            return handler(func, args, kwargs, known)
+
+        return run
 
     def _of_kind(self, func: Any) -> Handler:
         kernel = kernel_for(func)
@@ -212,6 +225,7 @@ class DispatchMode(TorchDispatchMode):
             out = self.calls.run(func, args, kwargs, known)
         except NotImplementedError:
             if device == HOST:
+                self.machine.host_draws.settle()
                 return host_ops.run_for_real(func, args, kwargs)
             raise self.machine.report_unknown(no_rule(func, args)) from None
         self.adopt(out, device)

@@ -216,7 +216,12 @@ def overwrite_first(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
 
 def _drawing(mode: DispatchMode, func: Any, tensor: torch.Tensor) -> AbstractContextManager[None]:
     """Random numbers of the card are none of the host's."""
-    return mode.machine.card_draws.drawing() if draws(func) and is_virtual_gpu(tensor) else nullcontext()
+    if not draws(func):
+        return nullcontext()
+    if is_virtual_gpu(tensor):
+        return mode.machine.card_draws.drawing()
+    mode.machine.host_draws.settle()
+    return nullcontext()
 
 
 @contextmanager
