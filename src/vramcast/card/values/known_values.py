@@ -29,8 +29,8 @@ LIMIT_FLOAT = 1 << 14
 _CPU = torch.device("cpu")
 _WITHOUT_CONTENT = {"empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"}
 _LIMIT_WITHOUT_CONTENT = 4096
-_ONE_THREAD = 1 << 13
-"""Most elements that torch works on without asking whether more threads would help."""
+_MANY_THREADS = 1 << 15
+"""Elements from which several threads are quicker than one."""
 _OVERWRITES = {"aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_"}
 
 
@@ -236,14 +236,14 @@ def one_thread() -> Iterator[None]:
 
 
 def _threads_for(*groups: Sequence[Any]) -> AbstractContextManager[None]:
-    """One thread where torch would start more of them: what is carried here is small all the same."""
+    """One thread, unless contents of every size are carried and these are large. MKL starts threads from 256 elements
+    on, and on a busy computer they wait for each other for milliseconds."""
     if _all_sizes:
-        return nullcontext()
-    for group in groups:
-        for value in group:
-            if isinstance(value, torch.Tensor) and value.numel() > _ONE_THREAD:
-                return one_thread()
-    return nullcontext()
+        for group in groups:
+            for value in group:
+                if isinstance(value, torch.Tensor) and value.numel() >= _MANY_THREADS:
+                    return nullcontext()
+    return one_thread()
 
 
 def update_outs(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], names: list[str]) -> None:
