@@ -12,6 +12,7 @@ from torch._library import utils as library
 from torch.fx import GraphModule
 
 from vramcast.base.factories import without_collections
+from vramcast.card.compiled import min_cut
 
 if TYPE_CHECKING:
     from vramcast.card.compiled.visibility import Visibility
@@ -35,6 +36,8 @@ def install(put: Patches, visibility: Visibility) -> None:
     _cache_keys(put)
     _dtype_rules(put)
     _symbols(put)
+    _operators(put)
+    _cuts(put)
     _printed_graphs(put, visibility)
 
 
@@ -79,6 +82,19 @@ def _symbols(put: Patches) -> None:
         return original(node)
 
     put.set(scheduler, "get_scheduler_node_symbol_uses", get_scheduler_node_symbol_uses)
+
+
+def _operators(put: Patches) -> None:
+    """Whether a function is one of Python's operators, for which each asker makes a table of them."""
+    from torch._inductor import graph
+
+    put.set(graph, "is_magic_method", functools.cache(graph.is_magic_method))
+
+
+def _cuts(put: Patches) -> None:
+    import networkx  # type: ignore[import-untyped]
+
+    put.set(networkx, "minimum_cut", min_cut.quicker(networkx.minimum_cut))
 
 
 def _printed_graphs(put: Patches, visibility: Visibility) -> None:
