@@ -34,7 +34,8 @@ import torch  # noqa: E402
 import workloads  # noqa: E402
 from loop import RECORD, STEPS, WORKLOADS  # noqa: E402
 
-PACKAGES = ("torch", "triton", "transformers", "torchvision", "liger-kernel", "fla-core", "flash-linear-attention")
+PACKAGES = ("torch", "triton", "transformers", "torchvision", "liger-kernel", "fla-core", "flash-linear-attention",
+            "torchao")  # fmt: skip
 OneStep = Callable[[int], None]
 
 

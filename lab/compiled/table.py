@@ -15,7 +15,7 @@ from lab.compiled.records import compiled_to_eager, measured, measured_seconds, 
 PAGE = Path(__file__).parents[2] / "docs" / "compile.md"
 BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
 GRAPHS = ("reduce-overhead", "graph", "graphed")
-OTHERS = ("liger", "fla")
+OTHERS = ("liger", "fla", "torchao")
 
 
 def kind_of(name: str) -> str:

@@ -36,14 +36,19 @@ def cudnn_backward(call: Call) -> Any:
     grad, q, k, v = call.args[:4]
     dq, dk, dv = (call.empty(t.size(), t.dtype, _dense_stride(t)) for t in (q, k, v))
     held = [] if grad.stride(-1) == 1 else [call.empty(grad.size(), grad.dtype)]
-    # dq is summed in fp32, with one fp32 number a row for the softmax; grouped heads get their dk, dv one by one.
+    call.scratch(cudnn_backward_workspace(q, k, v))
+    del held
+    return dq, dk, dv
+
+
+def cudnn_backward_workspace(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int:
+    """dq is summed in fp32, with one fp32 number a row for the softmax; grouped heads get their dk, dv one by one.
+    Dimensions in the order batch, head, position, width."""
     workspace = 4 * q.numel() + 4 * q.numel() // q.size(-1) + CUDNN_WORKSPACE_PAD
     if q.size(1) != k.size(1):
         rows = q.size(0) * q.size(1) * k.size(2)
         workspace += rows * (k.size(3) + v.size(3)) * k.element_size()
-    call.scratch(workspace)
-    del held
-    return dq, dk, dv
+    return workspace
 
 
 _HALF = (torch.float16, torch.bfloat16)

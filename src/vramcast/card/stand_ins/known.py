@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ _ALL = (
     Package("apex", "apex", "0.1"),
     Package("dropout_layer_norm", "dropout-layer-norm", "2.8.4"),
     Package("rotary_emb", "rotary-emb", "2.5"),
+    Package("transformer_engine_torch", "transformer_engine_torch", "2.20", ("transformer_engine",)),
     Package("xentropy_cuda_lib", "xentropy-cuda-lib", "2.5"),
 )  # fmt: skip
 KNOWN = {package.name: package for package in _ALL}
@@ -48,8 +50,10 @@ def names_of(packages: Iterable[str]) -> set[str]:
 
 
 def hint(text: str) -> str:
-    """What to do where an error names a package that has a stand-in; nothing where it does not."""
+    """What to do where an error names a package that has a stand-in and is not here; nothing where it does not."""
     for package in _ALL:
+        if package.name in sys.modules:
+            continue
         if re.search(rf"\b({package.name}|{re.escape(package.distribution)})\b", text, re.IGNORECASE):
             return f"\n--with {package.distribution} predicts the run as if {package.distribution} were installed here."
     return ""

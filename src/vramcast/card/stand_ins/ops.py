@@ -9,13 +9,22 @@ from weakref import WeakKeyDictionary
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from vramcast.base.errors import CannotPredict
 from vramcast.card.device.context import active_card
 from vramcast.card.dispatch.rules import as_kernel
+from vramcast.card.dispatch.unknown import caller
 from vramcast.card.ops import KERNELS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LIBRARIES: dict[str, torch.library.Library] = {}
+
+
+class NotInStandIn(CannotPredict, NotImplementedError):
+    """A program uses what a stand-in does not know."""
+
+    def __init__(self, what: str, remedy: str = "leave it out for the prediction") -> None:
+        super().__init__(f"{caller()}: {what} is not in the stand-in that vramcast has for it: {remedy}")
 
 
 def op(schema: str) -> Callable[[F], F]:

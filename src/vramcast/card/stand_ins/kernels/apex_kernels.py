@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vramcast.card.stand_ins.ops import op
+from vramcast.card.stand_ins.ops import NotInStandIn, op
 
 _PARTS = 16
 """Blocks that sum the gradients of a norm's weights by themselves."""
@@ -163,7 +163,7 @@ class FusedAdam(_Fused):
         if amsgrad:
             raise RuntimeError("FusedAdam does not support the AMSGrad variant.")
         if master_weights:
-            raise NotImplementedError("the stand-in for apex's FusedAdam knows no master_weights")
+            raise NotInStandIn("apex's FusedAdam with master_weights")
         options = {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps}
         super().__init__(params, set_grad_none, weight_decay=weight_decay, **options)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vramcast.card.stand_ins.kernels import cross_entropy, rotary
-from vramcast.card.stand_ins.ops import is_traced, multiprocessors, op
+from vramcast.card.stand_ins.ops import NotInStandIn, is_traced, multiprocessors, op
 
 
 @op(
@@ -54,7 +54,7 @@ def dropout_add_ln_fwd(
     z_numrows: int, gen: Any, residual_in_fp32: bool = False, is_rms_norm: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     if x0_subset is not None or z_subset is not None:
-        raise NotImplementedError("the stand-in for dropout_layer_norm knows no subsets")
+        raise NotInStandIn("dropout_layer_norm with subsets")
     z, x, mask, mean, deviation = torch.ops.flash_attn.dropout_add_ln_fwd(
         x0, residual, gamma, beta, rowscale, colscale, dropout_p, residual_in_fp32
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.amp.autocast_mode import custom_bwd, custom_fwd
 
 from vramcast.card.stand_ins.kernels import causal_convolution
-from vramcast.card.stand_ins.ops import dense_rows, op
+from vramcast.card.stand_ins.ops import NotInStandIn, dense_rows, op
 
 _CHUNK = 2048
 """States are kept at the end of this many steps."""
@@ -202,7 +202,7 @@ def mamba_inner_fn(
     C: Tensor | None = None, D: Tensor | None = None, delta_bias: Tensor | None = None, *args: Any, **options: Any,
 ) -> Tensor:  # fmt: skip
     if B is not None or C is not None:
-        raise NotImplementedError("the stand-in for mamba_inner_fn knows B and C that depend on the input")
+        raise NotInStandIn("mamba_inner_fn with B or C that do not depend on the input")
     apply: Callable[..., Tensor] = MambaInner.apply
     return apply(
         xz, conv1d_weight, conv1d_bias, x_proj_weight, delta_proj_weight, out_proj_weight, out_proj_bias, A, D,

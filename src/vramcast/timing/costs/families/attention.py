@@ -158,7 +158,7 @@ def _packed_for(places: _Places) -> Family:
     return costs
 
 
-# By PyTorch's name or flash-attn's.
+# By PyTorch's name, flash-attn's, or TransformerEngine's.
 _PACKED = {
     "_flash_attention_forward": _Places(False, 3, 7, 8),
     "_flash_attention_backward": _Places(True, 6, 10, 11),
@@ -169,6 +169,8 @@ _PACKED = {
     # Written for Hopper, as cuDNN's are.
     "_flash_attn_3_forward": _Places(False, 3, None, 8, 9, "cudnn"),
     "_flash_attn_3_backward": _Places(True, 6, None, 14, 15, "cudnn"),
+    "_fused_attention_forward": _Places(False, 3, None, 4, None, "cudnn"),
+    "_fused_attention_backward": _Places(True, 4, None, 5, None, "cudnn"),
 }
 
 FAMILY = (

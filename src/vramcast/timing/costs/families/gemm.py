@@ -128,6 +128,12 @@ def scaled_product(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) ->
     return [Part("gemm-half", base, flops, moved, "f8", (), ())]
 
 
+def engine_product(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """TransformerEngine's product, of plain numbers or of numbers of 8 bits."""
+    left = args.tensor(0)
+    return (scaled_product if left is not None and left.item == 1 else mm)(args, card, tf32, cudnn_tf32)
+
+
 def vector_product(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
     """mv, addmv, dot: bound by reading the operands."""
     moved = float(sum(tensor.nbytes for tensor in args.tensors))
@@ -138,6 +144,6 @@ def vector_product(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) ->
 
 FAMILY = {
     "mm": mm, "bmm": mm, "addmm": addmm, "baddbmm": addmm, "_addmm_activation": addmm, "addbmm": addmm,
-    "_scaled_mm": scaled_product,
+    "_scaled_mm": scaled_product, "te_gemm": engine_product,
     "mv": vector_product, "addmv": vector_product, "dot": vector_product, "vdot": vector_product,
 }  # fmt: skip

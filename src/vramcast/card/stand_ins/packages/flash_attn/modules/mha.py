@@ -14,6 +14,8 @@ from flash_attn.flash_attn_interface import (  # type: ignore[import-not-found]
 from flash_attn.layers.rotary import RotaryEmbedding  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
+from vramcast.card.stand_ins.ops import NotInStandIn
+
 
 class _Inner(nn.Module):
     def __init__(
@@ -67,8 +69,8 @@ class MHA(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         if not use_flash_attn or dwconv or use_alibi:
-            raise NotImplementedError(
-                "the stand-in for flash_attn.modules.mha.MHA knows use_flash_attn=True, without dwconv and ALiBi"
+            raise NotInStandIn(
+                "flash_attn.modules.mha.MHA with dwconv, ALiBi, or without use_flash_attn", "set use_flash_attn=True"
             )
         self.num_heads, self.num_heads_kv = num_heads, num_heads_kv or num_heads
         self.head_dim = embed_dim // num_heads
