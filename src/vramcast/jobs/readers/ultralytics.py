@@ -1,6 +1,6 @@
 """ultralytics: the YAML of `yolo train cfg=...` (args.yaml of a run) and the command, for detection, segmentation,
-classification, poses and oriented boxes. The library's own network, loss, optimizer and average run on pictures that are
-made up."""
+classification, poses and oriented boxes. The library's own network, loss, optimizer and average run on pictures that
+are made up."""
 
 from __future__ import annotations
 
