@@ -142,6 +142,7 @@ def test_a_misspelt_option(option: str, meant: str, capsys: pytest.CaptureFixtur
 
 
 _YOLO_KEYS = (
+    "resume",
     *("task", "mode", "model", "data", "imgsz", "batch", "freeze", "amp"),
     *("hsv_h", "mosaic", "multi_scale", "device", "compile"),
 )
@@ -155,9 +156,11 @@ def _yolo(*words: str) -> Reading:
 def ultralytics_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the reader looks at: the names of the networks and datasets that come with the library."""
     package = tmp_path / "site" / "ultralytics"
-    for name in ("cfg/models/11/yolo11.yaml", "cfg/models/11/yolo11-seg.yaml", "cfg/datasets/coco8.yaml"):
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text("names: {0: person, 1: bicycle}\n")
+    for name in ("models/11/yolo11", "models/11/yolo11-seg", "models/11/yolo11-pose", "datasets/coco8"):
+        file = package / "cfg" / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("names: {0: person, 1: bicycle}\n")
+    (package / "cfg/datasets/hands.yaml").write_text("names: {0: hand}\nkpt_shape: [21, 3]\n")
     (package / "__init__.py").write_text("")
     (package / "cfg" / "default.yaml").write_text("".join(f"{name}:\n" for name in _YOLO_KEYS))
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
@@ -175,20 +178,31 @@ def test_ultralytics_command_and_file(tmp_path: Path) -> None:
     assert {note.topic: note.text for note in reading.notes}["unused keys"] == "hsv_h"
     assert set(reading.assumed) == {"sizes.boxes", "step.arguments.settings.optimizer"}
     args = tmp_path / "args.yaml"
-    args.write_text("task: segment\nmodel: yolo11s-seg.yaml\nimgsz: 320\nbatch: 64\nmosaic: 1.0\nmulti_scale: 0.5\n")
+    former = "save_hybrid: false\nhalf: false\nlabel_smoothing: 0.0\nsave_dir: runs/segment/train\n"
+    said = "task: segment\nmodel: C:\\w\\yolo11s-seg.pt\nimgsz: 320\nbatch: 64\nmosaic: 1.0\nmulti_scale: 0.5\n"
+    args.write_text(said + former)
     job = load_job(str(args)).job
     assert job.sizes == {"batch": 64, "height": 480, "boxes": 20} and job.accumulation == 1
 
 
 @pytest.mark.usefixtures("ultralytics_installed")
+def test_weights_bring_their_task_and_poses_their_keypoints() -> None:
+    pose = _yolo("detect", "train", "resume", "model=yolo11n-pose.pt", "data=hands.yaml")
+    assert pose.job.step is not None and pose.job.step.arguments["task"] == "pose"
+    assert pose.job.step.arguments["keypoints"] == [21, 3] and pose.job.step.arguments["classes"] == 1
+    own = _yolo("detect", "train", "model=yolo11n-pose.yaml").job.step
+    assert own is not None and own.arguments["task"] == "detect"
+
+
+@pytest.mark.usefixtures("ultralytics_installed")
 def test_what_ultralytics_cannot_be_predicted_for(tmp_path: Path) -> None:
-    with pytest.raises(CannotPredict, match=r"task pose.*YOLO\('yolo11n-pose.pt'\)"):
-        _yolo("train", "model=yolo11n-pose.pt")
+    with pytest.raises(CannotPredict, match=r"task semantic.*YOLO\('yolo11n-sem.pt'\)"):
+        _yolo("train", "model=yolo11n-sem.pt")
     with pytest.raises(CannotPredict, match="mode val"):
         _yolo("val", "model=yolo11n.pt")
     with pytest.raises(UsageError, match=r"imgsize.*did you mean 'imgsz'"):
         _yolo("train", "model=yolo11n.pt", "imgsize=640")
-    with pytest.raises(UsageError, match=r"model: runs/best.pt.*name the YAML"):
+    with pytest.raises(UsageError, match=r"model: runs/best.pt.*name the one"):
         _yolo("train", "model=runs/best.pt")
     unsupported = _yolo("train", "model=yolo11n.pt", "batch=-1", "device=0,1", "compile=True").unsupported
     assert {"sizes.batch", "gpus", "torch_compile"} == set(unsupported)

@@ -26,13 +26,17 @@ def root(reference: str) -> str:
     return reference.partition(".")[0]
 
 
+_MOST_NAMED = 12
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """ "; did you mean 'x'?" or what there is."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f" (there is {', '.join(known)})" if known else ""
+    more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
+    return f" (there is {', '.join(known[:_MOST_NAMED])}{more})" if known else ""
 
 
 def says_all_inputs(job: Job) -> bool:

@@ -165,6 +165,7 @@ def test_what_is_expected_before_a_trace_is_what_is_tried_first(tmp_path: Path) 
     assert expected == [
         "checkpoint every block + LoRA of rank 16, bf16 base",
         "QLoRA of rank 16, 4-bit base",
+        "checkpoint every block + QLoRA of rank 16, 4-bit base",
     ]
     part = single_language_model(job)
     assert part is not None and rough_parameters(part) == pytest.approx(6_738_415_616, rel=0.001)

@@ -20,6 +20,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,6 +62,8 @@ class Checkpoints:
         self._real_files = RealFiles(machine)
         self._safetensors = SafetensorsFiles(machine, self._real_files)
         self._scripted: list[weakref.ref[Any]] = []
+        self._mapped: set[tuple[int, int]] = set()
+        """Files (device, inode) that were mapped although the program did not ask for it."""
         self._map_location: Any = None
         self._writer: _Writer | None = None
         self._is_hole = False
@@ -90,6 +93,7 @@ class Checkpoints:
             _use_new_zipfile_serialization: bool = True, **options: Any,
         ) -> None:  # fmt: skip
             rest = (pickle_module, pickle_protocol, _use_new_zipfile_serialization)
+            self._leave_mapped(f)
             if not self._machine.ledger.open or not holds_virtual(obj):
                 return original(obj, f, *rest, **options)
             if isinstance(f, (str, os.PathLike)) and self._real_files.must_stay(os.fspath(f)):
@@ -110,6 +114,13 @@ class Checkpoints:
             return None
 
         return save
+
+    def _leave_mapped(self, f: Any) -> None:
+        """Tensors that were loaded from a file which is now written again keep what they were loaded from."""
+        if isinstance(f, (str, os.PathLike)):
+            with suppress(OSError):
+                if _file_of(f) in self._mapped:
+                    os.unlink(os.path.realpath(f))
 
     def _save_zip(self, obj: Any, f: Any, pickle_module: Any, pickle_protocol: int) -> None:
         target = os.fspath(f) if isinstance(f, os.PathLike) else f
@@ -180,6 +191,7 @@ class Checkpoints:
                     path = path_of(f)
                     if kwargs.get("mmap") is None and path is not None and _can_be_mapped(path):
                         kwargs["mmap"] = True
+                        self._mapped.add(_file_of(path))
                         return original(path, map_location, *args, **kwargs)
                     return original(f, map_location, *args, **kwargs)
             finally:
@@ -355,6 +367,11 @@ def _by_storage(tensor: torch.Tensor) -> Any:
     hooks: Any = OrderedDict()
     args = (storage, tensor.storage_offset(), size, stride, tensor.requires_grad, hooks, *more)
     return rebuild, (*args, metadata) if metadata else args
+
+
+def _file_of(path: str | os.PathLike[str]) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
 
 
 def _can_be_mapped(path: str) -> bool:

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vramcast.base.errors import VramcastError
 from vramcast.features.advise.combination import Combination
@@ -102,8 +102,7 @@ def first_changes(
     refused: set[Option] = set()
     one_is_enough = job.gpus.count > 1 and _is_long(asked)
     missed: Counter[int] = Counter()
-    off: dict[tuple[str, ...], float] = {}
-    """What was changed, but for the batch → by how much the guess is off."""
+    guesses = _Guesses(parts, job)
     while waiting and len(found) < _SHOWN and traced < _TRACES:
         if one_is_enough and any(_kind(one) == _SAME for one, _ in found):
             break
@@ -112,12 +111,11 @@ def first_changes(
         waiting = [
             one
             for one in waiting
-            if missed[_kind(one)] < _TRIES
-            and one not in unlikely
-            and _guess(one, parts, job) * off.get(_beside_batch(one), 0.0) <= asked.limit_bytes
+            if missed[_kind(one)] < _TRIES and one not in unlikely and guesses.corrected(one) <= asked.limit_bytes
         ]
-        most = 1 if runs.workers == 1 or one_is_enough else _SHOWN - len(found)
-        chosen = _next(waiting, found, refused, most) or _with_checkpointing(waiting, found, refused)
+        most = 1 if one_is_enough else min(runs.workers, _SHOWN - len(found))
+        fitting = [one for one, _ in found]
+        chosen = _next(waiting, fitting, refused, most) or _with_checkpointing(waiting, fitting, refused)
         if not chosen:
             break
         traced += len(chosen)
@@ -127,7 +125,7 @@ def first_changes(
             if isinstance(answer, VramcastError):
                 refused |= {option for option in one.options if option.traced}
                 continue
-            off[_beside_batch(one)] = answer.prediction.device_bytes / _guess(one, parts, job)
+            guesses.learn(one, answer.prediction.device_bytes)
             if answer.prediction.comfortable:
                 found.append((one, answer))
             else:
@@ -138,13 +136,41 @@ def first_changes(
     return tuple(_suggestion(loaded, one, answer, card, step_seconds) for one, answer in found)
 
 
-def _beside_batch(one: Combination) -> tuple[str, ...]:
-    return tuple(option.text for option in one.without("batch").options)
+@dataclass
+class _Guesses:
+    """What runs will take, judged by those like them that were traced."""
+
+    parts: _Parts
+    job: Job
+    traced: list[tuple[Combination, float]] = field(default_factory=list)
+    """With the bytes that each takes beyond its guess."""
+
+    def learn(self, one: Combination, device_bytes: int) -> None:
+        self.traced.append((one, device_bytes - _guess(one, self.parts, self.job)))
+
+    def corrected(self, one: Combination) -> float:
+        """0 where nothing like it was traced: any other batch, or other weights under the adapters."""
+        guess = _guess(one, self.parts, self.job)
+        for other, beyond in reversed(self.traced):
+            if _texts(one, "batch") == _texts(other, "batch"):
+                return guess * (1 + beyond / _guess(other, self.parts, self.job))
+        for other, beyond in reversed(self.traced):
+            if _texts(one, "trained") == _texts(other, "trained") and _trains_adapters(one) and _trains_adapters(other):
+                return guess + beyond
+        return 0.0
+
+
+def _texts(one: Combination, but: str) -> frozenset[str]:
+    return one.without(but).texts
+
+
+def _trains_adapters(one: Combination) -> bool:
+    return any(option.knob == "trained" for option in one.options)
 
 
 def _trains_less(one: Combination) -> bool:
     """Adapters on smaller samples: for when nothing else is left."""
-    return _kind(one) == _LESS and any(option.knob == "trained" for option in one.options)
+    return _kind(one) == _LESS and _trains_adapters(one)
 
 
 def _is_long(asked: Prediction) -> bool:
@@ -169,7 +195,12 @@ def expected_changes(job: Job, card: GpuSpec, most: int) -> list[Wish]:
         return []
     parts = _Parts(weights, weights, 2 * weights, weights, card.context_bytes, activations)
     likely, others = _ordered(job, options_for(job, card, ()), parts, card.total_memory_bytes)
-    chosen = _next([*likely, *others], (), set(), most if job.gpus.count == 1 else 1)
+    if job.gpus.count > 1:
+        chosen = _next([*likely, *others], (), set(), 1)
+    else:
+        chosen = _next([*likely, *others], (), set(), min(most, _SHOWN))
+        if len(chosen) < _SHOWN:
+            chosen += (_next(likely, chosen, set(), 1) or _with_checkpointing(likely, chosen, set()))[:1]
     return [Wish(with_overrides(job, one.changes), one.text) for one in chosen]
 
 
@@ -197,12 +228,12 @@ def predict_and_change(
 
 
 def _next(
-    waiting: Sequence[Combination], found: Sequence[tuple[Combination, Traced]], refused: set[Option], most: int
+    waiting: Sequence[Combination], found: Sequence[Combination], refused: set[Option], most: int
 ) -> list[Combination]:
     """Of a combination that fits, nothing more is needed; and one with other arithmetic is enough."""
     chosen: list[Combination] = []
     for one in waiting:
-        others = [*(other for other, _ in found), *chosen]
+        others = [*found, *chosen]
         if any(_says_more(one, other) for other in others) or refused & set(one.options):
             continue
         if others and _trains_less(one):
@@ -216,12 +247,12 @@ def _next(
 
 
 def _with_checkpointing(
-    waiting: Sequence[Combination], found: Sequence[tuple[Combination, Traced]], refused: set[Option]
+    waiting: Sequence[Combination], found: Sequence[Combination], refused: set[Option]
 ) -> list[Combination]:
     """Adapters that fit without checkpointing take much less with it: for a longer text or a larger batch."""
     for one in waiting:
         adapters = _kind(one) in (_LORA, _QLORA) and not refused & set(one.options)
-        if adapters and any(_names(one) - _names(other) == {_CHECKPOINTING} for other, _ in found):
+        if adapters and any(_names(one) - _names(other) == {_CHECKPOINTING} for other in found):
             return [one]
     return []
 

@@ -160,7 +160,7 @@ class Keys:
         """UsageError for a key that the tool itself would refuse."""
         for name in self._values:
             if name not in known:
-                self.fail(name, f"there is no such key{nearest(name, known)}")
+                self.fail(name, f"there is no such key{nearest(name, sorted(known))}")
 
     def _fail(self, key: Key, message: str) -> NoReturn:
         line = self._line_of(key)

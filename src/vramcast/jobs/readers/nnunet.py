@@ -31,6 +31,10 @@ _USUAL = {
     "conv_bias": True, "dropout_op": None, "norm_op": "InstanceNorm", "nonlin": "LeakyReLU", "nonlin_first": False,
     "conv_op": "Conv",
 }  # fmt: skip
+_OLDER = (
+    "UNet_class_name", "UNet_base_num_features", "unet_max_num_features", "n_conv_per_stage_encoder",
+    "n_conv_per_stage_decoder", "conv_kernel_sizes", "pool_op_kernel_sizes",
+)  # fmt: skip
 _NOT_OF_THE_CARD = frozenset((
     "data_identifier", "preprocessor_name", "median_image_size_in_voxels", "spacing", "normalization_schemes",
     "use_mask_for_norm", "resampling_fn_data", "resampling_fn_seg", "resampling_fn_data_kwargs",
@@ -172,7 +176,7 @@ def _network(keys: Keys, dimensions: int, unsupported: dict[str, str]) -> dict[s
     kind = named.rpartition(".")[2]
     if kind not in _CLASSES:
         unsupported["components"] = f"{named}: this network is not known; {' and '.join(_CLASSES)} are"
-    is_residual = kind == "ResidualEncoderUNet"
+    is_residual = kind == "ResidualEncoderUNet" or "n_blocks_per_stage" in architecture.section("arch_kwargs")
     if "architecture" not in keys:
         features = _older_features(keys)
         encoder, kernels, strides = "n_conv_per_stage_encoder", "conv_kernel_sizes", "pool_op_kernel_sizes"
@@ -185,6 +189,7 @@ def _network(keys: Keys, dimensions: int, unsupported: dict[str, str]) -> dict[s
         _check_usual(place, unsupported)
         place.whole("n_stages")
         architecture.ignore("_kw_requires_import")
+        keys.ignore(*_OLDER)  # nnU-Net reads them only where there is no architecture
     stages = len(features)
     blocks, decoder = _each(place, encoder, stages), _each(place, "n_conv_per_stage_decoder", stages - 1)
     steps = _tuples(place, strides, stages, dimensions)

@@ -1,5 +1,6 @@
-"""ultralytics: the YAML of `yolo train cfg=...` (args.yaml of a run) and the command, for detection, segmentation and
-classification. The library's own network, loss, optimizer and average run on pictures that are made up."""
+"""ultralytics: the YAML of `yolo train cfg=...` (args.yaml of a run) and the command, for detection, segmentation,
+classification, poses and oriented boxes. The library's own network, loss, optimizer and average run on pictures that
+are made up."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from vramcast.base.access import CodePlace
@@ -30,8 +31,8 @@ _OWN = ("imgsz", "close_mosaic", "hsv_h", "mosaic", "warmup_bias_lr", "nbs", "co
 _ENOUGH = 2
 _TASKS = {"-seg": "segment", "-cls": "classify", "-pose": "pose", "-obb": "obb", "-sem": "semantic"}
 """End of a model's name → its task; the others detect."""
-_MODELLED = ("detect", "segment", "classify")
-_ALL_TASKS = (*_MODELLED, "pose", "obb", "semantic", "depth")
+_MODELLED = ("detect", "segment", "classify", "pose", "obb")
+_ALL_TASKS = (*_MODELLED, "semantic", "depth")
 _MODES = ("train", "val", "predict", "export", "track", "benchmark")
 _BATCH, _SIZE, _CLASSIFIED_SIZE, _NOMINAL = 16, 640, 224, 64
 _STRIDE = 32
@@ -40,7 +41,12 @@ _BOXES = 20
 _FEW_ITERATIONS = 10_000
 """Up to so many, optimizer=auto takes AdamW."""
 _CLASSES = 80
+_KEYPOINTS = [17, 3]
 _MODEL = re.compile(r"(yolo[a-z]*\d+)([nstbmlcex])((?:-[a-z0-9]+)*)$|(yolo[a-z]*\d+)((?:-[a-z0-9]+)*)$")
+_SWITCHES = (
+    "resume", "cos_lr", "single_cls", "rect", "exist_ok", "cache", "save", "plots", "val", "verbose", "compile",
+)  # fmt: skip
+"""Keys that a command may name without a value."""
 _PASSED_ON = ("amp", "optimizer", "freeze", "overlap_mask", "mask_ratio", "dropout", "channels_last", "momentum")
 """Keys that the library reads itself."""
 _NOT_MODELLED = {
@@ -51,6 +57,11 @@ _NOT_MODELLED = {
 }
 _OF_PYTHON = ("save_dir", "augmentations")
 """Keys of args.yaml that the defaults have not."""
+_FORMER = (
+    "boxes", "crop_fraction", "end2end", "fl_gamma", "half", "hide_conf", "hide_labels", "hydra", "image_weights",
+    "int8", "keras", "label_smoothing", "line_thickness", "min_memory", "save_hybrid", "v5loader", "val_period",
+)  # fmt: skip
+"""Keys that earlier versions wrote into args.yaml; no training step took other memory for them."""
 _KNOWN = frozenset((
     "task", "mode", "epochs", "time", "patience", "save", "save_period", "cache", "workers", "project", "name",
     "exist_ok", "pretrained", "cls_remap", "verbose", "seed", "deterministic", "single_cls", "rect", "cos_lr",
@@ -95,6 +106,8 @@ def part_from_words(words: Sequence[str], folder: Path, where: str, request: Req
             said["task"] = word
         elif word in _MODES:
             said["mode"] = word
+        elif word in _SWITCHES:
+            said[word] = True
         else:
             raise UsageError(f"{where}: {word}: yolo takes a task, a mode and name=value, e.g. imgsz=640")
     file = said.pop("cfg", None)
@@ -128,9 +141,7 @@ class _Reader:
             raise CannotPredict(f"{keys.where}: mode {mode}: of ultralytics, training is modelled; say mode=train")
         name = self._request.model or keys.text("model") or "yolo26n.pt"
         keys.ignore("model")
-        task = keys.text("task", _ALL_TASKS) or next(
-            (task for ending, task in _TASKS.items() if Path(name).stem.endswith(ending)), "detect"
-        )
+        task = _task(keys.text("task", _ALL_TASKS), name)
         if task not in _MODELLED:
             raise CannotPredict(
                 f"{keys.where}: task {task}: of ultralytics, {', '.join(_MODELLED)} are modelled; a script of two "
@@ -145,10 +156,13 @@ class _Reader:
         batch, passes = self._batch()
         settings = {key: value for key in _PASSED_ON if (value := keys.take(key)) is not None}
         self._optimizer(settings)
+        data = self._dataset(place)
         arguments: dict[str, Any] = {
-            "task": task, "model": model, "classes": self._classes(place), "accumulation": passes,
+            "task": task, "model": model, "classes": self._classes(data), "accumulation": passes,
             "iterations": _FEW_ITERATIONS, "settings": settings,
         }  # fmt: skip
+        if task == "pose":
+            arguments["keypoints"] = self._keypoints(data)
         sizes = {"batch": batch, "height": self._size(task)}
         if task != "classify":
             sizes["boxes"] = _BOXES
@@ -171,24 +185,26 @@ class _Reader:
         """Refuse what the installed version refuses."""
         defaults = place / "cfg" / "default.yaml"
         if defaults.is_file():
-            self._keys.only({*read_document(defaults).data, *_OF_PYTHON})
+            self._keys.only({*read_document(defaults).data, *_OF_PYTHON, *_FORMER})
 
     def _model(self, name: str, place: Path) -> str:
         """A YAML of the user's or of the library's; weights have the name of theirs."""
         own = next((path for path in (self._folder / name, Path(name)) if path.suffix in (".yaml", ".yml")), None)
         if own is not None and own.is_file():
             return str(own.resolve())
-        found = _MODEL.match(Path(name).stem)
+        stem = PureWindowsPath(name).stem
+        found = _MODEL.match(stem)
         family = "".join((found[1], found[3] or "") if found[1] else (found[4], found[5] or "")) if found else ""
-        if not family or not any((place / "cfg" / "models").rglob(f"{family}.yaml")):
+        networks = place / "cfg" / "models"
+        if not family or not any(any(networks.rglob(f"{one}.yaml")) for one in (family, stem)):
             self._keys.fail(
                 "model",
-                f"{name} is neither a YAML here nor one of ultralytics' networks: name the YAML that it was made "
-                "from, e.g. model=yolo11n.yaml",
+                f"{name} is neither a YAML here nor one of ultralytics' networks: name the one that it was made "
+                "from, e.g. --model yolo11n.yaml",
             )
         if Path(name).suffix not in (".yaml", ".yml"):
             self._note("model", f"{name}: the network of that name, without loading weights; they take the same memory")
-        return f"{Path(name).stem}.yaml"
+        return f"{stem}.yaml"
 
     def _batch(self) -> tuple[int, int]:
         """Of the card, and passes of an optimizer step."""
@@ -234,21 +250,43 @@ class _Reader:
                 f"AdamW, which optimizer=auto takes up to {_FEW_ITERATIONS:,} steps (optimizer=SGD)"
             )
 
-    def _classes(self, place: Path) -> int:
-        """Of the dataset's YAML, beside the config, here, or the library's."""
-        keys = self._keys
-        if keys.flag("single_cls"):
-            keys.ignore("data")
+    def _dataset(self, place: Path) -> Keys | None:
+        """Its YAML: beside the config, here, or the library's."""
+        data = self._keys.text("data")
+        for folder in [Path(), self._folder, place / "cfg" / "datasets"] if data else []:
+            if (folder / str(data)).is_file():
+                return Keys.of(read_document(folder / str(data)), str(data))
+        return None
+
+    def _classes(self, data: Keys | None) -> int:
+        if self._keys.flag("single_cls"):
             return 1
-        data = keys.text("data")
-        for path in [Path(), self._folder, place / "cfg" / "datasets"] if data else []:
-            if (path / str(data)).is_file():
-                said = Keys.of(read_document(path / str(data)), str(data))
-                names = said.take("names")
-                return said.whole("nc") or (len(names) if isinstance(names, (list, dict)) and names else _CLASSES)
-        what = f"data: {data} is not found here" if data else "no data is named"
+        if data is not None:
+            names = data.take("names")
+            return data.whole("nc") or (len(names) if isinstance(names, (list, dict)) and names else _CLASSES)
+        named = self._keys.text("data")
+        what = f"data: {named} is not found here" if named else "no data is named"
         self._assumed["step.arguments.classes"] = f"{_CLASSES} classes: {what} (--set step.arguments.classes=10)"
         return _CLASSES
+
+    def _keypoints(self, data: Keys | None) -> list[int]:
+        """How many, and numbers of each."""
+        said = data.take("kpt_shape") if data is not None else None
+        if isinstance(said, list) and len(said) == 2 and all(type(number) is int for number in said):
+            return said
+        self._assumed["step.arguments.keypoints"] = (
+            f"{_KEYPOINTS[0]} keypoints, as of COCO's people (--set step.arguments.keypoints=[21,3])"
+        )
+        return _KEYPOINTS
+
+
+def _task(said: str | None, model: str) -> str:
+    """Weights bring their task, whatever is said; a YAML's name suggests one."""
+    name = PureWindowsPath(model)
+    suggested = next((task for ending, task in _TASKS.items() if name.stem.endswith(ending)), None)
+    if suggested is not None and name.suffix == ".pt":
+        return suggested
+    return said or suggested or "detect"
 
 
 def _our_own() -> CodePlace:

@@ -3,7 +3,7 @@ batches of made-up pictures: as its trainer does, without a dataset."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,14 +23,16 @@ def training(
     batch: int,
     height: int,
     boxes: int = 0,
+    keypoints: Sequence[int] = (),
     accumulation: int = 1,
     iterations: int = 100_000,
     settings: Mapping[str, Any] | None = None,
 ) -> Callable[[], None]:
-    """`settings`: arguments of `yolo train` that the library itself reads, such as amp, optimizer and freeze."""
+    """`keypoints`: how many an object has, and numbers of each. `settings`: arguments of `yolo train` that the library
+    itself reads, such as amp, optimizer and freeze."""
     library("ultralytics", model)
-    loop = _Loop(task, model, classes, dict(settings or {}), iterations)
-    pictures = _Pictures(task, loop.args, classes, batch, height, boxes)
+    loop = _Loop(task, model, classes, dict(settings or {}), iterations, keypoints)
+    pictures = _Pictures(task, loop.args, classes, batch, height, boxes, keypoints)
 
     def step() -> None:
         for _ in range(accumulation):
@@ -43,11 +45,16 @@ def training(
 class _Loop:
     """What the trainer keeps in its attributes."""
 
-    def __init__(self, task: str, model: str, classes: int, settings: dict[str, Any], iterations: int) -> None:
+    def __init__(
+        self, task: str, model: str, classes: int, settings: dict[str, Any], iterations: int, keypoints: Sequence[int]
+    ) -> None:
         self.args = _module("cfg").get_cfg(overrides={"task": task, "mode": "train", "model": model, **settings})
         self._trainer = _trainer_class(task)
         self._stub = SimpleNamespace(args=self.args, data={"nc": classes}, device=torch.device("cuda"), stride=32)
-        self.model = _model_class(task)(model, nc=classes, verbose=False).cuda()
+        shape = {"data_kpt_shape": tuple(keypoints)} if keypoints else {}
+        self.model = _model_class(task)(model, nc=classes, verbose=False, **shape).cuda()
+        if keypoints:
+            self.model.kpt_shape = list(keypoints)
         if getattr(self.args, "channels_last", False) in (None, True):
             self.model = self.model.to(memory_format=torch.channels_last)
         self.model.nc, self.model.args = classes, self.args
@@ -92,7 +99,9 @@ class _Loop:
 class _Pictures:
     """Batches as the loader collates them, in the computer's memory. Boxes are spread over the picture."""
 
-    def __init__(self, task: str, args: Any, classes: int, batch: int, height: int, boxes: int) -> None:
+    def __init__(
+        self, task: str, args: Any, classes: int, batch: int, height: int, boxes: int, keypoints: Sequence[int]
+    ) -> None:
         self._task, self._batch, self._height = task, batch, height
         count = batch * boxes
         self._labels = {
@@ -106,6 +115,10 @@ class _Pictures:
             side = height // args.mask_ratio
             masks = (batch, side, side) if args.overlap_mask else (count, side, side)
             self._labels["masks"] = torch.zeros(masks, dtype=torch.uint8)
+        elif task == "pose":
+            self._labels["keypoints"] = torch.full((count, *keypoints), 0.5)
+        elif task == "obb":
+            self._labels["bboxes"] = torch.cat([_spread(count), torch.zeros(count, 1)], dim=1)
 
     def next(self) -> dict[str, Any]:
         dtype = torch.float32 if self._task == "classify" else torch.uint8
@@ -125,10 +138,16 @@ def _module(name: str) -> Any:
 
 
 def _model_class(task: str) -> Any:
-    names = {"detect": "DetectionModel", "segment": "SegmentationModel", "classify": "ClassificationModel"}
+    names = {
+        "detect": "DetectionModel", "segment": "SegmentationModel", "classify": "ClassificationModel",
+        "pose": "PoseModel", "obb": "OBBModel",
+    }  # fmt: skip
     return getattr(_module("nn.tasks"), names[task])
 
 
 def _trainer_class(task: str) -> Any:
-    names = {"detect": "DetectionTrainer", "segment": "SegmentationTrainer", "classify": "ClassificationTrainer"}
+    names = {
+        "detect": "DetectionTrainer", "segment": "SegmentationTrainer", "classify": "ClassificationTrainer",
+        "pose": "PoseTrainer", "obb": "OBBTrainer",
+    }  # fmt: skip
     return getattr(_module(f"models.yolo.{task}"), names[task])
