@@ -142,12 +142,16 @@ def _figures(workload: Measured) -> Figures:
 
 
 def import_heavy(workloads: Iterable[Measured]) -> None:
-    """Import the libraries of the workloads and the virtual card once, in the parent."""
+    """Import the libraries of the workloads and the virtual card once, in the parent. They are no garbage, so the forks
+    need not search them."""
+    import gc
     import importlib
 
     preload([w for w in load_everything() if w.factory in {measured.factory for measured in workloads}])
     for name in ("torch._dynamo", "vramcast.card.device.context", "vramcast.memory", "vramcast.base.factories"):
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
 
 
 def compare_each(

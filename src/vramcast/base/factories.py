@@ -67,6 +67,28 @@ def without_collections() -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def full_collections_rarely() -> Iterator[None]:
+    """While a program runs on the card: to search all that torch and its libraries have made takes a third of a second,
+    and what the card notes would have it searched more often than beside a real one."""
+    before = gc.get_threshold()
+    meanwhile = (*before[:2], 100)
+    gc.set_threshold(*meanwhile)
+    _count_anew()
+    try:
+        yield
+    finally:
+        if gc.get_threshold() == meanwhile:  # else the program has chosen its own
+            gc.set_threshold(*before)
+        _count_anew()
+
+
+def _count_anew() -> None:
+    """The next full collection is as far away as after one."""
+    gc.freeze()
+    gc.unfreeze()
+
+
 def check_arguments(factory: Factory, arguments: Mapping[str, Any]) -> None:
     """Name the first argument that the factory does not take."""
     try:

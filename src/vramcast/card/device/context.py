@@ -17,7 +17,7 @@ from vramcast.allocator import CachingAllocator, OutOfMemory
 from vramcast.allocator.card_streams import place_of
 from vramcast.base.assumptions import Assumption
 from vramcast.base.errors import UsageError
-from vramcast.base.factories import without_collections
+from vramcast.base.factories import full_collections_rarely, without_collections
 from vramcast.base.torch_versions import PYTORCH_ALLOC_CONF, in_words, what_is_assumed
 from vramcast.card import distributed
 from vramcast.card.choices import attention as attention_choice
@@ -201,6 +201,7 @@ class VirtualGpu:
         CARD.reset(self._seen_cards or world_in_environment().local_size)
         with ExitStack() as exits:
             _active = self
+            exits.enter_context(full_collections_rarely())
             exits.callback(self._finish)
             if self._computes_values:
                 exits.enter_context(known_values.of_all_sizes())

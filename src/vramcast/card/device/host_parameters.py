@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from vramcast.card.device.patches import Patches
     from vramcast.card.dispatch.position import Position
 
-KEEP_VALUES_BELOW = 65
-"""Tiny parameters (scales, temperatures, gates) keep their initial values: programs read them."""
-
 LARGE_BUFFER_BYTES = 1 << 26
 """Buffers from this size on carry no data either; below, programs compute with them before they move the model."""
 
@@ -94,7 +91,7 @@ def without_data(tensor: torch.Tensor, ledger: Ledger, kind: str) -> torch.Tenso
         source = tensor.detach()
         empty = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype, device="meta")
         block = ledger.book(empty.untyped_storage(), HOST)
-        keeps_values = source.numel() < KEEP_VALUES_BELOW or known_values.are_of_all_sizes()
+        keeps_values = source.numel() < known_values.KEEP_VALUES_BELOW or known_values.are_of_all_sizes()
         if keeps_values and source.untyped_storage().nbytes() == block.nbytes:
             block.values = source.clone().untyped_storage()
     return empty

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.card.dispatch.storages import HOST, block_of, is_virtual_gpu, known_values
+from vramcast.card.dispatch.storages import HOST, Block, block_of, is_virtual_gpu, known_values
 from vramcast.card.values.cpu_kernels import on_cpu
 from vramcast.card.values.random_numbers import draws
 
@@ -29,6 +29,8 @@ LIMIT_FLOAT = 1 << 14
 _CPU = torch.device("cpu")
 _WITHOUT_CONTENT = {"empty", "empty_strided", "empty_permuted", "empty_like", "new_empty", "new_empty_strided"}
 _LIMIT_WITHOUT_CONTENT = 4096
+KEEP_VALUES_BELOW = 65
+"""Tiny parameters (scales, temperatures, gates) keep their initial values: programs read them."""
 _MANY_THREADS = 1 << 15
 """Elements from which several threads are quicker than one."""
 _OVERWRITES = {"aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_"}
@@ -175,6 +177,10 @@ def update_in_place(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
     block = block_of(target)
     if block is None:
         return
+    if _is_weight_drawn_on_the_host(func, block, target):
+        mode.machine.guesses.keep(block)
+        block.values = None  # as weights are left without data; their numbers are skipped
+        return
     if block.values is None:
         whole = target.numel() * target.element_size() == block.nbytes
         has_source = len(args) > 1 or _all_sizes
@@ -198,6 +204,11 @@ def update_in_place(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
         block.values = None
 
 
+def _is_weight_drawn_on_the_host(func: Any, block: Block, target: torch.Tensor) -> bool:
+    large = target.numel() >= KEEP_VALUES_BELOW and target.dtype.is_floating_point
+    return large and block.device == HOST and not _all_sizes and draws(func)
+
+
 def overwrite_first(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """For a functional op whose result takes the place of its first argument: that holds the result from now on."""
     target = args[0]
@@ -216,11 +227,10 @@ def overwrite_first(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
 
 def _drawing(mode: DispatchMode, func: Any, tensor: torch.Tensor) -> AbstractContextManager[None]:
     """Random numbers of the card are none of the host's."""
-    if not draws(func):
-        return nullcontext()
-    if is_virtual_gpu(tensor):
-        return mode.machine.card_draws.drawing()
-    mode.machine.host_draws.settle()
+    if draws(func):
+        if is_virtual_gpu(tensor):
+            return mode.machine.card_draws.drawing()  # type: ignore[no-any-return]
+        mode.machine.host_draws.settle()
     return nullcontext()
 
 

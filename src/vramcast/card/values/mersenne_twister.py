@@ -1,9 +1,9 @@
 """Torch's generator on the host, moved on by as many numbers as one likes without drawing them.
 
-It is MT19937 (ATen/core/MT19937RNGEngine.h): a window of 624 words of a sequence in which each word follows from the last
-624 by shifts and exclusive or, so it is linear over bits. The window after N words is the sum of the windows after those
-i words for which x^i is in x^N modulo the characteristic polynomial (Haramoto et al., Efficient Jump Ahead for F2-Linear
-Random Number Generators, 2008).
+It is MT19937 (ATen/core/MT19937RNGEngine.h): a window of 624 words of a sequence in which each word follows from the
+last 624 by shifts and exclusive or, so it is linear over bits. The window after N words is the sum of the windows after
+those i words for which x^i is in x^N modulo the characteristic polynomial (Haramoto et al., Efficient Jump Ahead for
+F2-Linear Random Number Generators, 2008).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 _WORDS, _MIDDLE, _DEGREE = 624, 397, 19937
 _TWIST = 0x9908B0DF
 _LEFT_AND_NEXT = struct.Struct("<iiQ")
-"""In the state's bytes, behind the seed: how many words are left before the next twist, whether it was seeded, and the next word."""
+"""In the state's bytes, behind the seed: how many words are left before the next twist, whether it was seeded, and
+which word is the next."""
 _PLACE, _STATE = 8, 24
 _LARGE = 1 << 24
 """Words; to draw fewer takes less time than a jump."""

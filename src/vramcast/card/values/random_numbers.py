@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from vramcast.card.device.patches import Patches
 
 _MOST_DRAWN = 1 << 28
-"""Numbers that are drawn in place of weights in one process where they cannot be skipped, which takes about a second. With
-more, later draws differ from those of a real machine."""
+"""Numbers that are drawn in place of weights in one process where they cannot be skipped, which takes about a
+second. With more, later draws differ from those of a real machine."""
 _BLOCK = 16
 """Normal numbers are drawn so many at a time (normal_fill in DistributionTemplates.h)."""
 _CHUNK = _BLOCK << 14
