@@ -9,6 +9,12 @@ LATEST := .venv-torch-latest
 OLDEST := .venv-torch-oldest
 BIN := $(VENV)/bin
 PIP_FLAGS := --quiet --disable-pip-version-check
+# $(call install,ENVIRONMENT,WHAT): by uv, which is several times quicker and keeps one copy for all environments; by pip,
+# where uv cannot be had or does not find what pip's own settings name.
+install = $(1)/bin/python -m pip install $(PIP_FLAGS) uv==0.13.8 2>/dev/null && \
+  index=$$($(1)/bin/python -m pip config list | sed -nE "s/^.*[.]index-url='(.*)'$$/\1/p" | tail -1) && \
+  $(1)/bin/python -m uv pip install --quiet --python $(1)/bin/python $${index:+--default-index "$$index"} $(2) 2>/dev/null || \
+  $(1)/bin/python -m pip install $(PIP_FLAGS) $(2)
 PROJECT := pyproject.toml
 
 RUN_READY := $(VENV)/.ready-run
@@ -30,8 +36,7 @@ setup: $(TEST_READY) $(LATEST_READY) $(OLDEST_READY) ## Make all environments: t
 
 .PHONY: test
 test: ## Lint, type-check, run every test, and the quick ones with other torches
-	@$(MAKE) --no-print-directory -j 2 setup
-	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory -j 2 setup lint # what is linted waits for the first environment alone
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not accuracy and not exhaustive and not browser" || $(BIN)/python -m pytest $(AGAIN)
 	$(BIN)/python -m pytest -q -m browser # in a process of its own: Playwright leaves an event loop running
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m accuracy
@@ -98,12 +103,12 @@ $(RUN_READY): requirements/run.txt $(PROJECT)
 	@$(PYTHON) -c 'import sys; sys.exit("vramcast needs Python 3.11 or newer; try: make PYTHON=python3.11 ...") if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing PyTorch and transformers into $(VENV) (a few minutes, once)"
-	@$(BIN)/python -m pip install $(PIP_FLAGS) -r requirements/run.txt -e .
+	@$(call install,$(VENV),-r requirements/run.txt -e .)
 	@touch $@
 
 $(TEST_READY): $(RUN_READY) requirements/test.txt
 	@echo "installing the test environment into $(VENV) (a few minutes, once)"
-	@$(BIN)/python -m pip install $(PIP_FLAGS) -r requirements/test.txt -e .
+	@$(call install,$(VENV),-r requirements/test.txt -e .)
 	@touch $@
 
 # Libraries as old as the published runs on other cards, beside the environment's own.
@@ -114,5 +119,5 @@ $(EXTERNAL_READY): requirements/external.txt $(TEST_READY)
 .venv-torch-%/.ready: requirements/test-torch-%.txt requirements/test-quick.txt $(PROJECT)
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	@echo "installing another torch into $(@D) (a few minutes, once)"
-	@$(@D)/bin/python -m pip install $(PIP_FLAGS) -r $< -e .
+	@$(call install,$(@D),-r $< -e .)
 	@touch $@
