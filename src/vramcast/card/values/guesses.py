@@ -488,7 +488,7 @@ class Guesses:
             return
         work = small_algebra.work(op.name, args, out) if op.is_algebra else 0
         if work is None and op.name not in samples.RULES:
-            self._note_success(func, outs)
+            self._note_success(op, outs)
             return
         fresh = []
         for index, tensor in enumerate(outs):
@@ -508,10 +508,10 @@ class Guesses:
                 if op.draws:
                     recipe.draws = recipe.made_up = True
 
-    def _note_success(self, func: Any, outs: Sequence[Any]) -> None:
+    def _note_success(self, op: _Op, outs: Sequence[Any]) -> None:
         """A factorisation that is not worked out is taken to succeed: its `info` is 0."""
-        for returned, tensor in zip(func._schema.returns, outs, strict=True):
-            block = _block_without_recipe(tensor) if returned.name == "info" else None
+        for place in op.info:
+            block = _block_without_recipe(outs[place])
             if block is not None:
                 block.recipe = _Known(torch.zeros(block.nbytes, dtype=torch.uint8, device="cpu").untyped_storage())
                 block.recipe.made_up = True
@@ -708,6 +708,8 @@ class _Op(NamedTuple):
     """It is worked out where it costs little."""
     draws: bool
     """It draws random numbers."""
+    info: tuple[int, ...]
+    """Places of those outputs that say whether it succeeded."""
 
 
 def _op_with_recipe(func: Any) -> _Op | None:
@@ -721,7 +723,8 @@ def _op_with_recipe(func: Any) -> _Op | None:
         for_reads = True
     else:
         return None
-    return _Op(plain, for_reads, plain in small_algebra.OPS, torch.Tag.nondeterministic_seeded in func.tags)
+    info = tuple(place for place, returned in enumerate(func._schema.returns) if returned.name == "info")
+    return _Op(plain, for_reads, plain in small_algebra.OPS, torch.Tag.nondeterministic_seeded in func.tags, info)
 
 
 def _can_be_worked_out(tensor: torch.Tensor, block: Block) -> bool:

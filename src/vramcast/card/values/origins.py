@@ -7,6 +7,7 @@ jump about. Two batches through one network give different numbers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ import torch
 from vramcast.card.dispatch.ledger import WEIGHTS, Ledger
 from vramcast.card.dispatch.storages import ATTRIBUTE, Block
 
+_Tensor = torch.Tensor
+_strided = torch.strided
 _BITS = 1024
 """Origins that are told apart; where there are more they share a bit."""
 
@@ -29,6 +32,7 @@ class Origins:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._kind_of = ledger.builder.kind_of
         self._fresh = 0
         self._draws: dict[int, bool] = {}
 
@@ -36,10 +40,10 @@ class Origins:
         self._fresh = 0
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Called after an op that made `out`, or wrote into it."""
+        """Called after an op that made `out`, or wrote into it. On the hot path."""
         data, weights = self._of_arguments(args)
         if kwargs:
-            more, others = self._of_arguments(tuple(kwargs.values()))
+            more, others = self._of_arguments(kwargs.values())
             data, weights = data | more, weights + others
         draws = self._draws.get(id(func))
         if draws is None:
@@ -47,28 +51,28 @@ class Origins:
         if draws:
             data |= self._new_bit()
         origin = (id(func), self._ledger.module, data, weights)
-        for tensor in out if isinstance(out, (list, tuple)) else (out,):
+        for tensor in (out,) if isinstance(out, _Tensor) else out if isinstance(out, (list, tuple)) else ():
             block = _block(tensor)
             if block is not None:
                 block.data |= data
                 block.origin = origin
 
-    def _of_arguments(self, args: tuple[Any, ...] | list[Any]) -> tuple[int, tuple[int, ...]]:
+    def _of_arguments(self, args: Iterable[Any]) -> tuple[int, tuple[int, ...]]:
         data = 0
         weights: tuple[int, ...] = ()
         for arg in args:
-            if isinstance(arg, torch.Tensor):
-                if not arg.is_meta:
-                    if arg.numel() > 1:
-                        data |= self._new_bit()
-                    continue
-                block = _block(arg)
-                if block is None:
-                    continue
-                data |= block.data
-                if self._ledger.builder.kind_of(block.block_id) == WEIGHTS:
-                    weights += (block.block_id,)
-            elif isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], torch.Tensor):
+            if isinstance(arg, _Tensor):
+                if arg.is_meta:
+                    if arg.layout is not _strided:
+                        continue
+                    block = arg.untyped_storage().__dict__.get(ATTRIBUTE)
+                    if block is not None:
+                        data |= block.data
+                        if self._kind_of(block.block_id) == WEIGHTS:
+                            weights += (block.block_id,)
+                elif arg.numel() > 1:
+                    data |= self._new_bit()
+            elif isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], _Tensor):
                 more, others = self._of_arguments(arg)
                 data, weights = data | more, weights + others
         return data, weights
@@ -79,6 +83,6 @@ class Origins:
 
 
 def _block(tensor: Any) -> Block | None:
-    if not isinstance(tensor, torch.Tensor) or not tensor.is_meta or tensor.layout is not torch.strided:
+    if not isinstance(tensor, _Tensor) or not tensor.is_meta or tensor.layout is not _strided:
         return None
     return tensor.untyped_storage().__dict__.get(ATTRIBUTE)

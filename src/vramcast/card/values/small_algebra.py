@@ -33,8 +33,13 @@ _PRODUCTS = frozenset(("addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "do
 def work(name: str, args: Iterable[Any], out: Any) -> int | None:
     """What the op costs, in elements of an elementwise op; None where it is too much."""
     given = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    going_in = 0
+    for tensor in given:
+        going_in += tensor.numel()
+    if going_in > _MOST_ELEMENTS:
+        return None
     made = [item for item in (out if isinstance(out, (list, tuple)) else (out,)) if isinstance(item, torch.Tensor)]
-    elements = max(sum(tensor.numel() for tensor in given), sum(tensor.numel() for tensor in made))
+    elements = max(going_in, sum(tensor.numel() for tensor in made))
     if elements > _MOST_ELEMENTS or not given or not made:
         return None
     if name in _PRODUCTS:
