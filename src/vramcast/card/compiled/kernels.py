@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.base.sealing import unsealed
+from vramcast.card.compiled.registers import registers_of_a_thread
 from vramcast.card.compiled.traffic import Traffic
 from vramcast.card.dispatch.storages import block_of
 
@@ -55,7 +56,7 @@ class Kernel:
         with unsealed(), self._visibility.hide():
             tuner = _tuner(self.name, self._source)
         runs = len(tuner.configs)
-        if runs < 2 and _tries_smaller_block(tuner, self._source.count("tl.load(")):
+        if runs < 2 and _tries_smaller_block(tuner, self._source):
             runs = 2
         if runs < 2:
             return
@@ -110,9 +111,9 @@ def _tuner(name: str, source: str) -> Any:
     return content[name]
 
 
-def _tries_smaller_block(tuner: Any, loads: int) -> bool:
+def _tries_smaller_block(tuner: Any, source: str) -> bool:
     """A reduction that uses many registers is compiled once more with half the block, and both are timed
-    (CachingAutotuner._dynamic_scale_rblock). The registers of a thread are estimated: those of the values it loads."""
+    (CachingAutotuner._dynamic_scale_rblock). The registers of a thread are estimated."""
     from torch._inductor.runtime.hints import HeuristicType
 
     properties = tuner.device_props
@@ -122,7 +123,7 @@ def _tries_smaller_block(tuner: Any, loads: int) -> bool:
     x_block = config.kwargs.get("XBLOCK", 1)
     r_block = math.prod(value for name, value in config.kwargs.items() if name.startswith("R"))
     threads = config.num_warps * (properties.warp_size or 32)
-    registers = x_block * r_block // threads * loads
+    registers = math.ceil(registers_of_a_thread(source, x_block, r_block, threads))
     if r_block <= 64 or registers <= properties.regs_per_multiprocessor // properties.max_threads_per_multi_processor:
         return False
     blocks = -(-tuner.size_hints["x"] // x_block)
