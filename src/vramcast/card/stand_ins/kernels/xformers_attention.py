@@ -53,7 +53,7 @@ def _asked(op: Any) -> str:
     kinds = {getattr(each, "kind", None) for each in op or () if each is not None}
     if len(kinds) > 1 or None in kinds:
         raise NotInStandIn(f"memory_efficient_attention with op={op}", "leave op out, or ask for one kernel")
-    return kinds.pop() if kinds else ""
+    return str(kinds.pop()) if kinds else ""
 
 
 def chosen(q: Tensor, k: Tensor, v: Tensor, bias: Any, p: float) -> str:
