@@ -3,7 +3,7 @@
     vramcast run ... megatron_script.py MEGATRON TRANSFORMER_ENGINE VERSION PROGRAM [arguments of the program]
 
 The two folders are checkouts. Only what needs files is replaced: datasets are made of zeros, and the kernels of
-TransformerEngine are those of `lab.published.engine_kernels`.
+TransformerEngine, Apex and flash-attn are stand-ins.
 """
 
 from __future__ import annotations

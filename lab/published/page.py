@@ -23,7 +23,7 @@ How a row is predicted: the program that was run is run again, on a virtual card
 - **Megatron-LM's golden values** (exact bytes of its CI): Megatron-LM at the commit that recorded the figure, with the
   settings beside it, and TransformerEngine at the revision which that commit pins. The kernels of
   TransformerEngine, Apex and flash-attn are replaced by functions that allocate what their sources allocate
-  (`lab/published/engine_kernels`).
+  (vramcast's stand-ins, and `lab/published/engine_kernels`).
 - **SimuMax's records** on eight B200: the same, with the arguments of its launchers. The last rank of each stage is
   run.
 - **torchtitan**, also in torchao's tables: its own trainer, at the revision named or the nearer of two. Runs of torch

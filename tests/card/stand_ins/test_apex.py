@@ -49,3 +49,19 @@ def test_amp_is_named_as_what_it_was() -> None:
 
         with pytest.raises(ImportError, match=r"torch\.autocast and torch\.amp\.GradScaler do the same"):
             apex.amp  # noqa: B018
+
+
+def test_lamb_keeps_its_state_in_the_weights_dtype() -> None:
+    with vramcast.virtual_gpu("h200", packages=["apex"]):
+        from apex.optimizers import FusedLAMB
+
+        layer = torch.nn.Linear(WIDTH, WIDTH, bias=False, device="cuda", dtype=torch.float16)
+        optimizer = FusedLAMB(layer.parameters())
+        layer(torch.randn(8, WIDTH, device="cuda", dtype=torch.float16)).sum().backward()
+        before = torch.cuda.memory_allocated()
+        optimizer.step()
+        assert torch.cuda.memory_allocated() - before == 2 * WIDTH * WIDTH * 2
+        with pytest.raises(RuntimeError, match="FusedLAMB only support fp16 and fp32"):
+            optimizer = FusedLAMB(layer.bfloat16().parameters())
+            layer.weight.grad = torch.empty_like(layer.weight)
+            optimizer.step()

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import vramcast
+from vramcast.base.errors import CannotPredict
 from vramcast.card.stand_ins.kernels.xformers_attention import CUTLASS, FLASH, FLASH_3, chosen
 from vramcast.card.stand_ins.kernels.xformers_biases import LowerTriangularMask
 
@@ -92,3 +93,21 @@ def test_weights_of_swiglu_are_one_parameter() -> None:
         layer = SwiGLU(64, 128).cuda()
         layer(torch.randn(4, 16, 64, device="cuda")).sum().backward()
         assert layer.w12.weight.grad.shape == (256, 64)
+
+
+def test_a_kernel_that_is_asked_for_is_used() -> None:
+    """The card's own choice is flash-attn 3."""
+    with vramcast.virtual_gpu("h200", packages=["xformers"]):
+        from xformers.ops import MemoryEfficientAttentionFlashAttentionOp, fmha, memory_efficient_attention
+
+        q, k, v = (tensor.requires_grad_() for tensor in _inputs())
+        before = torch.cuda.memory_allocated()
+        for op, kept in (
+            (MemoryEfficientAttentionFlashAttentionOp, TENSOR + SUMS + 512),  # with the seeds of dropout
+            (fmha.MemoryEfficientAttentionCutlassOp, TENSOR + SUMS),
+        ):
+            out = memory_efficient_attention(q, k, v, op=op)
+            assert torch.cuda.memory_allocated() - before == kept
+            del out
+        with pytest.raises(CannotPredict, match="ask for one kernel"):
+            memory_efficient_attention(q, k, v, op=(fmha.cutlass.FwOp, fmha.flash.BwOp))

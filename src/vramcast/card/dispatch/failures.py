@@ -19,7 +19,7 @@ import torch
 from vramcast import overlay
 from vramcast.base.errors import DEFECT, CannotPredict, UsageError, VramcastError
 from vramcast.card.dispatch.unknown import is_machinery, is_of_vramcast, short_path, where_raised
-from vramcast.card.stand_ins.known import hint
+from vramcast.card.stand_ins.known import absent, hint
 
 _LONGEST = 500
 """Characters of an error's message that are shown."""
@@ -119,8 +119,8 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             "\nA compiled extension looked at the tensor itself. Wrap the call in torch.library.custom_op and teach "
             'vramcast what it returns with @vramcast.rule("namespace::op").'
         )
-    elif isinstance(error, ModuleNotFoundError):
-        remedy += f"\nvramcast runs the script with {sys.executable}: what the script imports must be installed there."
+    elif missing := absent(error, sys.executable):
+        remedy += missing
     elif beyond := _BEYOND_THE_CARDS.search(text):
         cards = int(beyond[1]) + 1
         remedy += f"\nFor a machine with {cards} cards: `vramcast run --gpus {cards} --one-process ...`."
@@ -174,8 +174,8 @@ def explain(error: BaseException, path: str, made: str, assumed: Mapping[str, st
     trace = error.__traceback__ if failure.is_ours else _from_script(error.__traceback__)
     text = "".join(traceback.format_exception(type(error), error, trace))
     kind = CardFailed if failure.is_ours else ScriptFailed
-    absent = "" if failure.is_ours else hint(str(error))
-    message = f"{failure.sentence()} (--traceback shows all of it){failure.remedy}{absent}{assumptions(assumed)}"
+    package = "" if failure.is_ours or isinstance(error, ImportError) or failure.remedy else hint(str(error))
+    message = f"{failure.sentence()} (--traceback shows all of it){failure.remedy}{package}{assumptions(assumed)}"
     return kind(message, text)
 
 

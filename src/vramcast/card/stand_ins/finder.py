@@ -44,12 +44,16 @@ class StandIns(DistributionFinder):
     def __init__(self, note: Callable[..., None], wanted: Iterable[str] = ()) -> None:
         """`wanted`: packages that the user says will be there."""
         self._note = note
-        self._wanted = names_of(wanted)
+        self.wanted = names_of(wanted)
         self._active: set[str] = set()
         self._looked_for: set[str] = set()
+        self._asked_for = _AskedFor(self)
 
     def install(self) -> None:
+        """Where the user says that a package will be there, its stand-in goes before one that is installed: without a
+        GPU its kernels cannot be loaded."""
         sys.meta_path.append(self)
+        sys.meta_path.insert(0, self._asked_for)
         transformers_attention.install(self)
         hub_kernels.install(self)
         transformer_engine.install()
@@ -59,6 +63,7 @@ class StandIns(DistributionFinder):
         hub_kernels.remove()
         transformers_attention.remove()
         sys.meta_path.remove(self)
+        sys.meta_path.remove(self._asked_for)
         for name in [name for name in sys.modules if name.partition(".")[0] in self._active]:
             del sys.modules[name]
         importlib.invalidate_caches()
@@ -83,7 +88,7 @@ class StandIns(DistributionFinder):
         return PathFinder.find_spec(fullname, [str(PACKAGES)])
 
     def find_distributions(self, context: Any = DistributionFinder.Context()) -> Iterator[Distribution]:  # noqa: B008
-        for name in sorted(self._active | self._wanted):
+        for name in sorted(self._active | self.wanted):
             package = KNOWN[name]
             if context.name in (None, package.distribution, package.name):
                 yield _Metadata(package)
@@ -94,9 +99,10 @@ class StandIns(DistributionFinder):
             return
         self._active.add(name)
         package = KNOWN[name]
+        where = "is not installed here" if PathFinder.find_spec(name) is None else "cannot load its kernels here"
         self._note(
             "packages",
-            f"{package.distribution} is not installed here: a stand-in takes the memory that the source of version "
+            f"{package.distribution} {where}: a stand-in takes the memory that the source of version "
             f"{package.version} takes; times are from its bytes and operations",
             caller(name),
         )
@@ -107,9 +113,21 @@ class StandIns(DistributionFinder):
     def _needed(self, name: str, frame: FrameType | None) -> bool:
         """Whether the program cannot go on without it: it is imported, not looked for, and nobody handles its
         absence."""
-        if name in self._wanted or _asker(frame).partition(".")[0] in KNOWN[name].part_of:
+        if name in self.wanted or _asker(frame).partition(".")[0] in KNOWN[name].part_of:
             return True
         return _is_import(frame) and not is_guarded(frame)
+
+
+class _AskedFor:
+    """The first to be asked for a module."""
+
+    def __init__(self, stand_ins: StandIns) -> None:
+        self._stand_ins = stand_ins
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return self._stand_ins.find_spec(fullname, path, target) if fullname in self._stand_ins.wanted else None
 
 
 def _asker(frame: FrameType | None) -> str:

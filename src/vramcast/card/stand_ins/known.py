@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -49,11 +48,59 @@ def names_of(packages: Iterable[str]) -> set[str]:
     return names
 
 
+_WITHOUT_GPU = {
+    "transformer_engine": "pip install transformer_engine einops onnxscript",
+    "unsloth": "pip install unsloth",
+    "liger_kernel": "pip install liger-kernel",
+    "fla": "pip install flash-linear-attention",
+    "torchao": "pip install torchao",
+    "bitsandbytes": "pip install bitsandbytes",
+    "deepspeed": "DS_BUILD_OPS=0 pip install deepspeed",
+    "cut_cross_entropy": "pip install cut-cross-entropy",
+}
+"""Packages of kernels that install without a GPU, and run on the virtual card as they are or with stand-ins for their
+compiled parts."""
+
+_COMPILED = frozenset({
+    "MinkowskiEngine", "MultiScaleDeformableAttention", "curope", "dcn_v2", "deep_ep", "deep_gemm", "detectron2",
+    "diff_gaussian_rasterization", "flashinfer", "fused_dense_lib", "grouped_gemm", "gsplat", "k2", "kaolin", "mmcv",
+    "natten", "nvdiffrast", "pyg_lib", "pytorch3d", "sageattention", "simple_knn", "spconv", "tinycudann",
+    "torch_cluster", "torch_scatter", "torch_sparse", "torchsparse", "warprnnt_pytorch",
+})  # fmt: skip
+"""Packages whose compiled CUDA code has no stand-in."""
+
+_NO_ATTRIBUTE = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
+
+
+def absent(error: BaseException, python: str) -> str:
+    """What to do where a module, or a name in one, is not there; nothing for other errors."""
+    name = (error.name or "") if isinstance(error, ImportError) else ""
+    if isinstance(error, AttributeError) and (found := _NO_ATTRIBUTE.match(str(error))):
+        name = found[1]
+    package, is_top = name.partition(".")[0], "." not in name and isinstance(error, ModuleNotFoundError)
+    if package in KNOWN and not is_top:
+        return (
+            f"\nThe stand-in that vramcast has for {KNOWN[package].distribution} has no more than what is named in its "
+            "docs (compile.md). Leave this out for the prediction, or teach its kernels with vramcast.rule."
+        )
+    if not isinstance(error, ModuleNotFoundError):
+        return ""
+    if package in KNOWN:
+        return hint(name)
+    if package in _COMPILED:
+        return (
+            f"\n{package} is compiled CUDA code, which a virtual card cannot run, and vramcast has no stand-in for it: "
+            "leave it out for the prediction, or give a module of that name whose functions are operators taught with "
+            '@vramcast.rule("namespace::op").'
+        )
+    needed = _WITHOUT_GPU.get(package)
+    how = "" if needed is None else f" `{needed}` does not need a GPU."
+    return f"\nvramcast runs the script with {python}: what the script imports must be installed there.{how}"
+
+
 def hint(text: str) -> str:
     """What to do where an error names a package that has a stand-in and is not here; nothing where it does not."""
     for package in _ALL:
-        if package.name in sys.modules:
-            continue
         if re.search(rf"\b({package.name}|{re.escape(package.distribution)})\b", text, re.IGNORECASE):
             return f"\n--with {package.distribution} predicts the run as if {package.distribution} were installed here."
     return ""

@@ -123,6 +123,7 @@ class _Fused(torch.optim.Optimizer):
 
     _state: tuple[str, ...] = ()
     _in_fp32 = True
+    _takes_bf16 = True
 
     def __init__(self, params: Any, set_grad_none: bool, **defaults: Any) -> None:
         super().__init__(params, defaults)
@@ -144,6 +145,8 @@ class _Fused(torch.optim.Optimizer):
                 for name in self._state if not state else ():
                     zeros = torch.zeros_like(parameter)
                     state[name] = zeros.float() if self._in_fp32 else zeros
+            if not self._takes_bf16 and any(parameter.dtype == torch.bfloat16 for parameter in with_gradient):
+                raise RuntimeError(f"{type(self).__name__} only support fp16 and fp32.")
             for dtype in (torch.float16, torch.bfloat16, torch.float32):
                 chosen = [parameter for parameter in with_gradient if parameter.dtype == dtype]
                 if chosen:
@@ -179,3 +182,31 @@ class FusedSGD(_Fused):
     ) -> None:  # fmt: skip
         options = {"lr": lr, "momentum": momentum, "dampening": dampening, "nesterov": nesterov}
         super().__init__(params, set_grad_none, weight_decay=weight_decay, **options)
+
+
+class FusedLAMB(_Fused):
+    _state = ("exp_avg", "exp_avg_sq")
+    _in_fp32 = False
+    _takes_bf16 = False
+
+    def __init__(
+        self, params: Any, lr: float = 1e-3, bias_correction: bool = True, betas: Any = (0.9, 0.999), eps: float = 1e-6,
+        weight_decay: float = 0.01, amsgrad: bool = False, adam_w_mode: bool = True, grad_averaging: bool = True,
+        set_grad_none: bool = True, max_grad_norm: float = 1.0, use_nvlamb: bool = False,
+    ) -> None:  # fmt: skip
+        if amsgrad:
+            raise RuntimeError("FusedLAMB does not support the AMSGrad variant.")
+        options = {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps}
+        super().__init__(params, set_grad_none, weight_decay=weight_decay, **options)
+
+
+class FusedAdagrad(_Fused):
+    _state = ("sum",)
+    _in_fp32 = False
+    _takes_bf16 = False
+
+    def __init__(
+        self, params: Any, lr: float = 1e-2, eps: float = 1e-10, weight_decay: float = 0.0, set_grad_none: bool = True,
+        adagrad_w_mode: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(params, set_grad_none, lr=lr, eps=eps, weight_decay=weight_decay)

@@ -18,11 +18,42 @@ from vramcast.card.stand_ins.kernels.xformers_biases import (
     mask_type,
     window,
 )
+from vramcast.card.stand_ins.ops import NotInStandIn
 
 _HALF = (torch.float16, torch.bfloat16)
 _WIDEST = 256
 _ALIGNMENT = 8
 FLASH_3, FLASH, CUTLASS = "flash 3", "flash", "cutlass"
+
+
+class AttentionOpBase:
+    """A kernel that a program asks for, in place of xformers' choice."""
+
+    kind = ""
+
+
+class _Cutlass(AttentionOpBase):
+    kind = CUTLASS
+
+
+class _Flash(AttentionOpBase):
+    kind = FLASH
+
+
+class _Flash3(AttentionOpBase):
+    kind = FLASH_3
+
+
+CUTLASS_OP, FLASH_OP, FLASH_3_OP = (_Cutlass, _Cutlass), (_Flash, _Flash), (_Flash3, _Flash3)
+"""Of the forward and the backward pass."""
+
+
+def _asked(op: Any) -> str:
+    """The kernel that is asked for; empty for xformers' choice."""
+    kinds = {getattr(each, "kind", None) for each in op or () if each is not None}
+    if len(kinds) > 1 or None in kinds:
+        raise NotInStandIn(f"memory_efficient_attention with op={op}", "leave op out, or ask for one kernel")
+    return str(kinds.pop()) if kinds else ""
 
 
 def chosen(q: Tensor, k: Tensor, v: Tensor, bias: Any, p: float) -> str:
@@ -38,8 +69,8 @@ def chosen(q: Tensor, k: Tensor, v: Tensor, bias: Any, p: float) -> str:
 
 class Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Any, p: float, scale: float | None) -> Any:
-        ctx.kind = chosen(q, k, v, bias, p)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Any, p: float, scale: float | None, kind: str) -> Any:
+        ctx.kind = kind or chosen(q, k, v, bias, p)
         ctx.p, ctx.scale, ctx.bias = p, scale, bias
         ctx.one_tensor = (
             q.shape[0] == k.shape[0] and q.shape[-1] == v.shape[-1] and q.stride(-2) == 2 * q.shape[-1] + k.shape[-1]
@@ -55,10 +86,10 @@ class Attention(torch.autograd.Function):
         run: Callable[..., Any]
         if ctx.kind == CUTLASS:
             dq, dk, dv, dbias = _cutlass_backward(ctx, grad, q, k, v, out, sums)
-            return dq, dk, dv, dbias, None, None
+            return dq, dk, dv, dbias, None, None, None
         run = _flash_3_backward if ctx.kind == FLASH_3 else _flash_backward
         dq, dk, dv = run(ctx, grad, q, k, v, out, sums)
-        return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape), None, None, None
+        return dq.reshape(q.shape), dk.reshape(k.shape), dv.reshape(v.shape), None, None, None, None
 
 
 def _lengths(q: Tensor, k: Tensor, bias: Any) -> tuple[Any, Any, int, int]:
@@ -167,7 +198,7 @@ def memory_efficient_attention(
     elif query.ndim == 5:  # groups of heads
         query, key, value = (tensor.flatten(2, 3) for tensor in (query, key, value))
     apply: Callable[..., Tensor] = Attention.apply
-    return apply(query, key, value, attn_bias, p, scale).reshape(shape)
+    return apply(query, key, value, attn_bias, p, scale, _asked(op)).reshape(shape)
 
 
 assert flash_attention_3 is not None  # it defines the operators

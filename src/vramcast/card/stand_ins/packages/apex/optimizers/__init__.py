@@ -1,5 +1,5 @@
 """As in apex."""
 
-from vramcast.card.stand_ins.kernels.apex_kernels import FusedAdam, FusedSGD
+from vramcast.card.stand_ins.kernels.apex_kernels import FusedAdagrad, FusedAdam, FusedLAMB, FusedSGD
 
-__all__ = ["FusedAdam", "FusedSGD"]
+__all__ = ["FusedAdagrad", "FusedAdam", "FusedLAMB", "FusedSGD"]

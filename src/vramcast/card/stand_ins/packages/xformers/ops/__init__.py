@@ -5,23 +5,14 @@ from xformers.ops.indexing import index_select_cat, scaled_index_add  # type: ig
 from xformers.ops.swiglu_op import SwiGLU, swiglu  # type: ignore[import-not-found]
 from xformers.ops.unbind import stack_or_none, unbind  # type: ignore[import-not-found]
 
-from vramcast.card.stand_ins.kernels.xformers_attention import memory_efficient_attention
+from vramcast.card.stand_ins.kernels.xformers_attention import CUTLASS_OP as MemoryEfficientAttentionCutlassOp
+from vramcast.card.stand_ins.kernels.xformers_attention import FLASH_OP as MemoryEfficientAttentionFlashAttentionOp
+from vramcast.card.stand_ins.kernels.xformers_attention import AttentionOpBase, memory_efficient_attention
 from vramcast.card.stand_ins.kernels.xformers_biases import AttentionBias, LowerTriangularMask
 
 AttentionMask = AttentionBias
 AttentionOp = tuple[object, object]
 memory_efficient_attention_forward = memory_efficient_attention
-
-
-class AttentionOpBase:
-    """Kernels can be asked for by name; the choice is xformers' own in any case."""
-
-
-class MemoryEfficientAttentionFlashAttentionOp(AttentionOpBase): ...
-
-
-class MemoryEfficientAttentionCutlassOp(AttentionOpBase): ...
-
 
 __all__ = [
     "AttentionBias", "AttentionMask", "AttentionOp", "AttentionOpBase", "LowerTriangularMask",
