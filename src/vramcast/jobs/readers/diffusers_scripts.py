@@ -107,7 +107,6 @@ _MARKS = (
 )
 _NOT_MODELLED = {
     "dream_training": ("step", "DREAM runs the U-Net twice in a step, which is not modelled; leave it out"),
-    "use_dora": ("components", "DoRA is not modelled; leave it out"),
     "class_labels_conditioning": ("components", "labels beside the text are not modelled; leave it out"),
     "tokenizer_max_length": ("inputs", "texts of another length than CLIP's 77 tokens are not modelled; leave it out"),
 }
@@ -314,7 +313,7 @@ class _Reader:
         if not self._said.targets:
             return {"mode": "trained", "dtype": "fp32"}
         lora = {
-            "rank": rank, "alpha": rank, "dropout": dropout, "targets": targets,
+            "rank": rank, "alpha": rank, "dropout": dropout, "targets": targets, "dora": bool(keys.flag("use_dora")),
             "dtype": "bf16" if half == "bf16" else "fp32",
         }  # fmt: skip
         return {"mode": "lora", "lora": lora, "dtype": half or "fp32"}
