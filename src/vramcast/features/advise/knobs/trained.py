@@ -44,7 +44,10 @@ def _of_component(job: Job, name: str, half: str, for_name: str) -> list[Option]
         cost = "adapters over weights rounded to 4 bits: for fine-tuning; needs bitsandbytes"
         if has_experts(job.components[name]):
             changes[f"components.{name}.quantize_experts"] = True
-            cost += ", and for the experts its replace_parameter_4bit (axolotl: quantize_moe_experts)"
+            cost = (
+                "adapters over weights and experts rounded to 4 bits: for fine-tuning; needs bitsandbytes and its "
+                "replace_parameter_4bit (axolotl: quantize_moe_experts)"
+            )
         choices.append(_option(f"{QLORA}{for_name}, 4-bit base", changes, cost, _DEQUANTIZED))
     return choices
 
