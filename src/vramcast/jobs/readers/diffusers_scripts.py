@@ -16,7 +16,6 @@ from vramcast.jobs.readers import Edits, Part, Request
 from vramcast.jobs.readers.flow_matching import FlowTraining
 from vramcast.jobs.readers.keys import Keys, unused_note
 from vramcast.jobs.readers.stable_diffusion import HALVES, UNCONDITIONAL, Training, encoders_of, folder_named
-from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Job
 from vramcast.trace import Note
 
@@ -148,7 +147,7 @@ def part_from(keys: Keys, folder: Path, request: Request, script: str, launched:
         raise CannotPredict(f"{keys.where}: {script}.py trains with JAX, which is not PyTorch")
     if said is None:
         raise CannotPredict(
-            f"{keys.where}: {script}.py of diffusers is not read from its flags{nearest(script, SCRIPTS)}; "
+            f"{keys.where}: {script}.py of diffusers is not read from its flags; "
             f"`vramcast run {script}.py ...` runs the script itself on a virtual card"
         )
     return _Reader(keys, folder, request, script, said, launched).part()
