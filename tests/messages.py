@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from vramcast.base.access import SAYS
+from vramcast.card.device.machine import ASSUMED
 from vramcast.cli.parser import OWN_TEXTS
 from vramcast.report.html_document import script_messages
 from vramcast.report.names import NAMES
@@ -66,7 +68,7 @@ def _of_module(tree: ast.Module) -> Iterator[str]:
 
 @cache
 def composed() -> frozenset[str]:
-    found = {one.strip() for one in OWN_TEXTS}
+    found = {one.strip() for one in (*OWN_TEXTS, SAYS, ASSUMED)}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
         tree = ast.parse(path.read_text(encoding="utf-8"))

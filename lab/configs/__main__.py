@@ -80,7 +80,10 @@ def _commands(text: str) -> Iterator[tuple[int, list[str]]]:
                 end += 1
             text = " ".join(one.rstrip().removesuffix("\\") for one in lines[i : end + 1])
             exported = {match[1]: match[2] for line in lines[:i] if (match := _EXPORT.match(line))}
-            words = shlex.split(_expanded(text, exported))
+            try:
+                words = shlex.split(_expanded(text, exported))
+            except ValueError:  # a page's own quotation marks
+                continue
             if not any(word.startswith("--config") for word in words) and len(words) > 4:
                 yield i + 1, words
 
@@ -98,6 +101,10 @@ def _try(load: Any) -> tuple[str, str]:
 
 def _in_words(loaded: LoadedJob) -> str:
     job = loaded.job
+    if job.step is not None:
+        step = {key: value for key, value in job.step.arguments.items() if key != "settings"}
+        sizes = ", ".join(f"{name} {size}" for name, size in job.sizes.items())
+        return f"{loaded.recognised_as}, {sizes}, {step}, {len(loaded.notes)} notes"
     name = [name for name, one in job.components.items() if one.is_trained][-1]
     model = job.components[name]
     adapters = f"LoRA {model.lora.rank}" if model.lora else model.mode

@@ -52,6 +52,18 @@ def test_qlora() -> None:
     assert predict(loaded, gpu="rtx-4090", steps=2).fits
 
 
+@needs_libraries
+def test_experts_and_dora(tmp_path: Path) -> None:
+    model = read(tmp_path, QLORA + "quantize_moe_experts: true\npeft_use_dora: true\n").job.components["model"]
+    assert model.quantize_experts and model.lora is not None and model.lora.dora
+    in_eight_bits = QLORA.replace("adapter: qlora", "adapter: lora").replace(
+        "load_in_8bit: false", "load_in_8bit: true"
+    )
+    in_eight_bits = in_eight_bits.replace("load_in_4bit: true", "load_in_4bit: false")
+    with pytest.raises(CannotPredict, match="quantize_moe_experts"):
+        read(tmp_path, in_eight_bits + "quantize_moe_experts: true\n")
+
+
 def test_what_is_left_out_has_axolotls_defaults(tmp_path: Path) -> None:
     job = read(tmp_path, "base_model: llama-tiny\ndatasets: []\nlearning_rate: 1e-5\n").job
     assert (job.sizes, job.accumulation) == ({"batch": 1, "sequence": 512}, 1)

@@ -89,9 +89,7 @@ def test_mistakes(tmp_path: Path, text: str, message: str) -> None:
         read(tmp_path, BASE + text)
 
 
-@pytest.mark.parametrize(
-    "line", ["use_galore: true", "use_unsloth: true", "quantization_bit: 3", "fp8: true", "use_dora: true"]
-)
+@pytest.mark.parametrize("line", ["use_galore: true", "use_unsloth: true", "quantization_bit: 3", "fp8: true"])
 def test_what_is_not_modelled(tmp_path: Path, line: str) -> None:
     with pytest.raises(CannotPredict, match=line.partition(":")[0]):
         read(tmp_path, f"{BASE}finetuning_type: lora\n{line}\n")

@@ -61,7 +61,6 @@ def test_sharding_by_name() -> None:
     "flag",
     [
         "--tuner_type adalora",
-        "--tuner_type lora --use_dora true",
         "--tuner_type lora --quant_bits 4 --quant_method hqq",
     ],
 )

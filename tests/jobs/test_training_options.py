@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -497,6 +499,42 @@ def test_quantized_weights(kind: str, bits: int) -> None:
     saved = other.parameters.weights_bytes - result.parameters.weights_bytes
     biases = 512 + 3 * (2048 + 512) + 10  # bitsandbytes turns them into the dtype of the input
     assert 0 <= linear * (16 - bits) // 8 - saved <= 2 * biases
+
+
+def test_experts_that_transformers_fuses(tmp_path: Path) -> None:
+    """bitsandbytes replaces linear layers alone (transformers/integrations/bitsandbytes.py): experts stay whole unless
+    somebody quantizes them."""
+    pytest.importorskip("bitsandbytes")
+    config = {
+        "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "vocab_size": 128,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = {"transformers": str(tmp_path), "mode": "lora", "quantization": "nf4", "dtype": "bf16"}
+    model |= {"lora": {"rank": 4, "targets": ["q_proj", "v_proj"]}}
+    job = {"precision": "bf16", "sizes": {"batch": 1, "sequence": 16}}
+    whole, four = (
+        predict(job | {"components": {"model": model | {"quantize_experts": wanted}}}, CARD) for wanted in (False, True)
+    )
+    if "experts" not in {note.topic for note in whole.prediction.notes}:
+        pytest.skip("this version of transformers has linear layers as experts")
+    experts = 2 * 4 * 3 * 64 * 128
+    assert whole.parameters.count == four.parameters.count
+    assert whole.parameters.weights_bytes - four.parameters.weights_bytes == experts * 2 - experts // 2
+    assert "experts" not in {note.topic for note in four.prediction.notes}
+
+
+def test_dora_adds_a_length_for_each_output() -> None:
+    pytest.importorskip("peft")
+    model = {"factory": "tests.jobs.tiny:mixer", "arguments": {"width": 512}, "mode": "lora", "dtype": "bf16"}
+    lora = {"rank": 4, "targets": ["up", "down"]}
+    plain, dora = (
+        predict(JOB | {"components": {"model": model | {"lora": one}}, "precision": "bf16"}, CARD)
+        for one in (lora, lora | {"dora": True})
+    )
+    assert dora.parameters.count - plain.parameters.count == 3 * (2048 + 512)
+    assert dora.device_bytes > plain.device_bytes
 
 
 def test_the_page_for_a_notebook() -> None:

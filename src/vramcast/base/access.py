@@ -57,6 +57,9 @@ def check_file(path: Path) -> None:
         raise UsageError(f"{path}: outside {limits.root}, below which files may be read (--root of `vramcast mcp`)")
 
 
+SAYS = "{0} says `{1}`"
+
+
 @dataclass(frozen=True, slots=True)
 class CodePlace:
     """A place that asks for code to be run."""
@@ -70,7 +73,7 @@ class CodePlace:
 
     def __str__(self) -> str:
         place = ": ".join(part for part in (self.where, self.key) if part)
-        text = f"{place} says `{self.what}`"
+        text = SAYS.format(place, self.what)
         return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 

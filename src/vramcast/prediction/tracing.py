@@ -20,6 +20,7 @@ from vramcast.base.access import check_code
 from vramcast.base.errors import CannotPredict, StepRefused, TooManyElements, UsageError, VramcastError
 from vramcast.base.factories import check_arguments, load_factory, without_collections
 from vramcast.base.sealing import sealed
+from vramcast.base.units import format_gib
 from vramcast.card.compiled.compiler import OFF_BY, why_not
 from vramcast.card.device.context import VirtualGpu, virtual_gpu
 from vramcast.card.device.hidden_output import libraries_quiet
@@ -30,6 +31,7 @@ from vramcast.gpus import GpuSpec
 from vramcast.jobs.building.build import build_component
 from vramcast.jobs.building.built import Built
 from vramcast.jobs.building.offload import Offloaded
+from vramcast.jobs.building.quantization import whole_experts_bytes
 from vramcast.jobs.code_places import code_in
 from vramcast.jobs.compiling import why_not_compiled
 from vramcast.jobs.schema import Job, Script
@@ -208,6 +210,7 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
         for i, copy in enumerate(built.copies, 2):
             card.name_module(copy, f"{name} (copy {i})")
         session.modules[name] = built.module
+        session.notes += _about_experts(name, job, built)
         frozen_steps = job.components[name].freeze_steps
         if frozen_steps:
             text = f"{name}: predicted for after its first {frozen_steps:,} steps, when all is trained"
@@ -250,6 +253,20 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
         session.notes.append(Note("accumulation", text))
     offloaded = Offloaded(job, callable_modules, [call.component for call in plan.calls])
     session.loop = TrainingLoop(job, plan, callable_modules, session.optimizers, session.averages, offloaded)
+
+
+def _about_experts(name: str, job: Job, built: Built) -> list[Note]:
+    """What is left whole of a model that was to be quantized."""
+    component = job.components[name]
+    size_bytes = whole_experts_bytes(built.model) if component.quantization != "none" else 0
+    if component.quantize_experts or not size_bytes:
+        return []
+    text = (
+        f"{name}: its experts ({format_gib(size_bytes)}) are not quantized: transformers 5 has them in one parameter a "
+        f"layer, and bitsandbytes replaces linear layers alone; --set components.{name}.quantize_experts=true predicts "
+        "them in 4 bits (axolotl's quantize_moe_experts)"
+    )
+    return [Note("experts", text)]
 
 
 def _compile(job: Job, name: str, module: nn.Module, notes: list[Note]) -> None:

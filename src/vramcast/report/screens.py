@@ -37,7 +37,8 @@ _LEAST_MODULE = 12
 _FILES = "files"
 """The topic of notes that say what would have been written and deleted."""
 _SHOWN = 3
-_FLAG_LINES = 2
+_FLAG_LINES = {1: 5, 2: 4, 3: 2}
+"""For what to type, by how many changes are shown."""
 _DROPPED = ("trained", "other", "gradients", "optimizer", "weights")
 _DIFFERENCES = ("diff",)
 """Columns that a narrow terminal does without."""
@@ -232,13 +233,15 @@ def _changes(changes: Sequence[Suggestion], width: int, *, is_search: bool = Fal
         several = is_search or len(changes) > 1
         title = say("what makes it fit, best first") if several else say("what makes it fit")
     lines = [Line(title, "heading")]
-    for number, one in enumerate(changes[:_SHOWN], 1):
+    shown = changes[:_SHOWN]
+    flag_lines, cost_lines = _FLAG_LINES[len(shown)], 1 if len(shown) == _SHOWN else 2
+    for number, one in enumerate(shown, 1):
         lines += wrapped(f"{number}. {sentence(one.text)}: {_figures(one)}", width, most=2, indent="   ")
         if one.changes:
             largest = max(one.changes, key=lambda change: RISKS.index(change.risk))
-            lines += wrapped(f"   {largest.cost}", width, most=1)
-        flags = wrapped(f"   {one.options}", width, "code", most=_FLAG_LINES + 1, indent="   ") if one.options else []
-        lines += flags if len(flags) <= _FLAG_LINES else [Line("   `vramcast advise --write FILE` writes it", "code")]
+            lines += wrapped(f"   {largest.cost}", width, most=cost_lines, indent="   ")
+        flags = wrapped(f"   {one.options}", width, "code", most=flag_lines + 1, indent="   ") if one.options else []
+        lines += flags if len(flags) <= flag_lines else [Line("   `vramcast advise --write FILE` writes it", "code")]
     return Section(tuple(lines), least=len(lines), blank_before=True)
 
 

@@ -205,7 +205,7 @@ def test_a_step_of_its_own_has_no_knobs_but_the_allocator() -> None:
 
 def test_adapters_of_a_model_that_peft_does_not_know_are_in_all_linear_layers(tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    for kind, wanted in (("phi3", {"components.model.lora": {"targets": "all-linear"}}), ("llama", {})):
+    for kind, wanted in (("phi3", {"components.model.lora.targets": "all-linear"}), ("llama", {})):
         folder = tmp_path / kind
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps({"model_type": kind}))

@@ -27,6 +27,7 @@ from vramcast.card.values.given_values import GivenValues
 from vramcast.card.values.guesses import Guesses
 from vramcast.card.values.random_numbers import CardDraws, HostDraws
 
+ASSUMED = "{0}: assumed {1}"
 FITTED_CONVOLUTIONS = (
     'workspaces fitted to cuDNN\'s choices; `pip install "vramcast[cudnn]"` lets vramcast ask cuDNN itself'
 )
@@ -270,7 +271,7 @@ class Machine:
         where = caller()
         self.assumed_values.pop(where, None)
         self.assumed_values[where] = assumed
-        text = self._assumed.setdefault((what, where), f"{what}: assumed {assumed}")
+        text = self._assumed.setdefault((what, where), ASSUMED.format(what, assumed))
         self.ledger.builder.note("unknown value", text, where)
 
     def note_not_computed(self, func: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
+from math import log, prod
 from typing import Any, Generic, TypeVar
 
 from vramcast.features.advise.knobs import KNOBS
@@ -13,6 +13,8 @@ from vramcast.features.advise.option import CHANGES_TRAINING, SAFE, Option, go_t
 from vramcast.jobs.schema import Job
 
 T = TypeVar("T")
+_ALIKE = 1.05
+"""Nobody changes more for a smaller difference in time."""
 
 
 class once(Generic[T]):
@@ -140,6 +142,11 @@ class Combination:
 
     def accumulation(self, job: Job) -> int:
         return int(self.changes.get("accumulation", job.accumulation))
+
+
+def about(time: float) -> int:
+    """The same number for times that hardly differ."""
+    return round(log(time) / log(_ALIKE)) if time > 0 else 0
 
 
 def combinations(options: Mapping[str, list[Option]], most_risk: int) -> Iterator[Combination]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vramcast.base.errors import VramcastError
-from vramcast.features.advise.combination import Combination
+from vramcast.features.advise.combination import Combination, about
 from vramcast.features.advise.config import card_options, config_text, options_text
 from vramcast.features.advise.knobs import options_for
 from vramcast.features.advise.language_models import (
@@ -319,8 +319,10 @@ def _kind(one: Combination) -> int:
 
 
 def _place(one: Combination, seconds: float | None, job: Job) -> tuple[float, ...]:
-    """By kind, then by the time of the batch that was wanted, then by how much is changed."""
-    return (_kind(one), one.time if seconds is None else seconds, len(one.options))
+    """By kind, then by the time of the batch that was wanted; of those that hardly differ in time, by how much is
+    changed."""
+    time = one.time if seconds is None else seconds
+    return (_kind(one), about(time), len(one.options), time)
 
 
 def _held(one: Combination, parts: _Parts) -> float:

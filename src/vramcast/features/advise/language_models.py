@@ -22,6 +22,7 @@ _BLOCKS = {
 """What the list of blocks is called, by model_type."""
 _WITH_FLASH = (*_BLOCKS["layers"], "gpt2", "gpt_neo", "gptj", "falcon", "gpt_bigcode", "distilbert", "vit")
 """Models that transformers runs with flash-attn, by model_type."""
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _LOGIT_BYTES = 4
 _EMBEDDINGS = {"h": "wte", "layers": "embed"}
 
@@ -49,6 +50,19 @@ def model_type(part: Component) -> str:
     return str(_config(part).get("model_type") or "")
 
 
+def has_experts(part: Component) -> bool:
+    """Whether its feed-forward networks are experts, of which every token takes a few."""
+    config = _config(part)
+    return any(isinstance(count := config.get(key), int) and count > 1 for key in _EXPERTS)
+
+
+def attention_layers(part: Component) -> list[str]:
+    """Names of its projections in a model of the Llama kind, latent ones as in DeepSeek's."""
+    if "kv_lora_rank" in _config(part):
+        return ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]
+    return ["q_proj", "k_proj", "v_proj", "o_proj"]
+
+
 def vocabulary(part: Component) -> int | None:
     """How wide its logits are, where the config says so."""
     size = _config(part).get("vocab_size")
@@ -57,7 +71,8 @@ def vocabulary(part: Component) -> int | None:
 
 def rough_parameters(part: Component) -> int:
     """About how many parameters, counted from the config as for a Llama: embeddings and a head, and in every block
-    attention with its key-value heads and a gated feed-forward network. 0 where the config does not say."""
+    attention with its key-value heads and a gated feed-forward network, or all its experts. 0 where the config does not
+    say."""
     config = _config(part)
     keys = ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads")
     sizes = [size for key in keys if isinstance(size := config.get(key), int) and size > 0]
@@ -68,6 +83,9 @@ def rough_parameters(part: Component) -> int:
     key_value_heads = said if isinstance(said, int) and said > 0 else heads
     attention = 2 * hidden * hidden + 2 * hidden * hidden * key_value_heads // heads
     tables = 1 if config.get("tie_word_embeddings") else 2
+    if has_experts(part):
+        of_one = config.get("moe_intermediate_size")
+        inner = max(config.get(key) or 0 for key in _EXPERTS) * (of_one if isinstance(of_one, int) else inner)
     return tables * vocabulary_size * hidden + blocks * (attention + 3 * hidden * inner)
 
 

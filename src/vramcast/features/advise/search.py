@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import log
 
 from vramcast.base.errors import UsageError, VramcastError
-from vramcast.features.advise.combination import Combination, combinations
+from vramcast.features.advise.combination import Combination, about, combinations
 from vramcast.features.advise.estimate import Estimates
 from vramcast.features.advise.front import FASTER, pareto, spread
 from vramcast.features.advise.option import CHANGES_TRAINING, LAST_RESORT, USUAL, Option
@@ -333,7 +333,8 @@ class Search:
         share = combination.sample_share
         in_code = combination.in_code if share < 1 else 0
         changes = (combination.risk, combination.sacrifices, combination.rounds_weights)
-        return *changes, in_code, -share, tight, self.time(combination), changed
+        time = self.time(combination)
+        return *changes, in_code, -share, tight, about(time), changed, time
 
     def time(self, combination: Combination) -> float:
         """Time of a sample relative to the job as it is: predicted, or estimated."""

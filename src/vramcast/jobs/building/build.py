@@ -18,7 +18,7 @@ from vramcast.jobs.building.checkpointing import enable_checkpointing
 from vramcast.jobs.building.chunked_loss import chunk_loss
 from vramcast.jobs.building.libraries import library
 from vramcast.jobs.building.lora import add_adapters
-from vramcast.jobs.building.quantization import quantize
+from vramcast.jobs.building.quantization import quantize, quantize_experts
 from vramcast.jobs.building.trained_parameters import choose_trained
 from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import SOURCES, Component, Job
@@ -55,6 +55,10 @@ def build_component(name: str, job: Job, *, on_meta: bool = False) -> Built:
     quantization = quantization_of(f"components.{name}", component, job.task)
     if quantization is not None:
         quantize(f"components.{name}", module, quantization)
+    place = "cuda" if component.device == "gpu" and job.offload_of(name) == "none" else "cpu"
+    place = "meta" if on_meta else place
+    if component.quantize_experts and not on_meta:
+        quantize_experts(f"components.{name}", module, place)
     keep_fp32(module, component.keep_fp32)
     copies = [copy.deepcopy(module).requires_grad_(False) for _ in range(component.copies - 1)]
     chunks = max((term.chunks for term in job.loss), default=1)
@@ -71,8 +75,6 @@ def build_component(name: str, job: Job, *, on_meta: bool = False) -> Built:
     choose_trained(f"components.{name}", module, component)
     training = component.is_trained if component.training_mode is None else component.training_mode
     module.train(training and job.task == "training")
-    place = "cuda" if component.device == "gpu" and job.offload_of(name) == "none" else "cpu"
-    place = "meta" if on_meta else place
     module = module.to(place)
     copies = [module_copy.to(place) for module_copy in copies]
     if component.channels_last:

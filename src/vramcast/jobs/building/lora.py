@@ -33,6 +33,7 @@ def add_adapters(key: str, module: Any, lora: Lora | None, family: str) -> nn.Mo
         r=lora.rank,
         lora_alpha=lora.alpha or 2 * lora.rank,
         lora_dropout=lora.dropout,
+        use_dora=lora.dora,
         target_modules=targets,
         modules_to_save=lora.trained_modules or None,
     )

@@ -14,6 +14,8 @@ from vramcast.jobs.stored_quantization import Quantization
 _KEPT = ("lm_head", "classifier", "score", "proj_out")
 """Heads stay as they are, as transformers leaves them."""
 
+_FUSED_DIMENSIONS = 3
+
 
 def quantize(key: str, module: nn.Module, wanted: Quantization) -> None:
     """Replace the linear layers in place; their weights shrink when they are moved to the card."""
@@ -29,6 +31,36 @@ def quantize(key: str, module: nn.Module, wanted: Quantization) -> None:
         raise UsageError(f"{key}.quantization: there is no linear layer in {type(module).__name__}")
     for parent, name, child in layers:
         setattr(parent, name, _layer(bnb, child, wanted))
+
+
+def quantize_experts(key: str, module: nn.Module, place: str) -> None:
+    """Replace the parameters of fused experts; each is whole on the card until it is quantized there."""
+    library("bitsandbytes", f"{key}.quantize_experts")
+    from bitsandbytes.nn.parametrize import replace_parameter_4bit
+
+    for owner, name in _fused_experts(module):
+        parameter = getattr(owner, name)
+        parameter.data = parameter.data.to(place)
+        parameter.requires_grad_(False)
+        del parameter
+        replace_parameter_4bit(owner, name, compress_statistics=True)
+        if place == "cuda":
+            torch.cuda.empty_cache()
+
+
+def whole_experts_bytes(module: nn.Module) -> int:
+    """Of fused experts that are not quantized."""
+    parameters = [getattr(owner, name) for owner, name in _fused_experts(module)]
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+
+
+def _fused_experts(module: nn.Module) -> list[tuple[nn.Module, str]]:
+    return [
+        (owner, name)
+        for path, owner in module.named_modules()
+        for name, parameter in owner.named_parameters(recurse=False)
+        if parameter.dim() >= _FUSED_DIMENSIONS and "expert" in f"{path}.{name}".lower() and "lora_" not in name
+    ]
 
 
 def _is_kept(path: str, kept: tuple[str, ...]) -> bool:
@@ -54,5 +86,4 @@ def _layer(bnb: Any, old: nn.Linear, wanted: Quantization) -> nn.Module:
 
 def count_of(parameter: nn.Parameter) -> int:
     """Weights in a parameter: 4-bit ones lie two to a byte."""
-    is_packed = type(parameter).__name__ == "Params4bit" and parameter.dtype is torch.uint8
-    return parameter.numel() * (2 if is_packed else 1)
+    return parameter.numel() * (2 if parameter.dtype is torch.uint8 else 1)

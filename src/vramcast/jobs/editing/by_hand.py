@@ -86,6 +86,11 @@ def _line(key: str, value: Any, job: Job) -> str:
         case ["components", name, "quantization"] if value in _QUANTIZED:
             config = f"transformers.BitsAndBytesConfig({_QUANTIZED[value]})"
             return f"{name} = ....from_pretrained(..., quantization_config={config})"
+        case ["components", name, "quantize_experts"]:
+            call = 'bitsandbytes.nn.parametrize.replace_parameter_4bit(experts, "gate_up_proj")'
+            return f"{call}  # of each layer's experts in {name}, and down_proj; axolotl: quantize_moe_experts: true"
+        case ["components", name, "lora", "targets"]:
+            return f"target_modules={value!r}  # in peft.LoraConfig of {name}"
         case ["components", name, "mode"] if value == "lora":
             rank = (job.components[name].lora or Lora()).rank
             return f"{name} = peft.get_peft_model({name}, peft.LoraConfig(r={rank}, lora_alpha={2 * rank}))"

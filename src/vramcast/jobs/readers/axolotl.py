@@ -119,6 +119,12 @@ class _Reader:
             self._notes.append(Note("code", "trust_remote_code is heeded with --trust-remote-code only", keys.where))
         quantization = self._quantization()
         if self._adapter is not None:
+            if keys.flag("quantize_moe_experts"):
+                component["quantize_experts"] = True
+                if quantization != "nf4":
+                    self._unsupported["components"] = (
+                        "quantize_moe_experts: only experts in 4 bits are modelled (adapter: qlora, load_in_4bit)"
+                    )
             return {**component, **fine_tuning.lora_component(self._lora(precision), quantization)}
         if keys.flag("load_in_4bit") or keys.flag("load_in_8bit"):
             keys.fail("adapter", "load_in_8bit and load_in_4bit need one: lora or qlora")
@@ -164,6 +170,7 @@ class _Reader:
             "dropout": keys.number("lora_dropout"),
             "targets": names or None,
             "trained_modules": keys.names("lora_modules_to_save"),
+            "dora": keys.flag("peft_use_dora") or None,
             "dtype": precision.get("weights") if keeps_dtype else None,
         }
 

@@ -15,14 +15,12 @@ LORA_NOT_MODELLED = {
     "lora_rank_pattern": "ranks by module are not modelled; leave it out",
     "peft_layers_to_transform": "adapters in some layers alone are not modelled; say a pattern in lora_target_modules",
     "peft_layer_replication": "layers that are there twice are not modelled; leave it out",
-    "peft_use_dora": "DoRA is not modelled; leave it out",
     "peft_trainable_token_indices": "single rows of the embeddings that learn are not modelled; leave it out",
     "peft": "loftq is not modelled; leave it out",
 }
 
 NOT_MODELLED = {
     "qat": ("precision", "training for quantized weights is not modelled; leave it out"),
-    "quantize_moe_experts": ("components", "quantized experts are not modelled; leave it out"),
     "model_quantization_config": ("components", "weights quantized this way are not modelled; leave it out"),
     "use_onebitllms": ("components", "1-bit linear layers are not modelled; leave it out"),
     "lisa_n_layers": ("components", "LISA's changing layers are not modelled; --set components.model.train_only=[...]"),

@@ -16,7 +16,6 @@ from vramcast.jobs.readers import Edits, Part, Request
 from vramcast.jobs.readers.flow_matching import FlowTraining
 from vramcast.jobs.readers.keys import Keys, unused_note
 from vramcast.jobs.readers.stable_diffusion import HALVES, UNCONDITIONAL, Training, encoders_of, folder_named
-from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Job
 from vramcast.trace import Note
 
@@ -107,7 +106,6 @@ _MARKS = (
 )
 _NOT_MODELLED = {
     "dream_training": ("step", "DREAM runs the U-Net twice in a step, which is not modelled; leave it out"),
-    "use_dora": ("components", "DoRA is not modelled; leave it out"),
     "class_labels_conditioning": ("components", "labels beside the text are not modelled; leave it out"),
     "tokenizer_max_length": ("inputs", "texts of another length than CLIP's 77 tokens are not modelled; leave it out"),
 }
@@ -149,7 +147,7 @@ def part_from(keys: Keys, folder: Path, request: Request, script: str, launched:
         raise CannotPredict(f"{keys.where}: {script}.py trains with JAX, which is not PyTorch")
     if said is None:
         raise CannotPredict(
-            f"{keys.where}: {script}.py of diffusers is not read from its flags{nearest(script, SCRIPTS)}; "
+            f"{keys.where}: {script}.py of diffusers is not read from its flags; "
             f"`vramcast run {script}.py ...` runs the script itself on a virtual card"
         )
     return _Reader(keys, folder, request, script, said, launched).part()
@@ -314,7 +312,7 @@ class _Reader:
         if not self._said.targets:
             return {"mode": "trained", "dtype": "fp32"}
         lora = {
-            "rank": rank, "alpha": rank, "dropout": dropout, "targets": targets,
+            "rank": rank, "alpha": rank, "dropout": dropout, "targets": targets, "dora": bool(keys.flag("use_dora")),
             "dtype": "bf16" if half == "bf16" else "fp32",
         }  # fmt: skip
         return {"mode": "lora", "lora": lora, "dtype": half or "fp32"}

@@ -43,10 +43,12 @@ def _trl_lora(keys: Keys, unsupported: dict[str, str]) -> dict[str, Any] | None:
     wanted = keys.flag("use_peft")
     if not (rank is not None if wanted is None else wanted):
         return None
-    for name in ("use_dora", "lora_target_parameters"):
-        if keys.take(name):
-            unsupported["components"] = f"{name} is not modelled; leave it out"
+    if keys.take("lora_target_parameters"):
+        unsupported["components"] = "lora_target_parameters is not modelled; leave it out"
     keys.ignore("use_rslora")
     adapted: list[str] | str | None = "all-linear" if targets == ["all-linear"] else targets
     rank = rank or _DEFAULT_RANK
-    return {"rank": rank, "alpha": alpha, "dropout": dropout, "targets": adapted, "trained_modules": whole}
+    return {
+        "rank": rank, "alpha": alpha, "dropout": dropout, "targets": adapted, "trained_modules": whole,
+        "dora": keys.flag("use_dora") or None,
+    }  # fmt: skip

@@ -35,7 +35,6 @@ _ATTENTION = {
     "eager": "eager",
 }
 _NOT_MODELLED = {
-    "use_dora": ("components", "DoRA is not modelled; leave it out"),
     "target_parameters": ("components", "adapters on single parameters are not modelled; leave it out"),
     "freeze_parameters_ratio": ("components", "say what stays frozen: --set 'components.model.freeze=[...]'"),
     "freeze_parameters_regex": ("components", "say what stays frozen: --set 'components.model.freeze=[...]'"),
@@ -175,6 +174,7 @@ def _lora(keys: Keys) -> dict[str, Any]:
         "rank": keys.whole("lora_rank", most=65_536) or 8,
         "alpha": keys.number("lora_alpha") or 32,
         "dropout": 0.05 if dropout is None else dropout,
+        "dora": keys.flag("use_dora") or None,
         "targets": pattern or ("all-linear" if "all-linear" in targets else targets),
         "trained_modules": keys.names("modules_to_save"),
         "dtype": hf_names.DTYPES[dtype] if dtype else None,

@@ -31,6 +31,8 @@ class Lora(Section):
     peft takes for this architecture."""
     trained_modules: list[str] = []
     """Names of modules that are trained whole beside the adapters (peft's modules_to_save), e.g. lm_head."""
+    dora: bool = False
+    """peft's use_dora: length and direction of the weights learn apart; their whole product is made in each pass."""
     dtype: FloatDtype | None = None
     """Of the adapters. Left out: peft's rule, fp32 on a half-precision base."""
     cast_inputs: bool = True
@@ -128,6 +130,10 @@ class Component(Section):
     quantization: Literal["none", "int8", "nf4"] = "none"
     """bitsandbytes' 8-bit or 4-bit weights of all linear layers but the head, for a frozen component or LoRA. peft's
     prepare_model_for_kbit_training, which turns the other weights into fp32, is not applied."""
+    quantize_experts: bool = False
+    """With quantization: nf4. Experts that are one three-dimensional parameter, as transformers 5 has them, are no
+    linear layers and stay as they are; true: they become 4-bit too, by bitsandbytes' replace_parameter_4bit, as by
+    axolotl's quantize_moe_experts."""
     channels_last: bool = False
     """Weights in channels-last layout, into which they are brought on the card."""
     built_on: Literal["cpu", "gpu"] = "cpu"
@@ -203,6 +209,8 @@ class Component(Section):
             raise ValueError(f"`lora` is given but mode is {self.mode}: write mode: lora")
         if self.quantization != "none" and self.mode == "trained":
             raise ValueError("quantized weights cannot be trained: write mode: lora or frozen")
+        if self.quantize_experts and self.mode == "trained":
+            raise ValueError("quantized experts cannot be trained: write mode: lora or frozen")
         if self.device == "cpu" and self.offload not in (None, "none"):
             raise ValueError("a component that stays on the CPU is not offloaded: leave device or offload out")
         if self.device == "cpu" and self.is_trained:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from vramcast.features.advise.language_models import model_type
+from vramcast.features.advise.language_models import attention_layers, has_experts, model_type
 from vramcast.features.advise.option import LAST_RESORT, Option
 from vramcast.features.advise.peft_targets import models_with_usual_targets
 from vramcast.gpus import GpuSpec
@@ -42,16 +42,29 @@ def _of_component(job: Job, name: str, half: str, for_name: str) -> list[Option]
     if half and importlib.util.find_spec("bitsandbytes") is not None:
         changes = {f"components.{name}.mode": "lora", f"components.{name}.quantization": "nf4", **base}
         cost = "adapters over weights rounded to 4 bits: for fine-tuning; needs bitsandbytes"
+        if has_experts(job.components[name]):
+            changes[f"components.{name}.quantize_experts"] = True
+            cost = (
+                "adapters over weights and experts rounded to 4 bits: for fine-tuning; needs bitsandbytes and its "
+                "replace_parameter_4bit (axolotl: quantize_moe_experts)"
+            )
         choices.append(_option(f"{QLORA}{for_name}, 4-bit base", changes, cost, _DEQUANTIZED))
     return choices
 
 
 def _targets(job: Job, name: str) -> dict[str, Any]:
-    """Where peft has no layers of its own choice for the model, all linear ones, as QLoRA's authors have it."""
-    known, kind = models_with_usual_targets(), model_type(job.components[name])
-    if not known or not kind or kind in known or job.components[name].lora is not None:
+    """Where peft has no layers of its own choice for the model, all linear ones, as QLoRA's authors have it; of experts
+    attention alone, as people do: peft refuses its own choice for those that transformers 5 fuses."""
+    part = job.components[name]
+    if part.lora is not None:
         return {}
-    return {f"components.{name}.lora": {"targets": "all-linear"}}
+    attention = attention_layers(part) if has_experts(part) else []
+    if attention:
+        return {f"components.{name}.lora.targets": attention}
+    known, kind = models_with_usual_targets(), model_type(part)
+    if not known or not kind or kind in known:
+        return {}
+    return {f"components.{name}.lora.targets": "all-linear"}
 
 
 def _half_precision(job: Job, gpu: GpuSpec) -> str:
