@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from vramcast.features.measure.module_peaks import module_peaks
 from vramcast.features.measure.script_steps import ScriptEnded, ScriptSteps
 
 SCRIPT = """
@@ -162,3 +164,29 @@ def test_modules_in_the_workers_of_a_loader_do_not_stop_it(tmp_path: Path) -> No
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert told.stdout.strip() == "done", told.stderr
+
+
+def test_modules_in_a_fork_do_not_ask_the_card_for_their_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader's workers are forked, and CUDA refuses to be used in them."""
+    parent = os.getpid()
+
+    def asked() -> int:
+        assert os.getpid() == parent
+        return 7
+
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", asked)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", asked)
+    model = torch.nn.Linear(2, 2)
+
+    def step() -> None:
+        model(torch.ones(1, 2))
+        child = os.fork()
+        if not child:
+            try:
+                model(torch.ones(1, 2))
+            except AssertionError:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+    assert module_peaks(step) == {"Linear": 7}

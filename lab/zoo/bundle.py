@@ -21,9 +21,10 @@ FOLDER = Path(__file__).parents[2] / ".carry" / "zoo"
 _SCRIPTS = "checkouts.tar.xz"
 _PACKAGES = "packages.tar.xz"
 _SCRIPT_ENDINGS = {".py", ".toml", ".yaml", ".yml", ".json", ".cfg", ".txt", ".csv", ".gin", ".ini", ".jinja"}
-_LARGEST_TEXT = 200_000
+_LARGEST_TEXT = 1_000_000
+"""A tokenizer, say."""
 _NEEDLESS_ENDINGS = {".h", ".hpp", ".pxd", ".pyx", ".c", ".cc", ".map", ".zip", ".pyi", ".html", ".js"}
-_NEEDLESS_FOLDERS = {"tests", "testing", "include", "src"}
+_NEEDLESS_FOLDERS = {"tests", "include", "src"}
 _NEEDLESS_NAMES = (
     "*flight*",
     "*substrait*",

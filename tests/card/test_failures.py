@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,36 @@ def test_arguments_that_torch_refuses_are_the_scripts(run: Run) -> None:
 def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
     with pytest.raises(ScriptFailed, match=r"(?s)No module named 'no_such'.*what the script imports must be installed"):
         run("import torch\nimport no_such\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (
+            AttributeError("module 'numpy' has no attribute 'int'.\n`np.int` was ..."),
+            "written for NumPy before 1.24 and",
+        ),
+        (AttributeError("`np.Inf` was removed in the NumPy 2.0 release."), "written for NumPy before 2.0 and"),
+        (ModuleNotFoundError("No module named 'torch._six'"), "written for PyTorch before 2.0 and"),
+        (IndexError("invalid index of a 0-dim tensor. Use `tensor.item()` ..."), "written for PyTorch before 0.5 and"),
+        (
+            RuntimeError(
+                "Function CompiledFunctionBackward returned an invalid gradient at index 4 - got [384] but expected "
+                "shape compatible with [1, 1, 384]"
+            ),
+            "set TORCHINDUCTOR_MIX_ORDER_REDUCTION=0, here and there.",
+        ),
+        (
+            ImportError("cannot import name 'Nadam' from 'torch.optim.nadam' (...)", name="torch.optim.nadam"),
+            f"another version of what is installed here (torch {metadata.version('torch')}), and",
+        ),
+        (OSError("<urlopen error [Errno -2] Name or service not known>"), "there is no network here"),
+    ],
+)
+def test_what_a_card_would_refuse_too_comes_with_a_remedy(error: Exception, remedy: str) -> None:
+    failure = failure_of(error)
+    assert not failure.is_ours
+    assert remedy in failure.remedy
 
 
 def test_an_extension_that_would_be_compiled() -> None:

@@ -128,6 +128,22 @@ def coco(
         path.write_text(json.dumps(document), encoding="utf-8")
 
 
+def yolo(folder: Path, *, splits: list[str], count: int = 48, size: list[int], categories: int = 80) -> None:
+    """Pictures, a text of boxes beside each, and a list of the pictures of each split, as YOLO is trained on them."""
+    height, width = size
+    for split in splits:
+        draw = np.random.default_rng(0)
+        listed = [f"./images/{split}/{number:012d}.jpg" for number in range(count)]
+        (folder / f"{split}.txt").write_text("".join(name + "\n" for name in listed))
+        for number, name in enumerate(listed):
+            _save(folder / name, picture(number, height, width))
+            label = folder / f"labels/{split}/{number:012d}.txt"
+            label.parent.mkdir(parents=True, exist_ok=True)
+            boxes = [[*draw.uniform(0.3, 0.7, 2), *draw.uniform(0.1, 0.4, 2)] for _ in range(draw.integers(1, 8))]
+            lines = [" ".join([str(draw.integers(categories)), *(f"{v:.4f}" for v in box)]) for box in boxes]
+            label.write_text("\n".join(lines) + "\n")
+
+
 def blender_scene(folder: Path, *, count: int = 8, size: int = 400) -> None:
     """Pictures of a scene with their cameras, as NeRF's synthetic scenes are stored."""
     for part, split in enumerate(("train", "val", "test")):
@@ -194,4 +210,5 @@ RECIPES = (
     mnist,
     pictures,
     video_frames,
+    yolo,
 )

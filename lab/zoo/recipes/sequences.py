@@ -83,6 +83,43 @@ def modelnet(folder: Path, *, classes: int = 40, per_class: int = 4, points: int
         path.write_text("".join(f"{name}\n" for name in content), encoding="utf-8")
 
 
+def modelnet_hdf5(folder: Path, *, count: int = 256, points: int = 2048) -> None:
+    """ModelNet40 as HDF5 files of points and labels."""
+    import h5py
+
+    draw = np.random.default_rng(0)
+    for split in ("train", "test"):
+        with h5py.File(folder / f"ply_data_{split}0.h5", "w") as out:
+            out["data"] = draw.normal(size=(count, points, 3)).astype("f4")
+            out["label"] = draw.integers(0, 40, (count, 1)).astype("u1")
+
+
+def shapenet_parts(folder: Path, *, per_split: int = 64, points: int = 2600) -> None:
+    """Shapes of two kinds as texts of points and of the part that each belongs to, with lists of the splits."""
+    draw = np.random.default_rng(0)
+    kinds = {"Airplane": "02691156", "Chair": "03001627"}
+    (folder / "train_test_split").mkdir(exist_ok=True)
+    (folder / "synsetoffset2category.txt").write_text("".join(f"{name}\t{number}\n" for name, number in kinds.items()))
+    for split in ("train", "test", "val"):
+        listed = []
+        for number in kinds.values():
+            for part in ("points", "points_label"):
+                (folder / number / part).mkdir(parents=True, exist_ok=True)
+            for shape in (f"{split}{index:04d}" for index in range(per_split)):
+                np.savetxt(folder / number / "points" / f"{shape}.pts", draw.normal(size=(points, 3)), fmt="%.4f")
+                np.savetxt(folder / number / "points_label" / f"{shape}.seg", draw.integers(1, 4, points), fmt="%d")
+                listed.append(f"shape_data/{number}/{shape}")
+        (folder / "train_test_split" / f"shuffled_{split}_file_list.json").write_text(json.dumps(listed))
+
+
+def labelled_series(folder: Path, *, name: str, train: int, test: int, length: int, classes: int = 2) -> None:
+    """A data set of the UCR archive: a series a line, behind its class."""
+    draw = np.random.default_rng(0)
+    for split, count in (("TRAIN", train), ("TEST", test)):
+        rows = [[index % classes + 1, *draw.normal(size=length).round(4)] for index in range(count)]
+        (folder / f"{name}_{split}.tsv").write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
+
+
 def mixtures(folder: Path, *, splits: list[str], count: int = 24, seconds: float = 5.0, rate: int = 8000) -> None:
     """Two speakers and their mixture: wave files, and lists of path and length."""
     for split in splits:
@@ -178,6 +215,6 @@ def graph_collection(folder: Path, *, name: str, graphs: int = 188, classes: int
 
 
 RECIPES = (
-    array, citation_graph, cora_text, graph_collection, interactions, knowledge_graph, mixtures, modelnet, sounds,
-    spectrograms, tokens, voices,
+    array, citation_graph, cora_text, graph_collection, interactions, knowledge_graph, labelled_series,
+    mixtures, modelnet, modelnet_hdf5, shapenet_parts, sounds, spectrograms, tokens, voices,
 )  # fmt: skip

@@ -6,6 +6,7 @@ our code raises without meaning to, or that names tensors without data, which no
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import sys
@@ -51,6 +52,20 @@ _BEYOND_THE_CARDS = re.compile(r"invalid device ordinal \(cuda:(\d{1,3})\)")
 _COMPILED_HERE = ("Error building extension", "CUDA_HOME environment variable is not set", "CUDA_HOME does not exist")
 
 _NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
+
+_WRITTEN_FOR = {
+    re.compile(r"module 'numpy' has no attribute '(?:int|float|bool|object|complex|str|long)'"): "NumPy before 1.24",
+    re.compile(r"was removed in the NumPy 2\.0"): "NumPy before 2.0",
+    re.compile(r"No module named 'torch\._six'"): "PyTorch before 2.0",
+    re.compile(r"invalid index of a 0-dim tensor"): "PyTorch before 0.5",
+}
+"""What says that a script was written for an older version."""
+
+_MIXED_REDUCTIONS = re.compile(r"CompiledFunctionBackward returned an invalid gradient at index \d+ - got \[\d+\]")
+"""Inductor hands a gradient of shape [C] to a parameter of shape [1, C, 1, 1]: pytorch/pytorch issue 178080, torch 2.10
+and 2.11."""
+
+_NO_NETWORK = re.compile(r"Name or service not known|Temporary failure in name resolution|Network is unreachable")
 
 _PASSED_ON = ("Traceback (most recent call last)", "Original Traceback (most recent call last)")
 """In the message of an error that a worker of a loader, a replica or a process had: its last line says what it was."""
@@ -121,6 +136,23 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
         )
     elif missing := absent(error, sys.executable):
         remedy += missing
+    elif older := next((older for pattern, older in _WRITTEN_FOR.items() if pattern.search(text)), ""):
+        remedy += (
+            f"\nThe script was written for {older} and would end here beside a card, too: run it where that is "
+            "installed, or change that line."
+        )
+    elif isinstance(error, ImportError) and error.name and "cannot import name" in text:
+        remedy += (
+            f"\nThe script wants another version of what is installed here ({_installed(error.name)}), and would end "
+            "here beside a card, too: its README or requirements.txt may say which."
+        )
+    elif _MIXED_REDUCTIONS.search(text):
+        remedy += (
+            "\nA defect of this torch's compiler (pytorch/pytorch issue 178080), which a card meets, too: set "
+            "TORCHINDUCTOR_MIX_ORDER_REDUCTION=0, here and there."
+        )
+    elif _NO_NETWORK.search(text):
+        remedy += "\nThe script downloads something, and there is no network here: get it before, where there is one."
     elif beyond := _BEYOND_THE_CARDS.search(text):
         cards = int(beyond[1]) + 1
         remedy += f"\nFor a machine with {cards} cards: `vramcast run --gpus {cards} --one-process ...`."
@@ -129,6 +161,15 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
     elif isinstance(error, NameError) and "get_ipython" in text:
         remedy += "\nThat line is of IPython: leave it out, or run the notebook itself (vramcast run train.ipynb)."
     return Failure(reason_of(error), where_in(error, path), is_ours, remedy, needs_a_card)
+
+
+def _installed(module: str) -> str:
+    """The distribution that the module belongs to, with its version where that is known."""
+    package = module.split(".")[0]
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:
+        return package
 
 
 def reason_of(error: BaseException) -> str:

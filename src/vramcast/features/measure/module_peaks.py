@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -33,9 +34,10 @@ class _Watcher:
         self._depth = depth
         self._names: dict[int, str] = {}
         self._stack: list[int] = []
+        self._process = os.getpid()
 
     def enter(self, module: torch.nn.Module, *_: Any) -> None:
-        if _in_backward():  # a checkpointed block runs its forward again there
+        if self._is_elsewhere():
             return
         if not self._stack:
             root = type(module).__name__
@@ -44,7 +46,7 @@ class _Watcher:
         self._stack.append(0)
 
     def leave(self, module: torch.nn.Module, *_: Any) -> None:
-        if _in_backward() or not self._stack:
+        if self._is_elsewhere() or not self._stack:
             return
         self._take()
         peak = self._stack.pop()
@@ -59,6 +61,7 @@ class _Watcher:
             self._stack[-1] = max(self._stack[-1], torch.cuda.max_memory_allocated())
         torch.cuda.reset_peak_memory_stats()
 
-
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
+    def _is_elsewhere(self) -> bool:
+        """In backward, where a checkpointed block runs its forward again, or in a worker of a loader, which is forked
+        from this process and has no card."""
+        return torch._C._current_graph_task_id() != -1 or os.getpid() != self._process
