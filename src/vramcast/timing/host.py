@@ -176,6 +176,9 @@ class HostModel:
         moved = sum(n for name, n in work if name == HOST_BYTE) / _BYTES_PER_SECOND
         return self.factor * (moved + sum(self.seconds.get(name, 0.0) * n for name, n in work))
 
+    def mark_seconds(self, mark: str) -> float:
+        return self.issue_seconds(mark, "", 0, 0)
+
     def scaled(self, factor: float, label: str = "") -> HostModel:
         """The same program on a host that takes `factor` times as long."""
         factor *= self.factor
