@@ -43,6 +43,8 @@ class StepTimer:
         self._out, self._lock, self._profiles = out, lock, profiles
         self._process = os.getpid()
         self._steps: dict[int, int] = {}
+        self._turns: list[int] = []
+        """Which optimizer stepped, one after the other, in the warm-up."""
         self._finished_steps = 0
         self._held: Any = None
         self._placing = ExitStack()
@@ -99,6 +101,8 @@ class StepTimer:
         if os.getpid() != self._process:
             return
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+        if len(self._blocks) == 0:
+            self._turns.append(id(optimizer))
         if min(self._steps.values()) > self._finished_steps:
             self._finished_steps = min(self._steps.values())
             self.training_loaders.add(self.last_loader)
@@ -133,10 +137,18 @@ class StepTimer:
         elif self.timing:
             self._warm_seconds += seconds
             if len(self._warm) >= 2 * WARM_STEPS and self._warm_seconds >= WARM_SECONDS:
-                self._block_size = max(1, min(100, round(BLOCK_SECONDS / seconds)))
+                self._block_size = self._steps_in_block(min(self._warm[-WARM_STEPS:]))
                 self._loop_seconds = min(host_speed._survey().values())
                 self._timing_since = perf_counter()
                 self._place()
+
+    def _steps_in_block(self, seconds: float) -> int:
+        """About as long as a block should be, and whole rounds where optimizers take turns."""
+        from vramcast.timing.iteration import round_length
+
+        length = round_length(self._turns)
+        in_round = min(Counter(self._turns[-length:]).values(), default=1) if length else 1
+        return in_round * max(1, min(100, round(BLOCK_SECONDS / seconds / in_round)))
 
     def _place(self) -> None:
         from vramcast.features.measure import host_speed
@@ -304,10 +316,11 @@ def _versions() -> dict[str, str]:
 def repeat_batches(timer: StepTimer) -> None:
     """Loaders that are trained with keep their first batches and give these again, and again, and never end.
 
-    An evaluation, which may go through the same data, takes batches as they come and ends.
+    An evaluation, which may go through the same data, takes batches as they come and ends. Starting a loader's workers
+    is a part of loading, too.
     """
     import torch
-    from torch.utils.data.dataloader import _BaseDataLoaderIter
+    from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
     load = _BaseDataLoaderIter.__next__
     kept: dict[int, list[Any]] = {}
@@ -331,6 +344,16 @@ def repeat_batches(timer: StepTimer) -> None:
         given[dataset] = given.get(dataset, -1) + 1
         return batches[given[dataset] % len(batches)]
 
+    begin = DataLoader.__iter__
+
+    def beginning(self: Any) -> Any:
+        started = perf_counter()
+        try:
+            return begin(self)
+        finally:
+            timer.loader_seconds += perf_counter() - started
+
+    DataLoader.__iter__ = beginning  # type: ignore[method-assign]
     _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
 
 

@@ -59,7 +59,7 @@ def _between_optimizers(calls: OpCalls) -> range:
     if not ends:
         return range(0)
     turns = [calls.call[row] for row in ends]
-    length = _round_length(turns)
+    length = round_length(turns)
     if length:
         return range(ends[-1 - length] + 1, ends[-1] + 1)
     by_optimizer: dict[int, list[int]] = {}
@@ -74,7 +74,7 @@ def _between_optimizers(calls: OpCalls) -> range:
     return range(first, ends[-1] + 1)
 
 
-def _round_length(turns: Sequence[int]) -> int:
+def round_length(turns: Sequence[int]) -> int:
     """After how many steps the optimizers begin again, in the order of all that was seen; 0 where they did not."""
     return next((n for n in range(1, len(turns)) if turns[-1 - n] == turns[-1] and turns[n:] == turns[:-n]), 0)
 
