@@ -14,6 +14,7 @@ import torch
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from vramcast.card.choices import tf32
+from vramcast.card.device.containers import all_of
 from vramcast.card.dispatch.python_calls import PythonCalls
 from vramcast.card.dispatch.storages import HOST, block_of
 from vramcast.trace.arguments import describe_arguments
@@ -50,6 +51,9 @@ _Tensor = torch.Tensor
 _strided = torch.strided
 _grad_enabled = torch.is_grad_enabled
 _CARD = "cuda:0"
+_TO_COPY = "aten._to_copy.default"
+_PINNED = "vramcast_pinned"
+"""On the storage of what a loader would have pinned."""
 _PHASES = (BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END)
 _FEWEST_CALLS = 16
 """Python calls are noted once there are so many, which take about as long as an op, and where a phase ends."""
@@ -86,6 +90,8 @@ class OpLog:
         except RuntimeError:  # a parameter of a lazy module has no shape yet
             text = ""
         op = str(func)
+        if op == _TO_COPY and _is_pinned(args[0]):
+            text += ", pinned=True"
         number = self._log.add_distinct((op, text), op, text)
         if known is not None:
             known.number = number
@@ -149,9 +155,14 @@ class OpLog:
             before, self._loading = self._loading, LOADING
             called = self.python.count
             try:
-                return load(iterator)
+                batch = load(iterator)
             finally:
                 self._loading, self.python.count = before, called
+            if getattr(iterator, "_pin_memory", False):
+                for tensor in all_of(_Tensor, batch):
+                    if not tensor.is_meta and tensor.layout is _strided:
+                        setattr(tensor.untyped_storage(), _PINNED, True)
+            return batch
 
         return __next__
 
@@ -234,6 +245,10 @@ def _wants_grad(values: Sequence[Any]) -> bool:
         elif isinstance(value, (list, tuple)) and _wants_grad(value):
             return True
     return False
+
+
+def _is_pinned(tensor: torch.Tensor) -> bool:
+    return tensor.layout is _strided and not tensor.is_meta and hasattr(tensor.untyped_storage(), _PINNED)
 
 
 def _is_on_host(tensor: torch.Tensor) -> bool:
