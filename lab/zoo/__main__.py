@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lab.zoo import bundle, page, step_times
-from lab.zoo.execution import GIB, Record, carry_out, measure, predict, time_steps
+from lab.zoo.execution import GIB, Record, carry_out, measure, predict, prepare_anew, time_steps
 from lab.zoo.manifest import ManifestError, Script, choose, load
 from lab.zoo.records import MEASURED, PREDICTED, Records
 from lab.zoo.workplace import checkout, missing_packages, prepare, workplace
@@ -102,8 +103,19 @@ def _measure(scripts: list[Script], args: argparse.Namespace) -> None:
 def _times(scripts: list[Script], args: argparse.Namespace) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     records = Records(args.out / "outcomes.json")
+    wanted = _wanted(scripts, records, args)
+    prepared: list[Script] = []
+
+    def keep(script: Script, record: Record) -> None:
+        if record["outcome"] == "prepared":
+            prepared.append(script)
+        else:
+            _keeper(records)(script, record)
+
+    # Before any is timed: generating data would disturb it.
+    carry_out(wanted, prepare_anew, keep, at_a_time=os.cpu_count() or 1)
     carry_out(
-        _wanted(scripts, records, args), lambda script: time_steps(script, args.out, args.profile), _keeper(records),
+        prepared, lambda script: time_steps(script, args.out, args.profile), _keeper(records),
         at_a_time=args.jobs, memory_bytes=_memory, limit_bytes=int(args.limit * GIB),
     )  # fmt: skip
 

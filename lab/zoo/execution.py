@@ -24,7 +24,8 @@ from lab.zoo.workplace import SOURCE, WORK, Workplace, cache_folder, workplace
 GIB = 1 << 30
 ROOT = SOURCE.parent
 MEASURING_SECONDS = 240
-TIMING_SECONDS = 80
+TIMING_SECONDS = 240
+"""Most of it is spent stopped, while others are timed."""
 _KEPT_MESSAGE = 1500
 _LENGTH = re.compile(r"((?:--?|\.)(?:n_?|num_|max[_-]|train[_-]|total[_-])*(?:epochs?|iters?|itrs|steps?)[= ])(\d+)")
 """Arguments that say how long a script trains; not in an environment, where schedules depend on them."""
@@ -104,7 +105,8 @@ def measure(script: Script) -> Record:
 
 
 def time_steps(script: Script, folder: Path, profiles: bool) -> Record:
-    """Time the script's steps on the GPU of this machine; what was measured is left in the folder (`quiet.py`)."""
+    """Time the script's steps on the GPU of this machine; what was measured is left in the folder (`quiet.py`). The
+    script is prepared already."""
     out = folder.resolve() / f"{script.name}.gz"
     command = [sys.executable, str(Path(__file__).with_name("quiet.py")), str(out), str(out.with_name("lock"))]
     command.append(str(int(profiles)))
@@ -167,18 +169,24 @@ class _Room:
 
 
 def _vramcast(script: Script, arguments: list[str], limit_seconds: int) -> tuple[int | None, str, str, float]:
+    prepare_anew(script)
     return _in_its_place(script, [sys.executable, "-m", "vramcast", *arguments], limit_seconds)
 
 
-def _in_its_place(script: Script, command: list[str], limit_seconds: int) -> tuple[int | None, str, str, float]:
-    """Run the script, prepared anew, behind the words of a command.
-
-    Returns exit code (none where the time ran out), standard output, standard error, seconds.
-    """
+def prepare_anew(script: Script) -> Record:
+    """In a process of its own: recipes may need packages that came with a bundle."""
     preparing = [sys.executable, "-m", "lab.zoo", "prepare", script.name]
     subprocess.run(
         preparing, check=True, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=_for_recipes()
     )
+    return {"outcome": "prepared"}
+
+
+def _in_its_place(script: Script, command: list[str], limit_seconds: int) -> tuple[int | None, str, str, float]:
+    """Run the script, which is prepared, behind the words of a command.
+
+    Returns exit code (none where the time ran out), standard output, standard error, seconds.
+    """
     place = workplace(script)
     logs = cache_folder() / "logs"
     logs.mkdir(parents=True, exist_ok=True)

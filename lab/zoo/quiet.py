@@ -3,9 +3,10 @@
     python -m lab.zoo times --out FOLDER [NAME ...]
 
 One process a script. Several are set up at a time; while one is timed, the others are stopped. After a warm-up come
-short blocks of steps, as in `lab.measuring.quiet`. What a data loader takes is no part of a predicted step: while steps
-are timed, loaders hand out again the batches that they gave in the warm-up. With `--profile` one further step is
-profiled.
+short blocks of steps, as in `lab.measuring.quiet`. Before and after each block the host's speed is taken: of a loop in
+Python, and of small ops that stay on the CPU. What a data loader takes is no part of a predicted step: while steps are
+timed, loaders hand out again the batches that they gave in the warm-up. With `--profile` one further step is profiled,
+and in another one calls in Python are counted.
 """
 
 from __future__ import annotations
@@ -17,15 +18,20 @@ import os
 import runpy
 import signal
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
+from types import FrameType
 from typing import Any
 
 BLOCK_SECONDS = 0.025
 BLOCKS_IN_A_ROW = 3
 FEWEST_BLOCKS = 9
-MEASURED_SECONDS = 0.5
+MEASURED_SECONDS, LONGEST_SECONDS = 1.0, 3.0
+ALIKE = 1.02
+"""Steps that differ by less do not feel the host: a few blocks of them are enough."""
 WARM_STEPS, WARM_SECONDS = 4, 0.15
 KEPT_BATCHES = 3
 
@@ -37,10 +43,17 @@ class StepTimer:
         self._out, self._lock, self._profiles = out, lock, profiles
         self._process = os.getpid()
         self._steps: dict[int, int] = {}
+        self._turns: list[int] = []
+        """Which optimizer stepped, one after the other, in the warm-up."""
         self._finished_steps = 0
         self._held: Any = None
         self._placing = ExitStack()
         self._profiler: Any = None
+        self._profile: dict[str, Any] | None = None
+        self._calls = CallCounter()
+        self._ends: list[float] = []
+        self._begun_cpu = process_time()
+        self._loaded_before = 0.0
         self._begun = perf_counter()
         self._in_block = 0
         self._block_size = 1
@@ -48,7 +61,7 @@ class StepTimer:
         self._warm: list[float] = []
         self._blocks: list[dict[str, Any]] = []
         self._loop_seconds = 1.0
-        self._before = 0.0
+        self._before: tuple[float, float] = (0.0, 0.0)
         self._timing_since = 0.0
         self.loader_seconds = 0.0
         self.training_loaders: set[int] = set()
@@ -88,15 +101,22 @@ class StepTimer:
         if os.getpid() != self._process:
             return
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+        if len(self._blocks) == 0:
+            self._turns.append(id(optimizer))
         if min(self._steps.values()) > self._finished_steps:
             self._finished_steps = min(self._steps.values())
             self.training_loaders.add(self.last_loader)
             self._step_ended()
 
     def _step_ended(self) -> None:
-        if self._profiler is not None:
+        if self._profile is not None:
+            self._profile["calls"] = self._calls.stop()
             self._finish()
+        if self._profiler is not None:
+            self._stop_profiler()
+            return
         self._in_block += 1
+        self._ends.append(perf_counter() - self._begun)
         if self._in_block < self._block_size:
             return
         _synchronize()
@@ -105,8 +125,8 @@ class StepTimer:
             self._warmed(seconds)
         else:
             self._timed(seconds)
-        self._in_block = 0
-        self._begun = perf_counter()
+        self._in_block, self._ends, self._loaded_before = 0, [], self.loader_seconds
+        self._begun_cpu, self._begun = process_time(), perf_counter()
 
     def _warmed(self, seconds: float) -> None:
         from vramcast.features.measure import host_speed
@@ -117,10 +137,18 @@ class StepTimer:
         elif self.timing:
             self._warm_seconds += seconds
             if len(self._warm) >= 2 * WARM_STEPS and self._warm_seconds >= WARM_SECONDS:
-                self._block_size = max(1, min(100, round(BLOCK_SECONDS / seconds)))
+                self._block_size = self._steps_in_block(min(self._warm[-WARM_STEPS:]))
                 self._loop_seconds = min(host_speed._survey().values())
                 self._timing_since = perf_counter()
                 self._place()
+
+    def _steps_in_block(self, seconds: float) -> int:
+        """About as long as a block should be, and whole rounds where optimizers take turns."""
+        from vramcast.timing.iteration import round_length
+
+        length = round_length(self._turns)
+        in_round = min(Counter(self._turns[-length:]).values(), default=1) if length else 1
+        return in_round * max(1, min(100, round(BLOCK_SECONDS / seconds / in_round)))
 
     def _place(self) -> None:
         from vramcast.features.measure import host_speed
@@ -130,20 +158,34 @@ class StepTimer:
         self._loop_seconds = min(self._loop_seconds, *loops.values())
         python, autograd = (sorted(loops, key=loops.__getitem__) * 2)[:2]
         self._placing.enter_context(host_speed._placed(python, autograd))
-        self._before = host_speed._loop()
+        self._before = host_speed._loop(), small_ops()
 
     def _timed(self, seconds: float) -> None:
         from vramcast.features.measure import host_speed
 
-        after = host_speed._loop()
-        self._blocks.append({"seconds": seconds, "loops": [self._before, after]})
+        spent = (process_time() - self._begun_cpu) / self._in_block
+        after = host_speed._loop(), small_ops()
+        self._blocks.append({
+            "seconds": seconds, "loops": [self._before[0], after[0]], "small_ops": [self._before[1], after[1]],
+            "processor_seconds": spent, "ends": [round(end, 6) for end in self._ends],
+            "loader_seconds": self.loader_seconds - self._loaded_before,
+        })  # fmt: skip
         self._before = after
-        if len(self._blocks) >= FEWEST_BLOCKS and perf_counter() - self._timing_since > MEASURED_SECONDS:
+        if self._is_enough():
+            self._placing.close()
             if not self._profiles:
                 self._finish()
+            self.write()
             self._start_profiler()
         elif len(self._blocks) % BLOCKS_IN_A_ROW == 0:
             self._place()
+
+    def _is_enough(self) -> bool:
+        passed = perf_counter() - self._timing_since
+        if len(self._blocks) < FEWEST_BLOCKS:
+            return passed > LONGEST_SECONDS
+        every = [block["seconds"] for block in self._blocks]
+        return passed > MEASURED_SECONDS or max(every) < ALIKE * min(every)
 
     def _start_profiler(self) -> None:
         import torch
@@ -151,42 +193,110 @@ class StepTimer:
         self._profiler = torch.profiler.profile()
         self._profiler.__enter__()
 
-    def _finish(self) -> None:
+    def _stop_profiler(self) -> None:
         _synchronize()
-        if self._profiler is not None:
-            self._profiler.__exit__(None, None, None)
-        self._placing.close()
+        self._profiler.__exit__(None, None, None)
         self._release()
-        self.write(None if self._profiler is None else profile_sums(self._profiler.events()))
+        self._profile = profile_sums(self._profiler.events())
+        self.write()
+        self._calls.start()
+
+    def _finish(self) -> None:
+        self.end()
         os._exit(0)
 
-    def write(self, profile: dict[str, Any] | None = None) -> None:
-        """Keep what was timed, which is less where the script ended of its own."""
+    def end(self) -> None:
+        """Let the others go on, and keep what was timed, which is less where the script ended of its own."""
         self._release()
         self._out.with_suffix(".pid").unlink(missing_ok=True)
+        self.write()
+
+    def write(self) -> None:
         record = {
             "blocks": self._blocks, "steps_in_block": self._block_size, "loop_seconds": self._loop_seconds,
             "warm": self._warm, "loader_seconds_per_step": self.loader_seconds / max(1, self._finished_steps),
-            "optimizers": len(self._steps), "profile": profile, "gpu": _gpu(),
+            "optimizers": len(self._steps), "profile": self._profile, **_versions(),
         }  # fmt: skip
         self._out.write_bytes(gzip.compress(json.dumps(record, separators=(",", ":")).encode(), mtime=0))
 
 
-def profile_sums(events: Any) -> dict[str, Any]:
-    """Of one profiled step: how often each op ran and its own time on the host; each kernel and its time."""
+class CallCounter:
+    """Counts calls from `start` to `stop`: of Python functions by their package, of built-in ones by their caller's."""
+
+    def __init__(self) -> None:
+        self.functions: Counter[str] = Counter()
+        self.built_in: Counter[str] = Counter()
+
+    def start(self) -> None:
+        sys.setprofile(self._called)
+
+    def stop(self) -> dict[str, dict[str, int]]:
+        sys.setprofile(None)
+        return {"functions": dict(self.functions), "built_in": dict(self.built_in)}
+
+    def _called(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            self.functions[_package(frame)] += 1
+        elif event == "c_call":
+            self.built_in[_package(frame)] += 1
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def profile_sums(events: Iterable[Any]) -> dict[str, Any]:
+    """Of one profiled step: how often each op ran and its own time on the host, each kernel and its time, and of each
+    thread what lies in ops and, by the op after it, between them. Times in microseconds."""
     ops: dict[str, list[float]] = {}
     kernels: dict[str, list[float]] = {}
+    outermost: dict[int, list[Any]] = {}
+    begin, end = float("inf"), 0.0
     for event in events:
         if event.is_user_annotation:
             continue
         on_card = "CUDA" in str(event.device_type)
-        table = kernels if on_card else ops
-        entry = table.setdefault(event.name[:80], [0, 0.0])
-        entry[0] += 1
-        entry[1] += event.self_device_time_total if on_card else event.self_cpu_time_total
-    spans = [event.time_range for event in events]
-    total = max((span.end for span in spans), default=0) - min((span.start for span in spans), default=0)
-    return {"microseconds": total, "ops": ops, "kernels": kernels}
+        own = event.self_device_time_total if on_card else event.self_cpu_time_total
+        _add(kernels if on_card else ops, event.name, own)
+        if not on_card and event.cpu_parent is None:
+            outermost.setdefault(event.thread, []).append(event)
+        begin, end = min(begin, event.time_range.start), max(end, event.time_range.end)
+    threads = [_between(events) for events in outermost.values()]
+    return {"microseconds": max(0.0, end - begin), "ops": ops, "kernels": kernels, "threads": threads}
+
+
+def _between(events: list[Any]) -> dict[str, Any]:
+    events.sort(key=lambda event: event.time_range.start)
+    gaps: dict[str, list[float]] = {}
+    inside, reached = 0.0, events[0].time_range.start
+    for event in events:
+        if event.time_range.start > reached:
+            _add(gaps, event.name, event.time_range.start - reached)
+        inside += max(0.0, event.time_range.end - max(reached, event.time_range.start))
+        reached = max(reached, event.time_range.end)
+    return {"ops": len(events), "inside": inside, "gaps": gaps}
+
+
+def _add(table: dict[str, list[float]], name: str, microseconds: float) -> None:
+    entry = table.setdefault(name[:80], [0, 0.0])
+    entry[0] += 1
+    entry[1] = round(entry[1] + microseconds, 2)
+
+
+def small_ops() -> float:
+    """What some ops on tiny CPU tensors take, with a gradient: the dispatcher and autograd at work."""
+    import torch
+
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        x = torch.ones(4, 4, device="cpu", dtype=torch.float32)
+        weight = torch.ones(4, 4, device="cpu", dtype=torch.float32, requires_grad=True)
+        started = perf_counter()
+        for _ in range(4):
+            total = x
+            for _ in range(8):
+                total = torch.relu(total @ weight + x)
+            torch.autograd.grad(total.sum(), weight)
+        return perf_counter() - started
 
 
 def _synchronize() -> None:
@@ -196,19 +306,21 @@ def _synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def _gpu() -> str:
+def _versions() -> dict[str, str]:
     import torch
 
-    return torch.cuda.get_device_name() if torch.cuda.is_initialized() else "none"
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_initialized() else "none"
+    return {"gpu": gpu, "torch": torch.__version__, "python": sys.version.partition(" ")[0]}
 
 
 def repeat_batches(timer: StepTimer) -> None:
     """Loaders that are trained with keep their first batches and give these again, and again, and never end.
 
-    An evaluation, which may go through the same data, takes batches as they come and ends.
+    An evaluation, which may go through the same data, takes batches as they come and ends. Starting a loader's workers
+    is a part of loading, too.
     """
     import torch
-    from torch.utils.data.dataloader import _BaseDataLoaderIter
+    from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
     load = _BaseDataLoaderIter.__next__
     kept: dict[int, list[Any]] = {}
@@ -232,6 +344,16 @@ def repeat_batches(timer: StepTimer) -> None:
         given[dataset] = given.get(dataset, -1) + 1
         return batches[given[dataset] % len(batches)]
 
+    begin = DataLoader.__iter__
+
+    def beginning(self: Any) -> Any:
+        started = perf_counter()
+        try:
+            return begin(self)
+        finally:
+            timer.loader_seconds += perf_counter() - started
+
+    DataLoader.__iter__ = beginning  # type: ignore[method-assign]
     _BaseDataLoaderIter.__next__ = following  # type: ignore[method-assign]
 
 
@@ -248,7 +370,7 @@ def main(out: str, lock: str, profiles: str, script: str, *arguments: str) -> No
     try:
         runpy.run_path(script, run_name="__main__")
     finally:
-        timer.write()
+        timer.end()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,18 @@ def keep(folders: list[Path], path: Path = TIMED) -> None:
 
 
 def summary(record: dict[str, Any], fastest: float) -> dict[str, Any]:
-    """Seconds of a step: the median of the blocks that nothing disturbed; where there are too few, a tenth of all
-    blocks is faster. And where they go, as the profile of one step has it."""
-    blocks = [(max(block["loops"]) / fastest, block["seconds"]) for block in record["blocks"]]
+    """Seconds of a step without its loaders: the median of the blocks that nothing disturbed; where there are too few,
+    a tenth of all blocks is faster. And where they go, as the profile of one step has it."""
+    count = record["steps_in_block"]
+    blocks = [
+        (max(block["loops"]) / fastest, block["seconds"] - block["loader_seconds"] / count)
+        for block in record["blocks"]
+    ]
     every = sorted(seconds for _, seconds in blocks)
     quiet = sorted(seconds for slow, seconds in blocks if slow <= UNDISTURBED)
     chosen = quiet[len(quiet) // 2] if len(quiet) >= FEWEST else every[len(every) // 10]
-    profile = record["profile"] or {"kernels": {}, "ops": {}, "microseconds": 0}
+    profile = record["profile"] or {"kernels": {}}
+    called = profile.get("calls", {}).get("functions", {})
     return {
         "step_seconds": chosen,
         "median_seconds": every[len(every) // 2],
@@ -43,7 +49,9 @@ def summary(record: dict[str, Any], fastest: float) -> dict[str, Any]:
         "loader_seconds_per_step": record["loader_seconds_per_step"],
         "card_seconds": sum(spent for _, spent in profile["kernels"].values()) / 1e6,
         "kernels": sum(count for count, _ in profile["kernels"].values()),
-        "gpu": record["gpu"],
+        "python_calls": sum(called.values()) - called.get("torch", 0),
+        "slowdown": round(statistics.geometric_mean(slow for slow, _ in blocks), 2),
+        **{key: record[key] for key in ("gpu", "torch", "python")},
     }
 
 

@@ -19,7 +19,9 @@ from vramcast.cli.main import main
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.memory import Prediction
 from vramcast.scripts.runner import run_script
+from vramcast.timing.iteration import last_iteration
 from vramcast.trace import StepTrace
+from vramcast.trace.calls import PYTHON
 
 Write = Callable[[str], str]
 
@@ -51,6 +53,57 @@ def run(path: str, *argv: str, **options: Any) -> Prediction:
 
 def texts(prediction: Prediction, topic: str) -> list[str]:
     return [note.text for note in prediction.notes if note.topic == topic]
+
+
+PYTHON_BETWEEN_OPS = """
+import torch
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+def sample(i):
+    return i
+for step in range(3):
+    chosen = list(map(sample, range(5000)))
+    model(torch.randn(4, 8, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_python_functions_between_ops_take_time(write: Write) -> None:
+    busy = run(write(PYTHON_BETWEEN_OPS))
+    assert busy.trace is not None and busy.trace.calls is not None
+    calls = busy.trace.calls
+    step = [calls.call[row] for row in last_iteration(calls)]
+    called = [int(calls.arguments[call]) for call in step if calls.ops[call] == PYTHON]
+    assert sum(called) in range(5000, 5060), "those of one step, and few of what the card itself calls"
+    idle = run(write(PYTHON_BETWEEN_OPS.replace("5000", "0")))
+    assert busy.step_seconds is not None and idle.step_seconds is not None
+    assert 0.002 < busy.step_seconds - idle.step_seconds < 0.005
+    assert sys.getprofile() is None
+
+
+PINNED_BATCHES = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(1024, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for batch, in DataLoader(TensorDataset(torch.zeros(4096, 1024)), batch_size=1024, pin_memory=True):
+    model(batch.cuda()).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_batches_that_a_loader_pins_are_copied_at_the_rate_of_the_link(write: Write) -> None:
+    pinned = run_script(write(PINNED_BATCHES), (), gpu="h200").step_seconds
+    ordinary = run_script(write(PINNED_BATCHES.replace("True", "False")), (), gpu="h200").step_seconds
+    assert pinned is not None and ordinary is not None
+    assert 0.0001 < ordinary - pinned < 0.0008, "4 MiB"
+
+
+def test_a_program_that_profiles_itself_is_left_alone(write: Write) -> None:
+    profiled = "import cProfile; profile = cProfile.Profile(); profile.enable()\n" + PYTHON_BETWEEN_OPS
+    trace = run(write(profiled + "profile.disable()")).trace
+    assert trace is not None and trace.calls is not None and PYTHON not in trace.calls.ops
+    sys.setprofile(None)
 
 
 def test_it_stops_after_the_steps_asked_for(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

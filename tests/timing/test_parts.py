@@ -8,7 +8,7 @@ from vramcast.gpus import find_gpu
 from vramcast.timing.costs.model import CostModel
 from vramcast.timing.host import factor_between, features, is_on_host, next_optimizers, undisturbed_host
 from vramcast.timing.interval import interval
-from vramcast.timing.iteration import last_iteration, stretches
+from vramcast.timing.iteration import last_iteration, steps_in, stretches
 from vramcast.timing.parallel import Sync, all_reduce_seconds, exposed_seconds
 from vramcast.timing.throughput import throughput
 from vramcast.timing.waits import waits
@@ -22,6 +22,7 @@ from vramcast.trace.calls import (
     ITERATION_END,
     OPTIMIZER,
     OPTIMIZER_END,
+    PYTHON,
     RECOMPUTED,
     CallLog,
     OpCalls,
@@ -72,6 +73,7 @@ def test_kinds_of_host_work() -> None:
         "tensor of a list",
         4.0,
     )
+    assert features(PYTHON, "40", 0, 0) == (("python call", 40.0),)
     assert features("optimizer", "148 0", 0, 0) == (("optimizer", 1.0), ("parameter", 148.0))
     assert is_on_host("cpu:f32(), 1") and not is_on_host("cpu:f32(4), device=cuda:0")
     assert is_on_host("[3], device=cpu") and not is_on_host("[3], device=cuda:0")
@@ -109,6 +111,18 @@ def test_without_marks_a_step_lies_between_two_ends_of_the_rarest_optimizer() ->
     calls = noted("aten.a.b", critic, critic, generator, "aten.a.b", critic, critic, generator)
     assert list(last_iteration(calls)) == [4, 5, 6, 7]
     assert not last_iteration(noted("aten.a.b"))
+
+
+def test_where_optimizers_take_turns_a_step_is_its_share_of_their_round() -> None:
+    actor, critic = f"{OPTIMIZER_END}|8 0", f"{OPTIMIZER_END}|9 1"
+    calls = noted(actor, critic, critic, "aten.a.b", actor, actor, critic, critic, "aten.a.b", actor)
+    rows = last_iteration(calls)
+    assert list(rows) == [5, 6, 7, 8, 9], "two steps of each, as often as they come"
+    assert steps_in(calls, rows) == 2
+    twice = noted(critic, critic, actor, critic, critic, actor)
+    assert steps_in(twice, last_iteration(twice)) == 1, "as many as the rarer one makes"
+    alone = noted(ITERATION, critic, critic, ITERATION_END)
+    assert steps_in(alone, last_iteration(alone)) == 1
 
 
 def test_phases_are_cut_as_a_measurement_cuts_them() -> None:

@@ -36,6 +36,7 @@ from vramcast.trace.calls import (
     MODULE,
     OPTIMIZER,
     OPTIMIZER_END,
+    PYTHON,
     RECOMPUTED,
     REPLAY,
     OpCalls,
@@ -82,6 +83,8 @@ def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool 
             return ("next optimizer" if is_next else "optimizer", 1.0), ("parameter", parameter_count(arguments))
         if op == COMPILED_GRAPH:
             return ("compiled graph", 1.0), ("compiled input", float(arguments or 0))
+        if op == PYTHON:
+            return (("python call", float(arguments)),)
         name = _MARK_FEATURES.get(op)
         return ((name, 1.0),) if name is not None else ()
     namespace, _, name = op.partition(".")
@@ -175,6 +178,9 @@ class HostModel:
         work = features(op, arguments, flags, kernels, is_next)
         moved = sum(n for name, n in work if name == HOST_BYTE) / _BYTES_PER_SECOND
         return self.factor * (moved + sum(self.seconds.get(name, 0.0) * n for name, n in work))
+
+    def mark_seconds(self, mark: str) -> float:
+        return self.issue_seconds(mark, "", 0, 0)
 
     def scaled(self, factor: float, label: str = "") -> HostModel:
         """The same program on a host that takes `factor` times as long."""

@@ -8,6 +8,8 @@ iteration.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vramcast.trace.calls import (
@@ -42,20 +44,39 @@ def last_iteration(calls: OpCalls) -> range:
     return _between_optimizers(calls)
 
 
+def steps_in(calls: OpCalls, rows: range) -> int:
+    """How many steps these rows are: as many as the optimizer makes that steps least often."""
+    if not rows or calls.ops[calls.call[rows.start]] == ITERATION:
+        return 1
+    counts = Counter(calls.call[row] for row in rows if calls.ops[calls.call[row]] == OPTIMIZER_END)
+    return min(counts.values(), default=1)
+
+
 def _between_optimizers(calls: OpCalls) -> range:
-    """From one end to the next of the optimizer that steps least often: others may step several times meanwhile."""
-    by_optimizer: dict[int, list[int]] = {}
-    for row in _rows(calls, OPTIMIZER_END):
-        by_optimizer.setdefault(calls.call[row], []).append(row)
-    if not by_optimizer:
+    """The last round in which the optimizers step, as far as they take turns; else from one end to the next of the one
+    that steps least often."""
+    ends = _rows(calls, OPTIMIZER_END)
+    if not ends:
         return range(0)
-    ends = min(by_optimizer.values(), key=lambda rows: (len(rows), -rows[-1]))
-    if len(ends) > 1:
-        return range(ends[-2] + 1, ends[-1] + 1)
+    turns = [calls.call[row] for row in ends]
+    length = round_length(turns)
+    if length:
+        return range(ends[-1 - length] + 1, ends[-1] + 1)
+    by_optimizer: dict[int, list[int]] = {}
+    for row, optimizer in zip(ends, turns, strict=True):
+        by_optimizer.setdefault(optimizer, []).append(row)
+    rarest = min(by_optimizer.values(), key=lambda rows: (len(rows), -rows[-1]))
+    if len(rarest) > 1:
+        return range(rarest[-2] + 1, rarest[-1] + 1)
     # All that was noted is one step, perhaps with the building of the model before it.
     modules = _rows(calls, MODULE)
     first = 0 if not modules or calls.event[0] else modules[0]
-    return range(first, max(rows[-1] for rows in by_optimizer.values()) + 1)
+    return range(first, ends[-1] + 1)
+
+
+def round_length(turns: Sequence[int]) -> int:
+    """After how many steps the optimizers begin again, in the order of all that was seen; 0 where they did not."""
+    return next((n for n in range(1, len(turns)) if turns[-1 - n] == turns[-1] and turns[n:] == turns[:-n]), 0)
 
 
 def stretches(calls: OpCalls, rows: range) -> list[Stretch]:

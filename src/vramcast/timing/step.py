@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from vramcast.gpus import GpuSpec
@@ -14,7 +14,7 @@ from vramcast.timing.costs import CostModel
 from vramcast.timing.costs.model import OpCost
 from vramcast.timing.host import HostModel, host_of, next_optimizers
 from vramcast.timing.interval import interval
-from vramcast.timing.iteration import Stretch, last_iteration, stretches
+from vramcast.timing.iteration import last_iteration, steps_in, stretches
 from vramcast.timing.modules import module_times
 from vramcast.timing.parallel import Sync, exposed_seconds
 from vramcast.timing.queues import Timeline, Work, steady
@@ -37,7 +37,7 @@ from vramcast.timing.streams import Communicate, has_collectives, steady_streams
 from vramcast.timing.waits import waits
 from vramcast.trace import StepTrace
 from vramcast.trace.calls import BACKWARD_END as BACKWARD_END_MARK
-from vramcast.trace.calls import MARKS, RECOMPUTED, REPLAYED, STREAM_MARKS, OpCalls
+from vramcast.trace.calls import ITERATION, MARKS, RECOMPUTED, REPLAYED, STREAM_MARKS, OpCalls
 from vramcast.trace.schema import ALLOC, FREE, KINDS
 
 _LIMITS = {"compute": ARITHMETIC, "memory": BANDWIDTH, "launch": LAUNCHES, "communication": COMMUNICATION}
@@ -100,11 +100,16 @@ class Step:
         self, calls: OpCalls, rows: range, model: CostModel, host: HostModel, *, time_copies: bool = True
     ) -> None:
         self.calls, self.rows, self.model, self.host = calls, rows, model, host
+        self.count = steps_in(calls, rows)
+        """How many steps the rows are: what they take is divided by it."""
+        self.stretches = stretches(calls, rows)
         self.costs = costs_of(calls, model)
         if not time_copies:
             self.costs = [_NO_COST if cost.kind in _BETWEEN else cost for cost in self.costs]
         self.works = works_of(calls, rows, self.costs, host, model.card.spec)
-        self.stretches = stretches(calls, rows)
+        if calls.ops[calls.call[rows.start]] != ITERATION:  # the loop is the program's own: it ends with the optimizer
+            first = self.works[0]
+            self.works[0] = replace(first, host_seconds=first.host_seconds + self.count * host.mark_seconds(ITERATION))
 
 
 def costs_of(calls: OpCalls, model: CostModel) -> list[OpCost]:
@@ -170,8 +175,8 @@ def _elapsed(timeline: Timeline, begin: float, works: Sequence[Work]) -> _Elapse
 class _Totals:
     """Sums over the rows of a step, each counted as often as it happens."""
 
-    def __init__(self, trace: StepTrace, step: Step, elapsed: _Elapsed, weights: Sequence[int]) -> None:
-        waiting = elapsed.seconds[0]
+    def __init__(self, trace: StepTrace, step: Step, elapsed: _Elapsed, weights: Sequence[float]) -> None:
+        waiting = elapsed.seconds[0] / step.count
         self.phases = {DATA: waiting, FORWARD: 0.0, BACKWARD: 0.0, SYNC: 0.0, OPTIMIZER: 0.0}
         self.limits: defaultdict[str, float] = defaultdict(float, {DATA: waiting})
         self.own: defaultdict[tuple[str, int], float] = defaultdict(float)
@@ -225,11 +230,11 @@ def _time(
     keep_rows: bool,
 ) -> StepTime:
     calls, rows = step.calls, step.rows
-    works = [Work(data_seconds, 0.0, 0, False), *step.works]
+    works = [Work(data_seconds * step.count, 0.0, 0, False), *step.works]
     run = steady_streams if has_collectives(calls) else steady
     timeline, period = run(works, step.host.latencies)
     elapsed = _elapsed(timeline, timeline.seconds - period, works)
-    totals = _Totals(trace, step, elapsed, _weights(rows, step.stretches, further_passes))
+    totals = _Totals(trace, step, elapsed, _weights(step, further_passes))
     if sync is not None:
         totals.phases[SYNC] = totals.limits[SYNC] = _exposed(trace, gpu, step, elapsed, sync)
     seconds = totals.seconds
@@ -251,8 +256,8 @@ def _time(
         communication_seconds=totals.communication,
         flops=totals.flops,
         peak_share=totals.arithmetic / seconds if seconds else None,
-        waits=sum(work.waits for work in step.works),
-        ops=sum(calls.ops[calls.call[row]] not in MARKS for row in rows),
+        waits=round(sum(work.waits for work in step.works) / step.count),
+        ops=round(sum(calls.ops[calls.call[row]] not in MARKS for row in rows) / step.count),
         modules=module_times(totals.own),
         calibrated=step.model.calibrated,
         source=step.model.source,
@@ -261,13 +266,12 @@ def _time(
     )
 
 
-def _weights(rows: range, parts: Sequence[Stretch], further_passes: int) -> list[int]:
-    """How often each row happens: the second of several passes stands for those that were not traced."""
-    weights = [1] * len(rows)
-    if not further_passes:
-        return weights
+def _weights(step: Step, further_passes: int) -> list[float]:
+    """How often each row happens in a step: the second of several passes stands for those that were not traced."""
+    rows, parts = step.rows, step.stretches
+    weights = [1.0 / step.count] * len(rows)
     ends = [i for i, part in enumerate(parts) if part.phase == BACKWARD]
-    if not ends:
+    if not further_passes or not ends:
         return weights
     last = min(1, len(ends) - 1)
     first = ends[last - 1] + 1 if last else 0

@@ -28,6 +28,8 @@ REPLAY = "replay"
 """A CUDA graph is launched; the ops that it recorded follow."""
 COMPILED_GRAPH = "compiled graph"
 """Code that Inductor wrote is called, with so many inputs (its argument)."""
+PYTHON = "python"
+"""The program has called so many Python functions (its argument) that are not PyTorch's."""
 COMMUNICATION = "communication"
 """A collective of several ranks: kind, bytes, ranks, machines, and "own" where the program goes on beside it."""
 STREAM, RECORD, WAIT = "stream", "record", "wait"
@@ -36,7 +38,7 @@ stream waits for events (stream, then stream:number for each)."""
 STREAM_MARKS = (COMMUNICATION, STREAM, RECORD, WAIT)
 MARKS = (
     *(HOOK, MODULE, ITERATION, ITERATION_END, BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END, SYNCHRONIZE),
-    *(CHECKPOINT, REPLAY, COMPILED_GRAPH),
+    *(CHECKPOINT, REPLAY, COMPILED_GRAPH, PYTHON),
     *STREAM_MARKS,
 )
 

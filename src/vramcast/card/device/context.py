@@ -225,6 +225,7 @@ class VirtualGpu:
         return self
 
     def __exit__(self, *exc: Any) -> None:
+        self._machine.op_log.python.stop()
         self._exits.__exit__(*exc)
 
     def log_ops(self, *, after_steps: int | None) -> None:

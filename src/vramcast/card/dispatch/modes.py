@@ -102,6 +102,7 @@ class DispatchMode(TorchDispatchMode):
         if self.ledger.sparse_seen and _has_sparse(args, kwargs):
             handler = self._sparse
         log = self._log
+        counted = log.python.stop()
         with torch._C.DisableTorchFunction():
             if self.ledger.overwritten_seen and not is_view(func):
                 _refuse_overwritten(args)
@@ -131,6 +132,9 @@ class DispatchMode(TorchDispatchMode):
                     raise told from error.__cause__
                 finally:
                     del told  # its traceback keeps this frame, which would keep it and the op's tensors
+            finally:
+                if counted:
+                    log.python.start()
 
     def _prepare(self, func: Any) -> Handler:
         self._ops.append(func)

@@ -14,6 +14,8 @@ import torch
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from vramcast.card.choices import tf32
+from vramcast.card.device.containers import all_of
+from vramcast.card.dispatch.python_calls import PythonCalls
 from vramcast.card.dispatch.storages import HOST, block_of
 from vramcast.trace.arguments import describe_arguments
 from vramcast.trace.calls import (
@@ -30,6 +32,7 @@ from vramcast.trace.calls import (
     MARKS,
     OPTIMIZER,
     OPTIMIZER_END,
+    PYTHON,
     RECOMPUTED,
     REPLAY,
     REPLAYED,
@@ -48,7 +51,12 @@ _Tensor = torch.Tensor
 _strided = torch.strided
 _grad_enabled = torch.is_grad_enabled
 _CARD = "cuda:0"
+_TO_COPY = "aten._to_copy.default"
+_PINNED = "vramcast_pinned"
+"""On the storage of what a loader would have pinned."""
 _PHASES = (BACKWARD, BACKWARD_END, OPTIMIZER, OPTIMIZER_END)
+_FEWEST_CALLS = 16
+"""Python calls are noted once there are so many, which take about as long as an op, and where a phase ends."""
 
 
 class OpLog:
@@ -62,6 +70,7 @@ class OpLog:
         self._autocast = False
         self._compiled = 0
         self._loading = 0
+        self.python = PythonCalls()
         self.on = True
         """Steps repeat each other, so a run of known length need only be logged in its last one."""
         self._follows_streams = False
@@ -69,6 +78,8 @@ class OpLog:
 
     def start(self) -> None:
         self.on = True
+        self.python.count = 0
+        self.python.start()
 
     def number(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> int:
         """Taken before the op runs: it may change the shapes it was called with."""
@@ -79,6 +90,8 @@ class OpLog:
         except RuntimeError:  # a parameter of a lazy module has no shape yet
             text = ""
         op = str(func)
+        if op == _TO_COPY and _is_pinned(args[0]):
+            text += ", pinned=True"
         number = self._log.add_distinct((op, text), op, text)
         if known is not None:
             known.number = number
@@ -95,6 +108,8 @@ class OpLog:
             flags |= ENGINE | RECOMPUTED if position.in_module else ENGINE
         if self._follows_streams and ledger.stream != self._stream:
             self._note_stream()
+        if self.python.count >= _FEWEST_CALLS and not self._loading:
+            self._note_python()
         self._append(number, ledger.module, ledger.phase, flags, ledger.builder.n_events)
 
     @contextmanager
@@ -138,10 +153,16 @@ class OpLog:
             if isinstance(iterator, _SingleProcessDataLoaderIter):
                 self._ledger.builder.note("data", _NO_WORKERS, None)
             before, self._loading = self._loading, LOADING
+            called = self.python.count
             try:
-                return load(iterator)
+                batch = load(iterator)
             finally:
-                self._loading = before
+                self._loading, self.python.count = before, called
+            if getattr(iterator, "_pin_memory", False):
+                for tensor in all_of(_Tensor, batch):
+                    if not tensor.is_meta and tensor.layout is _strided:
+                        setattr(tensor.untyped_storage(), _PINNED, True)
+            return batch
 
         return __next__
 
@@ -195,10 +216,16 @@ class OpLog:
             self._stream = 0  # a step begins on the default stream
         if name in (OPTIMIZER, ITERATION) or not self._log.settings:
             self._log.settings |= _settings()
+        if self.python.count and name in _PHASES and not self._loading:
+            self._note_python()
         ledger, position = self._ledger, self._position
         flags = (ENGINE | RECOMPUTED if position.in_module else ENGINE) if position.backward_depth else 0
         flags |= self._loading
         self._log.mark(name, arguments, ledger.module, ledger.phase, flags, ledger.builder.n_events)
+
+    def _note_python(self) -> None:
+        called, self.python.count = self.python.count, 0
+        self.mark(PYTHON, str(called))
 
 
 def _settings() -> dict[str, bool]:
@@ -218,6 +245,10 @@ def _wants_grad(values: Sequence[Any]) -> bool:
         elif isinstance(value, (list, tuple)) and _wants_grad(value):
             return True
     return False
+
+
+def _is_pinned(tensor: torch.Tensor) -> bool:
+    return tensor.layout is _strided and not tensor.is_meta and hasattr(tensor.untyped_storage(), _PINNED)
 
 
 def _is_on_host(tensor: torch.Tensor) -> bool:
