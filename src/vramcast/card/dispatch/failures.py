@@ -134,13 +134,13 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             "\nA compiled extension looked at the tensor itself. Wrap the call in torch.library.custom_op and teach "
             'vramcast what it returns with @vramcast.rule("namespace::op").'
         )
-    elif missing := absent(error, sys.executable):
-        remedy += missing
     elif older := next((older for pattern, older in _WRITTEN_FOR.items() if pattern.search(text)), ""):
         remedy += (
             f"\nThe script was written for {older} and would end here beside a card, too: run it where that is "
             "installed, or change that line."
         )
+    elif missing := absent(error, sys.executable):
+        remedy += missing
     elif isinstance(error, ImportError) and error.name and "cannot import name" in text:
         remedy += (
             f"\nThe script wants another version of what is installed here ({_installed(error.name)}), and would end "
