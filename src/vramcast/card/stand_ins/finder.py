@@ -99,11 +99,18 @@ class StandIns(DistributionFinder):
             return
         self._active.add(name)
         package = KNOWN[name]
-        where = "is not installed here" if PathFinder.find_spec(name) is None else "cannot load its kernels here"
+        text = (
+            f"{package.distribution} is not installed here: a stand-in takes the memory that the source of version "
+            f"{package.version} takes; times are from its bytes and operations"
+        )
+        if PathFinder.find_spec(name) is not None:
+            text = (
+                f"{package.distribution} cannot load its kernels here: a stand-in takes the memory that the source of "
+                f"version {package.version} takes; times are from its bytes and operations"
+            )
         self._note(
             "packages",
-            f"{package.distribution} {where}: a stand-in takes the memory that the source of version "
-            f"{package.version} takes; times are from its bytes and operations",
+            text,
             caller(name),
         )
 

@@ -49,17 +49,17 @@ def names_of(packages: Iterable[str]) -> set[str]:
 
 
 _WITHOUT_GPU = {
-    "transformer_engine": "pip install transformer_engine einops onnxscript",
-    "unsloth": "pip install unsloth",
-    "liger_kernel": "pip install liger-kernel",
-    "fla": "pip install flash-linear-attention",
-    "torchao": "pip install torchao",
-    "bitsandbytes": "pip install bitsandbytes",
-    "deepspeed": "DS_BUILD_OPS=0 pip install deepspeed",
-    "cut_cross_entropy": "pip install cut-cross-entropy",
+    "transformer_engine": ("transformer_engine", "einops", "onnxscript"),
+    "unsloth": ("unsloth",),
+    "liger_kernel": ("liger-kernel",),
+    "fla": ("flash-linear-attention",),
+    "torchao": ("torchao",),
+    "bitsandbytes": ("bitsandbytes",),
+    "deepspeed": ("deepspeed",),
+    "cut_cross_entropy": ("cut-cross-entropy",),
 }
 """Packages of kernels that install without a GPU, and run on the virtual card as they are or with stand-ins for their
-compiled parts."""
+compiled parts: what to install."""
 
 _COMPILED = frozenset({
     "MinkowskiEngine", "MultiScaleDeformableAttention", "curope", "dcn_v2", "deep_ep", "deep_gemm", "detectron2",
@@ -93,9 +93,10 @@ def absent(error: BaseException, python: str) -> str:
             "leave it out for the prediction, or give a module of that name whose functions are operators taught with "
             '@vramcast.rule("namespace::op").'
         )
-    needed = _WITHOUT_GPU.get(package)
-    how = "" if needed is None else f" `{needed}` does not need a GPU."
-    return f"\nvramcast runs the script with {python}: what the script imports must be installed there.{how}"
+    text = f"\nvramcast runs the script with {python}: what the script imports must be installed there."
+    if needed := _WITHOUT_GPU.get(package):
+        text += f"\n`pip install {' '.join(needed)}` does not need a GPU."
+    return text
 
 
 def hint(text: str) -> str:
