@@ -39,6 +39,19 @@ def test_constants_and_properties_of_the_card_in_compiled_code() -> None:
 
 
 @compiles
+def test_what_a_kernel_writes_is_not_known() -> None:
+    with virtual_gpu("h200") as card:
+        numbers = torch.arange(4096, device="cuda")
+
+        @torch.compile
+        def chosen(x: torch.Tensor) -> torch.Tensor:
+            return x[(x > 1000).nonzero().squeeze(-1)]
+
+        assert len(chosen(numbers)) == 4096, "all of them, where the mask is not known"
+        assert any("nonzero" in note.text for note in card.trace().notes)
+
+
+@compiles
 def test_rms_norm_and_mish_are_taken_apart_as_for_cuda() -> None:
     """The functions that stand for their CUDA kernels compute nothing: a graph must not be made of them."""
     from torch._inductor import metrics

@@ -17,6 +17,7 @@ from vramcast.base.sealing import unsealed
 from vramcast.card.compiled.registers import registers_of_a_thread
 from vramcast.card.compiled.traffic import Traffic
 from vramcast.card.dispatch.storages import block_of
+from vramcast.card.values.known_values import forget
 
 if TYPE_CHECKING:
     from vramcast.card.compiled.visibility import Visibility
@@ -33,6 +34,7 @@ class Kernel:
         self._visibility = visibility
         self._launched = False
         self._traffic = Traffic(source)
+        self._written = self._traffic.written()
         self._numbers: dict[Any, int] = {}
         """The numbers in the log of ops of launches with such arguments."""
 
@@ -40,9 +42,17 @@ class Kernel:
         if not self._launched:
             self._launched = True
             self._first_launch(args)
+        self._forget_contents(args)
         if self._machine.op_log.on:
             with torch._C.DisableTorchFunction():
                 self._log(args)
+
+    def _forget_contents(self, args: tuple[Any, ...]) -> None:
+        """What the kernel would have written is not known: masks, counts and losses that the program reads."""
+        with torch._C.DisableTorchFunction():
+            for place in self._written:
+                if place < len(args) and isinstance(args[place], torch.Tensor):
+                    forget(args[place])
 
     def _log(self, args: tuple[Any, ...]) -> None:
         log = self._machine.op_log

@@ -88,7 +88,9 @@ def _operators(put: Patches) -> None:
     """Whether a function is one of Python's operators, for which each asker makes a table of them."""
     from torch._inductor import graph
 
-    put.set(graph, "is_magic_method", functools.cache(graph.is_magic_method))
+    asked = getattr(graph, "is_magic_method", None)  # later versions ask in another way
+    if asked is not None:
+        put.set(graph, "is_magic_method", functools.cache(asked))
 
 
 def _cuts(put: Patches) -> None:

@@ -48,6 +48,12 @@ class Traffic:
         self._is_template = self.op.endswith("template.default")
         self._instructions = _count_instructions(source)
 
+    def written(self) -> tuple[int, ...]:
+        """Which parameters the kernel may write to, by their places. A name of its own stands for any of them."""
+        if not self._stores.keys() <= set(self._names):
+            return tuple(range(len(self._names)))
+        return tuple(place for place, name in enumerate(self._names) if name in self._stores)
+
     def arguments(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """What is noted of a launch: bytes read and written, over how many elements it goes and reduces, and how many
         instructions all threads execute.
