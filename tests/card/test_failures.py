@@ -135,6 +135,10 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
             "set TORCHINDUCTOR_MIX_ORDER_REDUCTION=0, here and there.",
         ),
         (
+            AttributeError("'_SingleProcessDataLoaderIter' object has no attribute 'next'"),
+            "written for PyTorch before 1.13 and",
+        ),
+        (
             ImportError("cannot import name 'Nadam' from 'torch.optim.nadam' (...)", name="torch.optim.nadam"),
             f"another version of what is installed here (torch {metadata.version('torch')}), and",
         ),

@@ -58,6 +58,7 @@ _WRITTEN_FOR = {
     re.compile(r"was removed in the NumPy 2\.0"): "NumPy before 2.0",
     re.compile(r"No module named 'torch\._six'"): "PyTorch before 2.0",
     re.compile(r"invalid index of a 0-dim tensor"): "PyTorch before 0.5",
+    re.compile(r"'_\w+DataLoaderIter' object has no attribute 'next'"): "PyTorch before 1.13",
 }
 """What says that a script was written for an older version."""
 
