@@ -20,6 +20,7 @@ from vramcast.memory import Prediction, predict
 from vramcast.report.cards import print_card, print_cards
 from vramcast.report.comparison import print_comparison
 from vramcast.report.console import emit
+from vramcast.report.grid import shortened_apart
 from vramcast.report.measurement import print_measurement
 from vramcast.report.module_rows import module_rows
 from vramcast.report.terminal import print_account, print_every_module, print_prediction
@@ -155,3 +156,9 @@ def test_golden_files_belong_to_tests() -> None:
     source = "".join(path.read_text("utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
     for path in Path(__file__).with_name("golden").glob("*.txt"):
         assert f'"{path.stem}"' in source, path.name
+
+
+def test_names_that_differ_in_their_middle_stay_apart() -> None:
+    names = [f"WideResNet.block{number}.layer.0 … 4 (5 ×)" for number in (1, 2, 3)]
+    assert shortened_apart(names, 25) == [f"…block{number}.layer.0 … 4 (5 ×)" for number in (1, 2, 3)]
+    assert shortened_apart(["Model.encoder.layers.10", "Linear"], 12) == ["Model.…rs.10", "Linear"]

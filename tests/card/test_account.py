@@ -215,6 +215,19 @@ def test_two_models_of_one_class_have_two_names() -> None:
         assert {"Linear", "Linear#2"} <= set(gpu.trace().modules)
 
 
+def test_layers_that_are_tried_out_while_a_model_is_built_are_named_after_it() -> None:
+    class Probing(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.forward(torch.zeros(1, LENGTH, WIDTH))  # as YOLO does, for the strides of its layers
+
+    with vramcast.virtual_gpu("rtx-4090") as gpu:
+        model = Probing().cuda()
+        model(torch.rand(BATCH, LENGTH, WIDTH, device="cuda")).sum().backward()
+        trace = gpu.trace()
+    assert {trace.modules[number] for number in trace.module} > {"Probing.layers.0.up", "Probing.layers.1.up"}
+
+
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_the_parts_add_up_at_every_moment(checkpointed: bool) -> None:
     with vramcast.virtual_gpu("rtx-4090") as gpu:

@@ -132,7 +132,11 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
                 "Function CompiledFunctionBackward returned an invalid gradient at index 4 - got [384] but expected "
                 "shape compatible with [1, 1, 384]"
             ),
-            "set TORCHINDUCTOR_MIX_ORDER_REDUCTION=0, here and there.",
+            "set TORCHINDUCTOR_MIX_ORDER_REDUCTION to 0, here and there.",
+        ),
+        (
+            AttributeError("'_SingleProcessDataLoaderIter' object has no attribute 'next'"),
+            "written for PyTorch before 1.13 and",
         ),
         (
             ImportError("cannot import name 'Nadam' from 'torch.optim.nadam' (...)", name="torch.optim.nadam"),

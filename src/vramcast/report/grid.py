@@ -82,3 +82,13 @@ def shortened(text: str, width: int) -> str:
         return text
     end = (width - 1) // 2
     return f"{set_cell_size(text, width - 1 - end)}…{set_cell_size(text[::-1], end)[::-1]}"
+
+
+def shortened_apart(texts: Sequence[str], width: int) -> list[str]:
+    """Each at most this wide; where two would read the same without their middle, their beginnings are left out."""
+    shown = [shortened(text, width) for text in texts]
+    if len(set(shown)) < len(set(texts)):
+        shown = [
+            text if cell_len(text) <= width else f"…{set_cell_size(text[::-1], width - 1)[::-1]}" for text in texts
+        ]
+    return shown

@@ -16,7 +16,7 @@ from vramcast.base.language import name, say, sentence
 from vramcast.base.units import GIB
 from vramcast.memory import Account, ModuleNode, Part
 from vramcast.memory.account import largest
-from vramcast.report.grid import padded, shortened
+from vramcast.report.grid import padded, shortened_apart
 from vramcast.report.page import Line, print_page
 from vramcast.report.wording import percent
 from vramcast.report.wrapping import wrap
@@ -193,9 +193,9 @@ def _modules(rows: Sequence[BigModule], account: Account, width: int) -> list[Li
     room = max(12, width - max(map(cell_len, mostly.values())) - 24)
     label = min(room, max(cell_len(row.label) for row in rows))
     lines = []
-    for row in rows:
+    for row, text in zip(rows, shortened_apart([row.label for row in rows], label), strict=True):
         share = percent(row.size_bytes, account.device_bytes)
-        shown = padded(shortened(row.label, label), label)
+        shown = padded(text, label)
         size = f"{row.size_bytes / GIB:.2f}"
         lines.append(Line(f"{shown}  {size:>8} GiB {share:>7}  {mostly[row.largest_kind]}".rstrip(), "code"))
     return lines

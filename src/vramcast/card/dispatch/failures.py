@@ -57,9 +57,12 @@ _WRITTEN_FOR = {
     re.compile(r"module 'numpy' has no attribute '(?:int|float|bool|object|complex|str|long)'"): "NumPy before 1.24",
     re.compile(r"was removed in the NumPy 2\.0"): "NumPy before 2.0",
     re.compile(r"No module named 'torch\._six'"): "PyTorch before 2.0",
-    re.compile(r"invalid index of a 0-dim tensor"): "PyTorch before 0.5",
+    re.compile(r"invalid index of a 0-dim tensor\b"): "PyTorch before 0.5",
+    re.compile(r"'_\w+DataLoaderIter' object has no attribute 'next'"): "PyTorch before 1.13",
 }
 """What says that a script was written for an older version."""
+
+_OTHER_VERSION = re.compile(r"\bcannot import name\b")
 
 _MIXED_REDUCTIONS = re.compile(r"CompiledFunctionBackward returned an invalid gradient at index \d+ - got \[\d+\]")
 """Inductor hands a gradient of shape [C] to a parameter of shape [1, C, 1, 1]: pytorch/pytorch issue 178080, torch 2.10
@@ -141,7 +144,7 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
         )
     elif missing := absent(error, sys.executable):
         remedy += missing
-    elif isinstance(error, ImportError) and error.name and "cannot import name" in text:
+    elif isinstance(error, ImportError) and error.name and _OTHER_VERSION.search(text):
         remedy += (
             f"\nThe script wants another version of what is installed here ({_installed(error.name)}), and would end "
             "here beside a card, too: its README or requirements.txt may say which."
@@ -149,7 +152,7 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
     elif _MIXED_REDUCTIONS.search(text):
         remedy += (
             "\nA defect of this torch's compiler (pytorch/pytorch issue 178080), which a card meets, too: set "
-            "TORCHINDUCTOR_MIX_ORDER_REDUCTION=0, here and there."
+            "TORCHINDUCTOR_MIX_ORDER_REDUCTION to 0, here and there."
         )
     elif _NO_NETWORK.search(text):
         remedy += "\nThe script downloads something, and there is no network here: get it before, where there is one."

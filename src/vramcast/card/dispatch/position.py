@@ -41,6 +41,8 @@ class Position:
         self._outside = builder.intern_module("")
         self.activations = Activations(builder, self._outside)
         self._names: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
+        self._named_early: set[int] = set()
+        """Modules that were called before anything lay on the card: layers that a model tries out while it is built."""
         self._paths: dict[int, str] = {}
         self._roots: list[weakref.ref[torch.nn.Module]] = []
         self._roots_of_type: Counter[str] = Counter()
@@ -191,14 +193,18 @@ class Position:
             if self._roots_of_type[prefix] > 1:
                 prefix = f"{prefix}#{self._roots_of_type[prefix]}"
         self.name_module(module, prefix, is_root=not self._stack)
+        if not self.ledger.builder.n_events:
+            self._named_early.update(map(id, module.modules()))
         return self._names[id(module)][1]
 
     def name_module(self, module: torch.nn.Module, prefix: str, *, is_root: bool = True) -> None:
-        """Give a module and all below it their names; those that have one already keep it."""
+        """Give a module and all below it their names; those that have one already keep it, unless they were called
+        alone before anything lay on the card."""
         intern = self.ledger.builder.intern_module
         for path, child in module.named_modules():
             known = self._names.get(id(child))
-            if known is None or known[0]() is not child:
+            if known is None or known[0]() is not child or id(child) in self._named_early:
+                self._named_early.discard(id(child))
                 path = ".".join(part for part in path.split(".") if part != "_orig_mod")
                 full = f"{prefix}.{path}" if path else prefix
                 name = intern(full)
