@@ -235,3 +235,42 @@ def test_autocast_reaches_what_autograd_itself_calls(inside: bool, dtype: torch.
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=inside), _Sums() as sums:
             loss.backward()
     assert sums.dtypes == [dtype]
+
+
+class _Counting(TorchDispatchMode):
+    """Counts ops, as selective checkpointing and counters of operations do."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_bias_is_added_out_of_place_under_a_mode_of_the_program(gpu: vramcast.VirtualGpu) -> None:
+    """Where it cannot be fused with the product: the rows of the input do not follow each other."""
+    layer, x = nn.Linear(64, 96, device="cuda"), torch.empty(16, 8, 64, device="cuda").transpose(0, 1)
+    rows, result = x.numel() * 4, 8 * 16 * 96 * 4
+
+    def taken() -> int:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        layer(x)
+        return torch.cuda.max_memory_allocated() - before
+
+    with torch.no_grad():
+        layer(x)  # makes cuBLAS's workspace
+        assert taken() == rows + result
+        with _Counting():
+            assert taken() == 2 * result
+
+
+@pytest.mark.parametrize("first", [torch.no_grad, torch.inference_mode])
+def test_a_cast_that_was_made_without_gradients_is_trained_later(gpu: vramcast.VirtualGpu, first: Any) -> None:
+    """As torch itself does it on the CPU, version by version."""
+
+    def is_trained(device: str) -> bool:
+        weight = nn.Parameter(torch.ones(8, 8, device=device))
+        with torch.autocast(device, dtype=torch.bfloat16):
+            with first():
+                F.linear(torch.ones(2, 8, device=device), weight)
+            return F.linear(torch.ones(2, 8, device=device), weight).requires_grad
+
+    assert is_trained("cuda") == is_trained("cpu")

@@ -88,6 +88,10 @@ TOPK_TWO_BUFFERS: Final = (2, 7)
 ATOMIC_EMBEDDING_BACKWARD: Final = (2, 11)
 """Few long segments are added up in place (#172454)."""
 
+CACHED_CASTS_ARE_TRAINED: Final = (2, 11)
+"""Autocast keeps a cast of a weight with its gradient also where it was made under no_grad, and none in inference mode
+(#158232)."""
+
 TRUNCATED_NORMAL_DRAWS_AGAIN: Final = (2, 12)
 """nn.init.trunc_normal_ draws anew what lies outside; before, uniform numbers were drawn once (#174997)."""
 

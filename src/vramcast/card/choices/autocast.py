@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 
+from vramcast.base.torch_versions import CACHED_CASTS_ARE_TRAINED
 from vramcast.card.choices import autocast_rnn
 from vramcast.card.choices.traced import is_traced
+from vramcast.card.device.installed_torch import INSTALLED
 from vramcast.card.dispatch.storages import is_virtual_gpu
 
 KEY = torch._C.DispatchKey.AutocastCUDA
@@ -196,13 +198,15 @@ class AutocastKernels:
             and tensor.is_leaf
             and not tensor._is_view()
             and torch.is_autocast_cache_enabled()
+            and not (INSTALLED >= CACHED_CASTS_ARE_TRAINED and torch.is_inference_mode_enabled())
         )
         if not cacheable:
             return tensor.to(dtype)
         cached = self._cache.get(id(tensor))
         if cached is not None and cached[0]() is tensor:
             return cached[1]
-        copy = tensor.to(dtype)
+        with torch.set_grad_enabled(torch.is_grad_enabled() or INSTALLED >= CACHED_CASTS_ARE_TRAINED):
+            copy = tensor.to(dtype)
         self._cache[id(tensor)] = (weakref.ref(tensor), copy)
         self._on_cached_copy(copy)
         return copy

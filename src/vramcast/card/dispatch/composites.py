@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from vramcast.base.torch_versions import FUSED_RMS_NORM
 from vramcast.card.choices import attention as attention_choice
@@ -177,7 +178,7 @@ def log_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None)
 
 
 def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """at::linear; under a dispatch mode it would add the bias out of place where it cannot be fused."""
+    """at::linear; under a dispatch mode it adds the bias out of place where it cannot be fused."""
     if weight.dim() != 2 or bias is None:
         out = _times_weight(input, weight) if weight.dim() == 2 else input.matmul(weight)
         return out if bias is None else out + bias
@@ -186,7 +187,17 @@ def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None 
     if input.dim() > 2 and input.is_contiguous():
         flat = input.reshape(-1, input.size(-1))
         return torch.addmm(bias, flat, weight.t()).view(*input.shape[:-1], weight.size(0))
-    return _times_weight(input, weight).add_(bias)
+    out = _times_weight(input, weight)
+    return out + bias if _program_has_a_mode() else out.add_(bias)
+
+
+def _program_has_a_mode() -> bool:
+    """A dispatch mode beside the card's own and those that trace for a compiler: selective checkpointing, a counter of
+    operations (isTensorSubclassLike in TensorSubclassLikeUtils.h)."""
+    return any(
+        getattr(mode, "_mode_key", None) is None and not type(mode).__module__.startswith("vramcast.")
+        for mode in _get_current_dispatch_mode_stack()
+    )
 
 
 def _times_weight(input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
