@@ -161,4 +161,6 @@ def test_golden_files_belong_to_tests() -> None:
 def test_names_that_differ_in_their_middle_stay_apart() -> None:
     names = [f"WideResNet.block{number}.layer.0 … 4 (5 ×)" for number in (1, 2, 3)]
     assert shortened_apart(names, 25) == [f"…block{number}.layer.0 … 4 (5 ×)" for number in (1, 2, 3)]
+    clip = ["Task.module.visual.transformer.blocks.0 … 11", "Task.module.transformer.blocks.0 … 11", "(no module)"]
+    assert shortened_apart(clip, 20) == ["…visual.tr…ks.0 … 11", "…transform…ks.0 … 11", "(no module)"]
     assert shortened_apart(["Model.encoder.layers.10", "Linear"], 12) == ["Model.…rs.10", "Linear"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -85,10 +86,12 @@ def shortened(text: str, width: int) -> str:
 
 
 def shortened_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Each at most this wide; where two would read the same without their middle, their beginnings are left out."""
+    """Each at most this wide; where two would read the same, the modules that all long ones lie in are left out."""
     shown = [shortened(text, width) for text in texts]
-    if len(set(shown)) < len(set(texts)):
-        shown = [
-            text if cell_len(text) <= width else f"…{set_cell_size(text[::-1], width - 1)[::-1]}" for text in texts
-        ]
-    return shown
+    if len(set(shown)) == len(set(texts)):
+        return shown
+    long = [text.split(".")[:-1] for text in texts if cell_len(text) > width]
+    shared = "".join(
+        f"{parts[0]}." for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*long, strict=False))
+    )
+    return [shortened(text if cell_len(text) <= width else f"…{text.removeprefix(shared)}", width) for text in texts]
