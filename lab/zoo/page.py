@@ -241,7 +241,8 @@ def _versions(rows: list[Row]) -> list[str]:
     lines = ["", "## Under other versions of torch", ""]
     lines += paragraph(
         "Predicted, in GiB, each under the torch itself. Versions differ in workspaces and in what they save, so the "
-        "figures differ a little; only those of the torch above were measured."
+        "figures differ a little; only those of the torch above were measured. The cuDNN of torch 2.6 cannot be asked "
+        "about convolutions, so their workspaces are fitted there; small convolutional networks show it most."
     )
     cells = [
         [row.script.name, *(_reserved(r.get(row.script.name)) for r in others.values()), _reserved(row.predicted)]
