@@ -145,7 +145,7 @@ class RandomState:
         owners = (loader, getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
         generators = [getattr(owner, "generator", None) for owner in owners]
         self._generators = [g for g in (torch.default_generator, *generators) if isinstance(g, torch._C.Generator)]
-        self._states = [generator.get_state() for generator in self._generators]
+        self._states = [_state_of(generator) for generator in self._generators]
         self._python = random.getstate()
         numpy = sys.modules.get("numpy")
         self._numpy = None if numpy is None else numpy.random.get_state()
@@ -156,3 +156,8 @@ class RandomState:
         random.setstate(self._python)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
+
+
+def _state_of(generator: torch._C.Generator) -> torch.Tensor:
+    """Of the host's own by the function that first draws what weights without data owe it."""
+    return torch.get_rng_state() if generator is torch.default_generator else generator.get_state()
