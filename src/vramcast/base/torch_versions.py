@@ -92,6 +92,9 @@ CACHED_CASTS_ARE_TRAINED: Final = (2, 11)
 """Autocast keeps a cast of a weight with its gradient also where it was made under no_grad, and none in inference mode
 (#158232)."""
 
+NORMAL_OF_HALF_FILLS_ITS_LAST_BLOCK: Final = (2, 12)
+"""Normal numbers in half precision: 100 take 116 words of the host's generator under 2.11 and 112 under 2.14; which of
+the two 2.12 and 2.13 take was not looked at."""
 TRUNCATED_NORMAL_DRAWS_AGAIN: Final = (2, 12)
 """nn.init.trunc_normal_ draws anew what lies outside; before, uniform numbers were drawn once (#174997)."""
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from vramcast.base.torch_versions import TRUNCATED_NORMAL_DRAWS_AGAIN
+from vramcast.base.torch_versions import NORMAL_OF_HALF_FILLS_ITS_LAST_BLOCK, TRUNCATED_NORMAL_DRAWS_AGAIN
 from vramcast.card.device.installed_torch import INSTALLED
 from vramcast.card.dispatch.storages import HOST, block_of, known_values
 from vramcast.card.values import mersenne_twister
@@ -129,6 +129,8 @@ def _words(func: Any, count: int, dtype: torch.dtype, in_one: bool) -> int | Non
     if func is torch.ops.aten.uniform_.default:
         return each * count
     if func is torch.ops.aten.normal_.default and in_one and count >= _BLOCK:
+        if count % _BLOCK and dtype.itemsize == 2 and INSTALLED >= NORMAL_OF_HALF_FILLS_ITS_LAST_BLOCK:
+            return None
         return each * (count + (_BLOCK if count % _BLOCK else 0))  # the last block is drawn again where it is not whole
     return None
 
