@@ -139,7 +139,7 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
         )
     elif older := next((older for pattern, older in _WRITTEN_FOR.items() if pattern.search(text)), ""):
         remedy += (
-            f"\nThe script was written for {older} and would end here beside a card, too: run it where that is "
+            f"\nThe script was written for {older} and would end here on a card, too: run it where that is "
             "installed, or change that line."
         )
     elif missing := absent(error, sys.executable):
@@ -147,7 +147,7 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
     elif isinstance(error, ImportError) and error.name and _OTHER_VERSION.search(text):
         remedy += (
             f"\nThe script wants another version of what is installed here ({_installed(error.name)}), and would end "
-            "here beside a card, too: its README or requirements.txt may say which."
+            "here on a card, too: its README or requirements.txt may say which."
         )
     elif _MIXED_REDUCTIONS.search(text):
         remedy += (
