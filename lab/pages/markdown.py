@@ -5,14 +5,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
 WIDTH = 118
 
 
 def paragraph(text: str, hang: str = "") -> list[str]:
-    """Wrapped lines; `hang` indents all but the first."""
-    return textwrap.wrap(
-        " ".join(text.split()), WIDTH, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
-    )
+    """Wrapped lines; `hang` indents all but the first. A number and its percent sign stay together."""
+    joined = " ".join(text.split()).replace(" %", NO_BREAK + "%")
+    lines = textwrap.wrap(joined, WIDTH, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 def table(header: list[str], rows: Iterable[list[str]], text_columns: frozenset[int] = frozenset({0})) -> list[str]:

@@ -1,20 +1,20 @@
-"""docs/lab/zoo.md and the sentence about it in docs/accuracy.md, from the manifest and what was kept of each script."""
+"""docs/lab/zoo.md and the sentence about it in other pages, from the manifest and what was kept of each script."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.comparing.time_accuracy import SUMMARIES
 from lab.pages.markdown import paragraph, rewritten, table
 from lab.zoo import step_times
 from lab.zoo.manifest import Script
 from lab.zoo.records import MEASURED, PREDICTED, Records
 
 PAGE = Path(__file__).parents[2] / "docs" / "lab" / "zoo.md"
-SUMMARY = PAGE.parents[1] / "accuracy.md"
 VERSIONS = Path(__file__).with_name("versions")
 """Records of a few scripts under other versions of torch: `python -m lab.zoo run --out lab/zoo/versions/2.8.json`."""
 BEGIN, END = "<!-- zoo -->", "<!-- end of zoo -->"
@@ -65,20 +65,22 @@ class Row:
         return int(self.predicted["touched_reserved_bytes" if self.benchmarks else "made_steps_peak_reserved_bytes"])
 
 
-def write(scripts: Iterable[Script], path: Path = PAGE, summary: Path = SUMMARY) -> None:
+def write(scripts: Iterable[Script], path: Path = PAGE, summaries: Mapping[Path, str] = SUMMARIES) -> None:
+    """`summaries`: the pages that hold the sentence, with what links from them to docs begin with."""
     predicted, measured = Records(PREDICTED).by_script, Records(MEASURED).by_script
     rows = [Row(script, predicted.get(script.name, {}), measured.get(script.name, {})) for script in scripts]
     path.write_text("\n".join(_page(rows)) + "\n", encoding="utf-8")
-    short = rewritten(summary.read_text(encoding="utf-8"), _summary(rows), BEGIN, END)
-    summary.write_text(short, encoding="utf-8")
+    for summary, docs in summaries.items():
+        short = rewritten(summary.read_text(encoding="utf-8"), _summary(rows, docs), BEGIN, END)
+        summary.write_text(short, encoding="utf-8")
 
 
-def _summary(rows: list[Row]) -> list[str]:
+def _summary(rows: list[Row], docs: str) -> list[str]:
     errors = [abs(row.error) for row in rows if row.error is not None]
     text = (
         f"Of {len(errors)} public training scripts that were also run on the GPU as their authors wrote them, "
         f"{sum(e <= 0.01 for e in errors)} were predicted within 1 % of reserved memory and "
-        f"{sum(e <= 0.05 for e in errors)} within 5 % ([the zoo](lab/zoo.md))."
+        f"{sum(e <= 0.05 for e in errors)} within 5 % ([the zoo]({docs}lab/zoo.md))."
     )
     return [BEGIN, *paragraph(text), END]
 

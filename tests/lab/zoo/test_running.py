@@ -182,13 +182,13 @@ def test_the_page_sets_predicted_beside_measured(
     target, summary = tmp_path / "zoo.md", tmp_path / "accuracy.md"
     summary.write_text(f"Before.\n{page.BEGIN}\nold\n{page.END}\nAfter.\n")
     stand_ins = {"wandb": "no network"}
-    page.write(
-        [script(repository, name=name, stand_ins=stand_ins) for name in ("near", "far", "stopped")], target, summary
-    )
+    scripts = [script(repository, name=name, stand_ins=stand_ins) for name in ("near", "far", "stopped")]
+    page.write(scripts, target, {summary: "docs/"})
     text = target.read_text()
     short = " ".join(summary.read_text().split())
     assert short.startswith("Before. ") and short.endswith(" After.") and "old" not in short
     assert "Of 2 public training scripts" in short and "1 were predicted within 1 %" in short
+    assert "(docs/lab/zoo.md)" in short
     assert "| answered | 2 of 3 (67%) |" in text
     assert "| reserved memory within 1 % | 1 of 2 (50%) |" in text
     assert "| 2.000 | 1.000 | +100.00% | 12 |" in text
