@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from vramcast.card.dispatch import tensor_answers  # noqa: F401  (importing registers its handlers)
 from vramcast.card.dispatch.functions import FunctionMode
 from vramcast.card.dispatch.self_check import dispatch_mode
 

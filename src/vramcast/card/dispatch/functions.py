@@ -1,4 +1,4 @@
-"""What a program sees of the card: devices, moves, factory functions. Everything that says "cuda" comes here."""
+"""What a program does with devices: moves, factory functions, defaults. Everything that says "cuda" comes here."""
 
 from __future__ import annotations
 
@@ -37,9 +37,6 @@ from vramcast.trace.schema import KINDS
 
 CPU = torch.device("cpu")
 META = torch.device("meta")
-
-_LARGEST_PRINTED = 1 << 20
-"""Elements; a larger tensor is printed without any."""
 
 _MODEL_STATE = {WEIGHTS, GRADIENTS, OPTIMIZER_STATE, BUFFERS}
 
@@ -183,9 +180,9 @@ class FunctionMode(TorchFunctionMode):
     def copy(
         self, tensor: torch.Tensor, device: torch.device, dtype: torch.dtype | None, target: int | None, **options: Any
     ) -> torch.Tensor:
+        """A copy that is booked at `target`; on the card that is in use where that is the GPU."""
         if tensor.layout is not torch.strided:
             self.dispatch.ledger.sparse_seen = True
-        """A copy that is booked at `target`; on the card that is in use where that is the GPU."""
         if not options.get("non_blocking"):
             self.dispatch.ledger.wait_for_stream()
         before, self.dispatch.target = self.dispatch.target, target
@@ -230,6 +227,20 @@ def placement(tensor: torch.Tensor) -> int:
         names, _ = tensor.__tensor_flatten__()
         return placement(getattr(tensor, names[0])) if names else REAL
     return REAL if block is None else block.device
+
+
+def device_of(tensor: torch.Tensor) -> torch.device:
+    where = placement(tensor)
+    return torch.device("cuda", card_of(tensor)) if where == GPU else CPU if where == HOST else tensor.device
+
+
+def _give_zeros(tensor: torch.Tensor) -> None:
+    """Memory is taken only where it is written to. A buffer larger than this machine allows stays without content."""
+    block = block_of(tensor)
+    if block is None or block.values is not None or not block.nbytes or tensor.is_floating_point():
+        return
+    with suppress(OSError):
+        block.values = torch.frombuffer(mmap(-1, block.nbytes), dtype=torch.uint8).untyped_storage()
 
 
 _FROM_DATA = {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor}
@@ -380,114 +391,7 @@ def _are_indices(part: Any) -> bool:
     return type(part).__name__ == "ndarray" and part.dtype.kind in "ib"
 
 
-# -- what a tensor says of itself -------------------------------------------------------------------------------
-
-
-def device_of(tensor: torch.Tensor) -> torch.device:
-    where = placement(tensor)
-    return torch.device("cuda", card_of(tensor)) if where == GPU else CPU if where == HOST else tensor.device
-
-
-@handles(torch.Tensor.device.__get__)
-def _device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
-    return device_of(args[0])
-
-
-@handles(torch.Tensor.is_cuda.__get__)  # type: ignore[attr-defined]
-def _is_cuda(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return device_of(args[0]).type == "cuda"
-
-
-@handles(torch.Tensor.is_cpu.__get__)  # type: ignore[attr-defined]
-def _is_cpu(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return device_of(args[0]).type == "cpu"
-
-
-@handles(torch.Tensor.is_meta.__get__)  # type: ignore[attr-defined]
-def _is_meta(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return device_of(args[0]).type == "meta"
-
-
-@handles(torch.Tensor.get_device)
-def _get_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    device = device_of(args[0])
-    return device.index if device.type == "cuda" else -1
-
-
-@handles(torch.Tensor.data_ptr)
-def _data_ptr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    tensor: torch.Tensor = args[0]
-    block = block_of(tensor) if tensor.is_meta else None
-    if block is None:
-        return int(func(tensor))
-    return int(block.address + tensor.storage_offset() * tensor.element_size())
-
-
-def _give_zeros(tensor: torch.Tensor) -> None:
-    """Memory is taken only where it is written to. A buffer larger than this machine allows stays without content."""
-    block = block_of(tensor)
-    if block is None or block.values is not None or not block.nbytes or tensor.is_floating_point():
-        return
-    with suppress(OSError):
-        block.values = torch.frombuffer(mmap(-1, block.nbytes), dtype=torch.uint8).untyped_storage()
-
-
-@handles(torch.Tensor.numpy)
-def _numpy(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensor = args[0]
-    if placement(tensor) == GPU and not kwargs.get("force"):
-        raise TypeError(
-            f"can't convert {device_of(tensor)} device type tensor to numpy. "
-            "Use Tensor.cpu() to copy the tensor to host memory first."
-        )
-    if placement(tensor) == REAL:
-        return func(tensor, **kwargs)
-    if tensor.requires_grad and not kwargs.get("force"):
-        raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
-    if placement(tensor) == HOST:
-        content = known_values(tensor)
-        if content is not None:  # what is written to the array is seen by the tensor
-            return content.numpy()
-    return mode.read(tensor, "read by NumPy").clone().numpy()
-
-
-@handles(torch.Tensor.__array__)
-def _array(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if placement(args[0]) == REAL:
-        return func(*args, **kwargs)
-    array, dtype = _numpy(mode, func, args[:1], {}), args[1] if len(args) > 1 else kwargs.get("dtype")
-    return array if dtype is None else array.astype(dtype, copy=False)
-
-
-@handles(torch.Tensor.tolist)
-def _tolist(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensor = args[0]
-    if placement(tensor) == GPU:
-        tensor = mode.move(tensor, CPU, None)
-    return func(mode.read(tensor, "read as a list") if placement(tensor) == HOST else tensor)
-
-
-@handles(torch.Tensor.__format__)
-def _format(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    tensor, *rest = args
-    if placement(tensor) == REAL:
-        return str(func(*args, **kwargs))
-    if tensor.dim() == 0:
-        return str(tensor.item().__format__(*rest, **kwargs))
-    return str(_repr(mode, func, (tensor,), {}))
-
-
-@handles(torch.Tensor.__repr__, torch.Tensor.__str__)
-def _repr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    tensor = args[0]
-    if placement(tensor) == REAL:
-        return str(func(*args, **kwargs))
-    device = "" if placement(tensor) == HOST else f", device='{device_of(tensor)}'"
-    if tensor.layout is not torch.strided or tensor.numel() > _LARGEST_PRINTED:
-        return f"tensor(...{device}, size={tuple(tensor.shape)}, dtype={tensor.dtype})"
-    content = mode.read(tensor, "printed")
-    with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():
-        return f"{repr(content.clone()).removesuffix(')')}{device})"
+# -- default devices --------------------------------------------------------------------------------------------
 
 
 @handles(torch.device)
@@ -496,9 +400,6 @@ def _make_device(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: d
     if len(args) == 1 and type(args[0]) is int:
         return torch.device("cuda", args[0])
     return torch.device(*args, **kwargs)
-
-
-# -- default devices --------------------------------------------------------------------------------------------
 
 
 def device_context_function(active: Callable[[], FunctionMode | None]) -> Callable[..., Any]:
