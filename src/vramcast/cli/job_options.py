@@ -48,7 +48,9 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
     settings = parser.add_argument_group("settings")
     for option, (_, help_text) in _SETTINGS.items():
         settings.add_argument(f"--{option}", metavar="NAME", help=help_text)
-    settings.add_argument("--dtype", metavar="NAME", help="of the weights: fp32, bf16, fp16, without autocast")
+    settings.add_argument(
+        "--dtype", metavar="NAME", help="data type of the weights, without autocast: fp32, bf16 or fp16"
+    )
     settings.add_argument(
         "--fraction", type=float, metavar="SHARE",
         help="PyTorch may reserve this share of the card, as set_per_process_memory_fraction says",
@@ -60,7 +62,7 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
     )  # fmt: skip
     settings.add_argument(
         "--with", action="append", default=[], metavar="FILE", dest="parts",
-        help="a config that says a part of the job: accelerate, DeepSpeed, TrainingArguments; as often as needed",
+        help="a config that says a part of the job: accelerate, DeepSpeed, TrainingArguments; may be repeated",
     )  # fmt: skip
     settings.add_argument(
         "--model", metavar="MODEL", help="a model folder or package.module:function, for a config that names none"
@@ -73,7 +75,7 @@ def add_job_options(parser: argparse.ArgumentParser, without: tuple[str, ...] = 
     plain = parser.add_argument_group("a plain network instead of JOB")
     plain.add_argument("--arch", metavar="KIND", help="fno, unet, ddpm or transformer, with its usual layers")
     plain.add_argument("--hidden-dim", type=positive, metavar="N", help="channels of a layer's output")
-    plain.add_argument("--num-layers", type=positive, metavar="N", help="how many layers")
+    plain.add_argument("--num-layers", type=positive, metavar="N", help="number of layers")
 
 
 def add_code_option(parser: argparse._ActionsContainer) -> None:

@@ -56,8 +56,8 @@ def add_calibration_option(parser: argparse.ArgumentParser) -> None:
 def add_host_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--host", metavar="WHICH",
-        help="the processor that issues the work: undisturbed (the default), here (this computer: a second's "
-        "benchmark), or how many times as long it takes as an undisturbed one, as in 1.3",
+        help="speed of the processor that issues the work: undisturbed (the default), here (this computer, "
+        "timed for a second), or a factor: 1.3 is a processor that takes 1.3 times as long",
     )  # fmt: skip
 
 
@@ -95,7 +95,11 @@ def add_room_options(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--gpu", metavar="NAME", help='a card instead of the one here: "rtx-4090", or a size, "24GiB"')
     parser.add_argument("--memory", metavar="SIZE", help="what is there for the job (24GiB), CUDA context included")
     parser.add_argument(
-        "--device", "--device-id", type=device_number, metavar="N", help="the card here, as CUDA counts them (0)"
+        "--device",
+        "--device-id",
+        type=device_number,
+        metavar="N",
+        help="which card of this machine, as CUDA counts them (default 0)",
     )
 
 
@@ -277,7 +281,7 @@ def write_html(path: Path | None, report: Callable[[], Report]) -> None:
 
 
 def add_language_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--lang", choices=LANGUAGES, help="the language of the result (left out: that of the locale)")
+    parser.add_argument("--lang", choices=LANGUAGES, help="the language of the result (default: that of the locale)")
 
 
 def language_in(words: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from vramcast.cli.options import import_nothing_from
 def add_root_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--root", type=Path, default=Path(), metavar="DIR",
-        help="the folder below which files are read (the current one)",
+        help="only files below this folder are read (default: the current one)",
     )  # fmt: skip
 
 

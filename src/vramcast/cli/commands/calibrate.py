@@ -13,7 +13,13 @@ from vramcast.cli.options import CALIBRATION, EXIT_FITS, add_force_option, add_j
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--gpu-device", type=_device, default=0, metavar="N", help="the card here, as CUDA counts (0)")
+    parser.add_argument(
+        "--gpu-device",
+        type=_device,
+        default=0,
+        metavar="N",
+        help="which card of this machine, as CUDA counts them (default 0)",
+    )
     parser.add_argument(
         "--minutes", type=_minutes, default=2.0, metavar="M", help="how long to time operators (default %(default)g)"
     )

@@ -43,15 +43,23 @@ _QUICK_ONLY = ("hidden_dim", "num_layers", "gpu_memory", "bytes", "threshold")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_job_argument(parser, help=f"{JOB_HELP}; left out: the quick formula")
+    add_job_argument(parser, help=f"{JOB_HELP}; without it: the quick formula")
     add_room_options(parser)
-    parser.add_argument("--margin", type=float, default=0.0, metavar="SHARE", help="of that which must stay free (0)")
+    parser.add_argument(
+        "--margin",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of that memory that must stay free (default 0)",
+    )
     add_json_option(parser)
     add_full_option(parser)
     quick = parser.add_argument_group("the quick formula (no JOB)")
-    quick.add_argument("--gpu-memory", metavar="GIB", help="of the card; left out: of the one here")
-    quick.add_argument("--bytes", type=positive, metavar="N", help="of one number (4)")
-    quick.add_argument("--threshold", type=float, metavar="SHARE", help="of the card that activations may take (0.7)")
+    quick.add_argument("--gpu-memory", metavar="GIB", help="memory of the card (default: that of the card here)")
+    quick.add_argument("--bytes", type=positive, metavar="N", help="bytes of one number (default 4)")
+    quick.add_argument(
+        "--threshold", type=float, metavar="SHARE", help="share of the card that activations may take (default 0.7)"
+    )
     add_several_gpus_options(parser)
     add_job_options(parser)
 

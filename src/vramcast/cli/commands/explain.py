@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser)
     parser.add_argument("module", metavar="MODULE", help="e.g. model.transformer.h.0, or model.layers.*")
     parser.add_argument("--gpu", metavar="NAME", help='the card: "rtx-4090", "A100 80GB", or a size, "24GiB"')
-    parser.add_argument("--depth", type=positive, metavar="N", help="names below the module to tell apart (all)")
+    parser.add_argument(
+        "--depth", type=positive, metavar="N", help="levels of names below the module to list (default: all)"
+    )
     add_json_option(parser)
     add_job_options(parser)
 

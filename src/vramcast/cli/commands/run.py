@@ -97,7 +97,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the script with its own arguments, or the command that starts it (torchrun, accelerate launch, ...)",
     )  # fmt: skip
     module = parser.add_argument(
-        "-m", action=_Module, nargs=argparse.REMAINDER, metavar="", help="MODULE [...]: run a module"
+        "-m",
+        action=_Module,
+        nargs=argparse.REMAINDER,
+        metavar="",
+        help="MODULE [ARGUMENT ...]: run a module, as python -m does",
     )
     module.command = command  # type: ignore[attr-defined]
 

@@ -54,10 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="1,2,4, or largest (the default)",
     )
     for side in ("height", "width"):
-        parser.add_argument(f"--{side}", metavar="A,B", type=_list_of(positive), dest=f"{side}s", help="of the samples")
+        parser.add_argument(
+            f"--{side}", metavar="A,B", type=_list_of(positive), dest=f"{side}s", help="in pixels: 256,512"
+        )
     parser.add_argument(
         "--margin", type=float, metavar="SHARE",
-        help="of what the largest batch takes, left free beside it (the margin of such predictions)",
+        help="share of what the largest batch takes that stays free (default: the margin of such predictions)",
     )  # fmt: skip
     add_host_option(parser)
     add_json_option(parser)

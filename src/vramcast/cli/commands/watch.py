@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pid", type=positive, action="append", metavar="N", help="follow this process and all that "
                         "it starts, until it ends; may be given several times")  # fmt: skip
     parser.add_argument("--command", metavar="COMMAND", help="start this and watch it; no shell is used")
-    parser.add_argument("--device", type=device_number, metavar="N", help="only this card, as CUDA counts them (0)")
+    parser.add_argument(
+        "--device", type=device_number, metavar="N", help="watch only this card, as CUDA counts them from 0"
+    )
     predicted = parser.add_mutually_exclusive_group()
     predicted.add_argument("--job", metavar="JOB", help=f"draw its predicted peak as a line; {JOB_HELP}")
     predicted.add_argument("--predicted", metavar="SIZE", help="the same, as `vramcast predict` gave it (14.8GiB)")
