@@ -123,3 +123,12 @@ def test_a_choice_by_made_up_numbers_that_are_no_probabilities(gpu: VirtualGpu) 
     weights = torch.nn.Linear(8, 8).cuda()(torch.randn(4, 8, device="cuda"))
     chosen = torch.multinomial(weights - 10, 1)  # negative: no probabilities on any card, but unknown here
     assert chosen.shape == (4, 1) and 0 <= int(chosen[0].item()) < 8
+
+
+def test_a_gradient_is_unknown_where_a_part_of_it_is(gpu: VirtualGpu, activations: torch.Tensor) -> None:
+    """The engine adds the part that comes of activations into the part that is known."""
+    scale = nn.Parameter(torch.zeros(50, 1, device="cuda"))
+    ((activations * (scale + 1)).mean() + scale.mean()).backward()
+    assert scale.grad is not None
+    scale.grad.norm().item()
+    assert any(text.startswith("read as a Python number") for text in notes(gpu))

@@ -196,6 +196,14 @@ class Guesses:
         if written.depth <= DEPTH:
             block.recipe = written
 
+    def note_overwritten(self, block: Block, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Called before the unknown result of a functional op takes the place of its first argument, which is all that
+        is in the block."""
+        target = args[0]
+        given = self._described(args, kwargs, for_reads=True) if self._op(func) and target.numel() <= LIMIT else None
+        block.values = None
+        block.recipe = None if given is None else Result(func, given, 0, target)
+
     def keep(self, block: Block) -> None:
         """Called before known values are given up because something unknown is written over a part of them."""
         if block.recipe is None and block.values is not None:

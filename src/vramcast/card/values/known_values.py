@@ -213,13 +213,12 @@ def overwrite_first(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
     """For a functional op whose result takes the place of its first argument: that holds the result from now on."""
     target = args[0]
     block = block_of(target)
-    if block is None or block.values is None:
+    if block is None or (block.values is None and block.recipe is None):
         return
     real = real_arguments(args, kwargs)
     content = None if real is None else computed(mode, func, *real, drawn_for=(target,))
     if content is None:
-        mode.machine.guesses.keep(block)
-        block.values = None
+        mode.machine.guesses.note_overwritten(block, func, args, kwargs)
     else:
         block.values = block.recipe = None
         learn_all((target,), (content,))
