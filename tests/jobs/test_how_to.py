@@ -32,7 +32,8 @@ def toy_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _config(folder: Path, **keys: object) -> str:
-    text = "".join(f"  {key}: {value}\n" for key, value in {"network": FOLDERS / "bert-base", "lr": 1e-4, **keys}.items())
+    said = {"network": FOLDERS / "bert-base", "lr": 1e-4, **keys}
+    text = "".join(f"  {key}: {value}\n" for key, value in said.items())
     (folder / "toy.yaml").write_text(f"toy:\n{text}")
     return str(folder / "toy.yaml")
 
