@@ -47,3 +47,21 @@ def test_the_help_of_keep_names_every_knob(verb: object, names: tuple[str, ...])
     verb.add_arguments(parser)  # type: ignore[attr-defined]
     (keep,) = [action for action in parser._actions if "--keep" in action.option_strings]
     assert keep.help is not None and keep.help.endswith(f": {', '.join(names)}")
+
+
+def test_what_needs_fewer_changes_is_traced_although_something_like_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vramcast.features.advise.search._MANY_EVENTS", 0)  # each trace is thought to take long
+    job = make_job({**TINY, "sizes": {"batch": 1000}}, "job")
+    options = options_for(job, CARD, ["offload"])
+    half = next(one for one in options["batch"] if one.text.startswith("batch 500,"))
+    eight_bits = next(one for one in options["optimizer"] if one.text == "8-bit Adam")
+    plain, more = Combination((half,)), Combination((half, eight_bits))
+    with Runs(CARD, steps=3, workers=1, progress=lambda text: None) as runs:
+        (asked,) = runs.trace([Wish(job, "")])
+        assert isinstance(asked, Traced)
+        search = Search(job, runs, options, "throughput", asked)
+        del search.traced[Combination(())]
+        search.keep(more, asked)
+    assert not search._has_equal(plain)
+    search.keep(plain, asked)
+    assert search._has_equal(more)
