@@ -267,7 +267,8 @@ class Search:
         return chosen
 
     def _has_equal(self, combination: Combination) -> bool:
-        """Whether a traced combination is as good and about as fast, so that a long trace would not pay."""
+        """Whether a traced combination is as good, about as fast, in no more passes, so that a long trace would not
+        pay."""
         place = self._rank(combination)[:_BEFORE_TIME]
         return (
             self._is_long
@@ -276,6 +277,7 @@ class Search:
                 self.prediction(other).fits
                 and self._rank(other)[:_BEFORE_TIME] <= place
                 and self.time(combination) > self.time(other) * FASTER
+                and other.accumulation(self.job) <= combination.accumulation(self.job)
                 for other in self.traced
             )
         )
@@ -334,7 +336,8 @@ class Search:
         in_code = combination.in_code if share < 1 else 0
         changes = (combination.risk, combination.sacrifices, combination.rounds_weights)
         time = self.time(combination)
-        return *changes, in_code, -share, tight, about(time), changed, time
+        # Of what is as fast with as many changes: the larger batch, which is closer to one pass a step.
+        return *changes, in_code, -share, tight, about(time), changed, combination.accumulation(self.job), time
 
     def time(self, combination: Combination) -> float:
         """Time of a sample relative to the job as it is: predicted, or estimated."""
