@@ -87,3 +87,13 @@ def test_users_pages_do_not_hold_the_lab() -> None:
 def test_the_check_finds_what_is_missing() -> None:
     assert _exists("trace/schema.py") and _exists("lab/data/predictions-*.jsonl") and _exists("features/advise/")
     assert not _exists("trace/no_such_module.py")
+
+
+def test_names_of_the_code_are_in_the_code() -> None:
+    """Names of constants and classes that CONTRIBUTING gives, such as `READERS`."""
+    text = _text(ROOT / "CONTRIBUTING.md")
+    named = {word for word in re.findall(r"`(_?[A-Z][A-Za-z_]*[a-zA-Z])`", text) if word not in {"NAME"}}
+    assert {"READERS", "KNOBS", "_ARCHITECTURES"} <= named
+    code = "\n".join(path.read_text("utf-8") for path in _code("src"))
+    wrong = sorted(word for word in named if not re.search(rf"^\s*(class )?{word}\b", code, re.MULTILINE))
+    assert not wrong

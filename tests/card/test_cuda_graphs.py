@@ -172,3 +172,15 @@ def test_a_capture_that_was_not_seen_is_noted() -> None:
             assert card.awaits_capture
         torch.cuda.CUDAGraph()
     assert any("about to be captured" in note.text for note in card.trace().notes)
+
+
+def test_random_state_of_efficient_attention_is_on_the_card_in_a_graph(card: VirtualGpu) -> None:
+    """As attention.cu does: graph trees refuse outputs that are on the host."""
+    q = torch.randn(2, 4, 64, 32, device="cuda")
+    attend = torch.ops.aten._scaled_dot_product_efficient_attention
+    assert [part.device.type for part in attend(q, q, q, None, True)[2:]] == ["cpu", "cpu"]
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        before = card.n_blocks
+        results = attend(q, q, q, None, True)
+        assert card.n_blocks - before == len(results) == 4
+    assert {part.device.type for part in results} == {"cuda"}

@@ -107,6 +107,25 @@ def test_preferences(tmp_path: Path) -> None:
     assert adapters.components["reference"].same_as == "model", "the same weights without their adapters"
 
 
+@pytest.mark.parametrize(
+    ("kind", "losses", "reference"),
+    [
+        ("orpo", ["preference", "likelihood"], None), ("simpo", ["preference"], None),
+        ("kto", ["desirability"], "model"), ("gdpo", ["policy"], None),
+    ],
+)  # fmt: skip
+def test_other_preferences(tmp_path: Path, kind: str, losses: list[str], reference: str | None) -> None:
+    job = read(tmp_path, f"{FULL}rl: {kind}\n").job
+    assert [loss.kind for loss in job.loss] == losses
+    assert (job.components["reference"].copy_of if "reference" in job.components else None) == reference
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="builds a transformers model")
+def test_likelihood_of_chosen_texts_and_rewards_run(tmp_path: Path) -> None:
+    for line in ("rl: orpo", "reward_model: true"):
+        assert predict(read(tmp_path, f"{FULL}{line}\n"), gpu="rtx-4090", steps=2).fits
+
+
 def test_generated_text(tmp_path: Path) -> None:
     text = "rl: grpo\ntrl:\n  max_completion_length: 32\n  use_vllm: true\n  vllm_mode: colocate\n"
     job = read(tmp_path, FULL + text + "vllm: {gpu_memory_utilization: 0.4}\n").job
@@ -144,7 +163,7 @@ def test_mistakes(tmp_path: Path, line: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["rl: kto", "optimizer: muon", "qat: {weight_dtype: int4}", "tensor_parallel_size: 2", "lisa_n_layers: 4"]
+    "line", ["rl: ebft", "optimizer: muon", "qat: {weight_dtype: int4}", "tensor_parallel_size: 2", "lisa_n_layers: 4"]
 )
 def test_what_is_not_modelled(tmp_path: Path, line: str) -> None:
     with pytest.raises(CannotPredict, match=line.partition(":")[0]):

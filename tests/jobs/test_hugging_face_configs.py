@@ -91,8 +91,8 @@ def test_llama_factory() -> None:
 
 def test_llama_factory_of_another_kind(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
-    path.write_text((CONFIGS / "llama_factory.yaml").read_text().replace("stage: sft", "stage: kto"))
-    with pytest.raises(CannotPredict, match="stage: kto"):
+    path.write_text((CONFIGS / "llama_factory.yaml").read_text().replace("stage: sft", "stage: ppo"))
+    with pytest.raises(CannotPredict, match="stage: ppo"):
         load_job(str(path), request=Request(model=MODEL))
 
 
@@ -297,8 +297,8 @@ def test_an_optimizer_that_is_not_modelled(optim: str) -> None:
 
 
 def test_a_training_with_two_models_is_refused() -> None:
-    with pytest.raises(CannotPredict, match="kto"):
-        load_job(None, request=Request(arguments=("python", "trl/scripts/kto.py", "--model_name_or_path", MODEL)))
+    with pytest.raises(CannotPredict, match="orpo"):
+        load_job(None, request=Request(arguments=("python", "trl/scripts/orpo.py", "--model_name_or_path", MODEL)))
 
 
 def test_commands_are_only_read(tmp_path: Path) -> None:

@@ -60,6 +60,30 @@ def test_preferences_have_a_reference() -> None:
 
 
 @needs_transformers
+def test_texts_that_are_wanted_or_not() -> None:
+    text = "trl kto --model_name_or_path {model} --max_length 64 --per_device_train_batch_size 2"
+    adapters = command(f"{text} --use_peft")
+    assert adapters.job.components["reference"].same_as == "model"
+    assert adapters.job.inputs["input_ids"].shape == ["batch", "sequence"], "each for itself"
+    pairs = command(text.replace("kto", "dpo") + " --use_peft")
+    one, two = (predict(loaded, gpu="rtx-4090", steps=2) for loaded in (adapters, pairs))
+    assert one.peak_allocated_bytes < two.peak_allocated_bytes
+    assert any(note.topic == "KTO" for note in adapters.notes)
+
+
+@needs_transformers
+@pytest.mark.parametrize("start", ["trl reward", "python examples/scripts/reward_modeling.py"])
+def test_a_reward_model_has_one_score_for_a_text(start: str) -> None:
+    loaded = command(f"{start} --model_name_or_path {{model}} --max_length 64 --use_peft --lora_r 4")
+    assert loaded.job.loss[0].kind == "ranking"
+    result = predict(loaded, gpu="rtx-4090", steps=2)
+    assert result.fits
+    width = 64
+    adapters = 4 * 2 * 2 * 4 * (width + width)
+    assert result.parameters.trained_count in range(width, adapters + width + 1), "adapters and the head, no logits"
+
+
+@needs_transformers
 def test_generated_text() -> None:
     loaded = load_job(str(CONFIGS / "trl_grpo.yaml"))
     job = loaded.job
@@ -82,8 +106,8 @@ def test_a_file_beside_the_flags(tmp_path: Path) -> None:
 
 
 def test_other_trainers_are_not_modelled() -> None:
-    with pytest.raises(CannotPredict, match="kto trains with a second model"):
-        command("trl kto --model_name_or_path {model}")
+    with pytest.raises(CannotPredict, match="orpo trains with a second model"):
+        command("trl orpo --model_name_or_path {model}")
     with pytest.raises(UsageError, match="loss_type: there is no 'nlll'"):
         command("trl sft --model_name_or_path {model} --loss_type nlll")
 

@@ -22,7 +22,8 @@ from vramcast.cli.main import main, make_parser
 from vramcast.errors import VramcastError
 from vramcast.features.advise.combination import Combination
 from vramcast.features.advise.front import pareto, spread
-from vramcast.features.advise.knobs import KNOBS, options_for
+from vramcast.features.advise.knob_names import KNOBS
+from vramcast.features.advise.knobs import options_for
 from vramcast.features.advise.option import Option
 from vramcast.features.advise.runs import Runs, Traced, Wish
 from vramcast.features.advise.search import Search

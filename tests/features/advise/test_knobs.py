@@ -12,7 +12,8 @@ from tests.jobs.tiny import JOB as TINY
 from vramcast.base.errors import CannotPredict
 from vramcast.card.compiled.compiler import why_not
 from vramcast.features.advise.combination import combinations
-from vramcast.features.advise.knobs import KNOBS, knobs, options_for
+from vramcast.features.advise.knob_names import KNOBS
+from vramcast.features.advise.knobs import knobs, options_for
 from vramcast.features.advise.option import LAST_RESORT, RISKS, SAFE, USUAL
 from vramcast.features.advise.peft_targets import models_with_usual_targets
 from vramcast.gpus import find_gpu

@@ -57,8 +57,9 @@ _HALF = (torch.float16, torch.bfloat16)
 @kernel("aten::_scaled_dot_product_efficient_attention")
 def efficient_forward(call: Call) -> Any:
     q, _, v = (t.transpose(1, 2) for t in call.args[:3])
+    seeds = _efficient_seeds(call)
     out, statistics = _efficient_outputs(call, q, v, q.size(0), q.size(1))
-    return out.transpose(1, 2), statistics, _host_scalar(), _host_scalar()
+    return out.transpose(1, 2), statistics, *seeds
 
 
 @kernel("aten::_efficient_attention_forward")
@@ -69,8 +70,16 @@ def efficient_varied_lengths_forward(call: Call) -> Any:
     samples, queries, keys = q.size(0), q.size(1), k.size(1)
     if offsets is not None:
         samples, queries, keys = offsets.numel() - 1, call.argument("max_seqlen_q"), call.argument("max_seqlen_k")
+    seeds = _efficient_seeds(call)
     out, statistics = _efficient_outputs(call, q, v, samples, queries)
-    return out, statistics, _host_scalar(), _host_scalar(), queries, keys
+    return out, statistics, *seeds, queries, keys
+
+
+def _efficient_seeds(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
+    """The random state lies on the host; a CUDA graph that is recorded keeps it on the card (attention.cu)."""
+    if call.mode.machine.graphs.is_capturing:
+        return call.empty((), torch.int64), call.empty((), torch.int64)
+    return _host_scalar(), _host_scalar()
 
 
 def _efficient_outputs(

@@ -33,6 +33,7 @@ from vramcast.cli.options import (
     print_result,
     write_html,
 )
+from vramcast.features.advise.knob_names import KNOBS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,8 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_room_options(parser)
     parser.add_argument(
         "--keep", metavar="A,B", type=names, default=(),
-        help="leave these alone: batch, checkpointing, allocator, precision, optimizer, sequence, resolution, frames, "
-        "trained",
+        help=f"leave these alone: {', '.join(KNOBS)}",
     )  # fmt: skip
     parser.add_argument(
         "--objective", metavar="NAME", default="throughput",

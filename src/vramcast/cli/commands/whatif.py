@@ -25,6 +25,7 @@ from vramcast.cli.options import (
     print_json,
     write_html,
 )
+from vramcast.features.advise.knob_names import SPEED
 
 RUNS_CODE = True
 
@@ -33,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job_argument(parser)
     parser.add_argument("--gpu", metavar="NAME", help='the card: "rtx-4090", "A100 80GB", or a size, "24GiB"')
     parser.add_argument("--memory", metavar="SIZE", help="let PyTorch reserve at most this (24GiB)")
-    parser.add_argument(
-        "--keep", metavar="A,B", type=names, default=(), help="leave these alone: batch, checkpointing, precision, ..."
-    )
+    parser.add_argument("--keep", metavar="A,B", type=names, default=(), help=f"leave these alone: {', '.join(SPEED)}")
     add_calibration_option(parser)
     add_compile_option(parser)
     add_json_option(parser)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import log, prod
 from typing import Any, Generic, TypeVar
 
-from vramcast.features.advise.knobs import KNOBS
+from vramcast.features.advise.knob_names import KNOBS
 from vramcast.features.advise.option import CHANGES_TRAINING, SAFE, Option, go_together
 from vramcast.jobs.schema import Job
 

@@ -320,9 +320,9 @@ def _kind(one: Combination) -> int:
 
 def _place(one: Combination, seconds: float | None, job: Job) -> tuple[float, ...]:
     """By kind, then by the time of the batch that was wanted; of those that hardly differ in time, by how much is
-    changed."""
+    changed, and by the passes of a step."""
     time = one.time if seconds is None else seconds
-    return (_kind(one), about(time), len(one.options), time)
+    return (_kind(one), about(time), len(one.options), one.accumulation(job), time)
 
 
 def _held(one: Combination, parts: _Parts) -> float:

@@ -267,7 +267,8 @@ class Search:
         return chosen
 
     def _has_equal(self, combination: Combination) -> bool:
-        """Whether a traced combination is as good and about as fast, so that a long trace would not pay."""
+        """Whether a traced combination is as good and about as fast, with no more changes, so that a long trace would
+        not pay."""
         place = self._rank(combination)[:_BEFORE_TIME]
         return (
             self._is_long
@@ -276,6 +277,7 @@ class Search:
                 self.prediction(other).fits
                 and self._rank(other)[:_BEFORE_TIME] <= place
                 and self.time(combination) > self.time(other) * FASTER
+                and self._changed(other) <= self._changed(combination)
                 for other in self.traced
             )
         )
@@ -334,7 +336,11 @@ class Search:
         in_code = combination.in_code if share < 1 else 0
         changes = (combination.risk, combination.sacrifices, combination.rounds_weights)
         time = self.time(combination)
-        return *changes, in_code, -share, tight, about(time), changed, time
+        return *changes, in_code, -share, tight, about(time), *self._changed(combination), time
+
+    def _changed(self, combination: Combination) -> tuple[int, int]:
+        """How much a user has to change for it: options, and then passes, of which a larger batch needs fewer."""
+        return len(combination.options), combination.accumulation(self.job)
 
     def time(self, combination: Combination) -> float:
         """Time of a sample relative to the job as it is: predicted, or estimated."""

@@ -11,7 +11,8 @@ from typing import Any
 from vramcast.base.errors import VramcastError
 from vramcast.features.advise.combination import Combination
 from vramcast.features.advise.config import card_options, config_text
-from vramcast.features.advise.knobs import KNOBS, check_pins, options_for
+from vramcast.features.advise.knob_names import KNOBS, SPEED
+from vramcast.features.advise.knobs import check_pins, options_for
 from vramcast.features.advise.option import CHANGES_TRAINING, SAFE, USUAL, Option, go_together
 from vramcast.features.advise.runs import Runs, Traced, Wish
 from vramcast.features.what_if.result import Outcome, WhatIfs
@@ -23,8 +24,6 @@ from vramcast.prediction.step_time import job_throughput
 
 Progress = Callable[[str], None]
 
-_KNOBS = ("batch", "checkpointing", "precision", "optimizer", "compile", "attention", "liger")
-"""Those that change how fast a step is; the others only save memory."""
 _BOTH_WAYS = ("checkpointing", "compile", "attention", "liger")
 """Knobs of which the slower way is shown too."""
 _OPTIONS_OF_A_KNOB = 2
@@ -85,7 +84,7 @@ def what_if(
 
 
 def _options(job: Job, gpu: GpuSpec, keep: tuple[str, ...], also: tuple[str, ...]) -> list[Option]:
-    unwanted = {*keep, *(name for name in KNOBS if name not in _KNOBS)}
+    unwanted = {*keep, *(name for name in KNOBS if name not in SPEED)}
     chosen = []
     for name, options in options_for(job, gpu, unwanted, also).items():
         # Accumulation only ever costs time: of the batches that keep the effective one, the larger ones.

@@ -39,7 +39,7 @@ _ATTENTION_FLAGS = {
 _EMBEDDINGS = ("embed_tokens", "lm_head")
 _FP32_WITHOUT_FLASH = ["*norm*", *(f"*{name}*" for name in _EMBEDDINGS)]
 """What it trains in fp32 where the whole model learns and attention is torch's own (_configure_embedding_dtypes)."""
-_PREFERENCES = ("dpo", "ipo")
+_PREFERENCES, _WITHOUT_REFERENCE = ("dpo", "ipo"), ("orpo", "simpo")
 _PARALLEL = ("tensor_parallel_size", "context_parallel_size", "sequence_parallel_degree", "expert_parallel_size")
 _PLAIN_PATTERN = re.compile(r"\^?([\w.\\]+?)(?:\.?\*)?(\$?)")
 
@@ -340,19 +340,26 @@ class _Reader:
         keys = self._keys
         kind = keys.text("rl", axolotl_names.RL)
         if kind is None:
-            for name in ("reward_model", "process_reward_model"):
-                if keys.flag(name):
-                    self._unsupported["step"] = f"{name}: the training of a reward model is not modelled"
+            if keys.flag("reward_model"):
+                self._steps.append(fine_tuning.rewards)
+                self._notes.append(Note("rewards", fine_tuning.PREFERENCE_NOTE, keys.where))
+            if keys.flag("process_reward_model"):
+                self._unsupported["step"] = "process_reward_model: a reward for each step of a text is not modelled"
             return {}
-        if kind in _PREFERENCES:
-            copy = self._adapter is None or keys.flag("rl_adapter_ref_model")
-            known = keys.flag("precompute_ref_log_probs")
-            self._steps.append(fine_tuning.preferences(reference="none" if known else "copy" if copy else "adapter"))
+        copy = self._adapter is None or keys.flag("rl_adapter_ref_model")
+        reference = "none" if keys.flag("precompute_ref_log_probs") else "copy" if copy else "adapter"
+        if kind in (*_PREFERENCES, *_WITHOUT_REFERENCE):
+            compared = reference if kind in _PREFERENCES else "none"
+            self._steps.append(fine_tuning.preferences(reference=compared, likelihood=kind == "orpo"))
             self._notes.append(Note("rl", fine_tuning.PREFERENCE_NOTE, keys.where))
             return {}
-        if kind == "grpo":
+        if kind == "kto":
+            step = fine_tuning.desirability(reference=reference, upcast=False, notes=self._notes, where=keys.where)
+            self._steps.append(step)
+            return {}
+        if kind in ("grpo", "gdpo"):  # they differ in how advantages are normalised
             return self._grpo(data)
-        self._unsupported["step"] = f"rl: {kind} is not modelled; dpo, ipo and grpo are"
+        self._unsupported["step"] = f"rl: {kind} is not modelled; dpo, ipo, orpo, simpo, kto, grpo and gdpo are"
         return {}
 
     def _grpo(self, data: dict[str, Any]) -> dict[str, Any]:

@@ -145,15 +145,46 @@ def fused_loss_note(what: str, where: str) -> Note:
     return Note("fused loss", text, where)
 
 
-def preferences(*, reference: str, upcast: bool = False) -> Finish:
+def preferences(*, reference: str, upcast: bool = False, likelihood: bool = False) -> Finish:
     """DPO: chosen and rejected texts in one batch. `reference`: copy (a second model), adapter (the same model without
-    its adapters) or none (its probabilities are known beforehand). `upcast`: logits are copied to fp32."""
+    its adapters) or none (its probabilities are known beforehand). `upcast`: logits are copied to fp32. `likelihood`:
+    the cross-entropy of the chosen texts is added (ORPO, CPO)."""
 
     def finish(data: Data) -> Data:
-        loss = {**_compared("preference", reference), **({"upcast": True} if upcast else {})}
-        return _with_reference({**data, "inputs": _tokens(data, "2 * batch"), "loss": [loss]}, reference)
+        more = {"upcast": True} if upcast else {}
+        loss = [{**_compared("preference", reference), **more}]
+        loss += [{**_compared("likelihood", "none"), **more}] if likelihood else []
+        return _with_reference({**data, "inputs": _tokens(data, "2 * batch"), "loss": loss}, reference)
 
     return finish
+
+
+def desirability(*, reference: str, upcast: bool, notes: list[Note], where: str) -> Finish:
+    """KTO: texts that are wanted or not, each for itself, and a reference as above."""
+    text = (
+        "the passes that KTO estimates a divergence with, without gradients, come before: they take time, which is not "
+        "counted, and no more memory; newer versions of TRL compute head and loss in pieces and take less"
+    )
+    notes.append(Note("KTO", text, where))
+
+    def finish(data: Data) -> Data:
+        loss = {**_compared("desirability", reference), **({"upcast": True} if upcast else {})}
+        return _with_reference({**data, "inputs": _tokens(data, "batch"), "loss": [loss]}, reference)
+
+    return finish
+
+
+def rewards(data: Data) -> Data:
+    """A reward model: one score for each text, chosen and rejected ones in one batch (TRL's RewardTrainer). The head
+    learns beside adapters."""
+    model = data["components"].get("model", {})
+    config = {**model.get("config", {}), "num_labels": 1, "pad_token_id": 0}
+    head: Data = {"task": "sequence-classification", "config": config}
+    if model.get("mode") == "lora":
+        lora = model.get("lora") or {}
+        head["lora"] = {**lora, "trained_modules": [*(lora.get("trained_modules") or ()), "score"]}
+    loss = {"kind": "ranking", "prediction": "model.logits"}
+    return change_model({**data, "inputs": _tokens(data, "2 * batch"), "loss": [loss]}, head)
 
 
 def policy(*, reference: str, completion: int) -> Finish:

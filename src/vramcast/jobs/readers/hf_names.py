@@ -115,8 +115,7 @@ SCRIPT_TASKS = {
 """transformers' and TRL's example scripts → the head that they put on the model."""
 
 OTHER_TRAININGS = frozenset((
-    "ppo", "rloo", "online_dpo", "kto", "orpo", "cpo", "gkd", "xpo", "nash_md", "reward",
-    "reward_modeling",
+    "ppo", "rloo", "online_dpo", "orpo", "cpo", "gkd", "xpo", "nash_md",
 ))  # fmt: skip
 """Scripts that train with a second model or with generated text, which a job of these arguments would leave out."""
 

@@ -193,7 +193,7 @@ def _arguments(command: Command, keys: Keys, folder: Path, request: Request, pre
     if command.script == _UNSLOTH:
         return unsloth.part_from_flags(keys, folder, request)
     if command.script in trl.TRAINERS:
-        return trl.part_from(_with_config(keys, command, folder), folder, request, command.script)
+        return trl.part_from(_with_config(keys, command, folder), folder, request, trl.TRAINERS[command.script])
     return hf_arguments.part_from(keys, folder, request, hf_names.SCRIPT_TASKS.get(command.script))
 
 

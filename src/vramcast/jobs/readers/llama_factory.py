@@ -188,16 +188,17 @@ def _stage(keys: Keys, kind: str, notes: list[Note], unsupported: dict[str, str]
     keys.ignore("ref_model_adapters", "ref_model_quantization_bit")
     if stage in ("pt", "sft"):
         return None
-    if stage != "dpo":
-        unsupported["step"] = f"stage: {stage} needs a second model or generated text, which is not modelled; dpo is"
+    if stage not in ("dpo", "kto"):
+        what = "a head that no folder describes" if stage == "rm" else "generated text and three models"
+        unsupported["step"] = f"stage: {stage} needs {what}, which is not modelled; dpo and kto are"
         return None
-    notes.append(Note("preferences", fine_tuning.PREFERENCE_NOTE, keys.where))
-    if loss in _WITHOUT_REFERENCE:
-        return fine_tuning.preferences(reference="none", upcast=True)
     if own is not None:
         notes.append(Note("assumed", f"the reference model ({own}) is as large as the trained one", keys.where))
-    is_copy = own is not None or kind != "lora"
-    return fine_tuning.preferences(reference="copy" if is_copy else "adapter", upcast=True)
+    reference = "copy" if own is not None or kind != "lora" else "adapter"
+    if stage == "kto":
+        return fine_tuning.desirability(reference=reference, upcast=True, notes=notes, where=keys.where)
+    notes.append(Note("preferences", fine_tuning.PREFERENCE_NOTE, keys.where))
+    return fine_tuning.preferences(reference="none" if loss in _WITHOUT_REFERENCE else reference, upcast=True)
 
 
 def _layers(keys: Keys, half: bool) -> fine_tuning.Finish:

@@ -139,13 +139,20 @@ class _Dialect(hf_arguments.Dialect):
         if kind == "grpo":
             data, finish = self._grpo(keys, data, has_adapter, notes)
             return data, fine_tuning.chain(frozen, finish)
-        if kind not in ("dpo", "orpo", "simpo", "cpo"):
-            unsupported["step"] = f"rlhf_type: {kind} is not modelled; dpo and grpo are"
+        if kind not in ("dpo", "orpo", "simpo", "cpo", "kto", "rm"):
+            unsupported["step"] = f"rlhf_type: {kind} is not modelled; dpo, orpo, simpo, cpo, kto, rm and grpo are"
             return data, None
-        notes.append(Note("preferences", fine_tuning.PREFERENCE_NOTE, keys.where))
         own = keys.text("ref_model")
-        reference = "none" if kind != "dpo" else "copy" if own or not has_adapter else "adapter"
-        return data, fine_tuning.chain(frozen, fine_tuning.preferences(reference=reference))
+        reference = "copy" if own or not has_adapter else "adapter"
+        if kind == "kto":
+            step = fine_tuning.desirability(reference=reference, upcast=False, notes=notes, where=keys.where)
+            return data, fine_tuning.chain(frozen, step)
+        notes.append(Note("preferences", fine_tuning.PREFERENCE_NOTE, keys.where))
+        if kind == "rm":
+            return data, fine_tuning.chain(frozen, fine_tuning.rewards)
+        likely = kind in ("orpo", "cpo") or keys.number("rpo_alpha") is not None
+        compared = fine_tuning.preferences(reference=reference if kind == "dpo" else "none", likelihood=likely)
+        return data, fine_tuning.chain(frozen, compared)
 
     def _grpo(
         self, keys: Keys, data: dict[str, Any], has_adapter: bool, notes: list[Note]

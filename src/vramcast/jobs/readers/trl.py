@@ -1,5 +1,5 @@
-"""TRL's trainers (SFT, DPO, GRPO), from a YAML for `trl sft --config` or from a command. TrainingArguments with other
-defaults (trl/trainer/*_config.py), and for DPO and GRPO a second model or generated text."""
+"""TRL's trainers (SFT, DPO, KTO, reward models, GRPO), from a YAML for `trl sft --config` or from a command.
+TrainingArguments with other defaults (trl/trainer/*_config.py), and for some a second model or generated text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _GRPO = (
 )  # fmt: skip
 _DPO = ("precompute_ref_log_probs", "f_divergence_type", "ref_model_mixup_alpha", "discopop_tau", "ld_alpha")
 _SFT = ("packing", "padding_free", "assistant_only_loss", "completion_only_loss", "packing_strategy", "eval_packing")
-TRAINERS = ("sft", "dpo", "grpo")
+TRAINERS = {**{name: name for name in ("sft", "dpo", "kto", "reward", "grpo")}, "reward_modeling": "reward"}
+"""Verb or script → trainer."""
 _DEFAULT_LENGTH = 1024
 _DEFAULTS = {"gradient_checkpointing": True, "dtype": "float32"}
 _TOKENS_IN_A_PIECE = 256
@@ -48,6 +49,7 @@ _KNOWN = hf_names.WITHOUT_EFFECT | frozenset((
     "vllm_server_host", "vllm_server_port", "vllm_server_timeout", "vllm_server_base_url", "vllm_max_model_length",
     "generation_batch_size", "steps_per_generation", "model_init_kwargs", "trust_remote_code", "env",
     "mask_truncated_completions", "chat_template_kwargs", "router_aux_loss_coef", "use_transformers_paged",
+    "desirable_weight", "undesirable_weight", "center_rewards_coefficient",
 ))  # fmt: skip
 
 
@@ -116,8 +118,11 @@ class _Dialect(hf_arguments.Dialect):
         has_adapter = data.get("components", {}).get("model", {}).get("mode") == "lora"
         if self._trainer == "sft":
             return data, self._sft(keys, notes)
-        if self._trainer == "dpo":
-            return data, self._dpo(keys, has_adapter, notes)
+        if self._trainer in ("dpo", "kto"):
+            return data, self._compared(keys, has_adapter, notes)
+        if self._trainer == "reward":
+            notes.append(Note("preferences", fine_tuning.PREFERENCE_NOTE, keys.where))
+            return data, fine_tuning.rewards
         return self._grpo(keys, data, has_adapter, notes)
 
     def _sft(self, keys: Keys, notes: list[Note]) -> fine_tuning.Finish | None:
@@ -131,11 +136,14 @@ class _Dialect(hf_arguments.Dialect):
         notes.append(Note("chunked loss", f"{text} (loss_type: nll)", keys.where))
         return _in_pieces
 
-    def _dpo(self, keys: Keys, has_adapter: bool, notes: list[Note]) -> fine_tuning.Finish:
-        notes.append(Note("preferences", fine_tuning.PREFERENCE_NOTE, keys.where))
+    def _compared(self, keys: Keys, has_adapter: bool, notes: list[Note]) -> fine_tuning.Finish:
+        """With a reference."""
         known, synced = keys.flag("precompute_ref_log_probs"), keys.flag("sync_ref_model")
         reference = "none" if known else "adapter" if has_adapter and not synced else "copy"
-        return fine_tuning.preferences(reference=reference)
+        if self._trainer == "kto":
+            return fine_tuning.desirability(reference=reference, upcast=False, notes=notes, where=keys.where)
+        notes.append(Note("preferences", fine_tuning.PREFERENCE_NOTE, keys.where))
+        return fine_tuning.preferences(reference=reference, likelihood=keys.number("rpo_alpha") is not None)
 
     def _grpo(
         self, keys: Keys, data: dict[str, Any], has_adapter: bool, notes: list[Note]

@@ -25,16 +25,21 @@ class Loss(Section):
         "bce",
         "distillation",
         "preference",
+        "likelihood",
+        "desirability",
         "policy",
+        "ranking",
         "mean",
         "network",
         "factory",
     ] = "model"
     """model: the loss that the model itself returns (transformers with labels). mean: of the output, for when the loss
     does not matter. network: what `network` returns for both (LPIPS). distillation: the Kullback-Leibler divergence of
-    two sets of logits. preference: DPO, for logits of a language model whose batch is chosen and rejected texts.
-    policy: GRPO, for logits of the tokens that it generated. `target` of these two is the reference model, if it runs
-    in the step. The others compare `prediction` with `target`, or what `network` makes of them."""
+    two sets of logits. preference: DPO, for logits of a language model whose batch is chosen and rejected texts;
+    likelihood: the cross-entropy of the chosen ones, which ORPO adds. desirability: KTO. policy: GRPO, for logits of
+    the tokens that it generated. `target` of these is the reference model, if it runs in the step. ranking: of a
+    reward model's scores for chosen and rejected texts. The others compare `prediction` with `target`, or what
+    `network` makes of them."""
     prediction: Reference | None = None
     """Left out: the first tensor of what the model returns."""
     target: Reference | None = None

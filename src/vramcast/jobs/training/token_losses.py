@@ -1,4 +1,5 @@
-"""Losses of language models that compare the probabilities of tokens: preferences (DPO) and rewards (GRPO)."""
+"""Losses of language models that compare texts: by the probabilities of their tokens (DPO, ORPO, KTO, GRPO), or by the
+scores that a reward model gives them."""
 
 from __future__ import annotations
 
@@ -62,13 +63,42 @@ def _entropy(logits: torch.Tensor, rows: int = 128) -> None:
         -(torch.exp(probabilities) * probabilities).sum(-1)
 
 
-KINDS = {"preference": preference, "policy": policy}
+def likelihood(logits: torch.Tensor, reference: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
+    """The cross-entropy of the chosen half, which ORPO and CPO add to what they compare: of a copy, as TRL has it."""
+    texts = len(tokens) // 2
+    chosen = logits[:texts, :-1].contiguous()
+    return F.cross_entropy(chosen.view(-1, chosen.shape[-1]), tokens[:texts, 1:].reshape(-1))
+
+
+def desirability(logits: torch.Tensor, reference: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
+    """KTO: each text is wanted or not, with nothing to compare it with but the reference."""
+    now = token_log_probabilities(logits[:, :-1], tokens[:, 1:]).sum(dim=1)
+    if reference is not None:
+        with torch.no_grad():
+            known = token_log_probabilities(reference[:, :-1], tokens[:, 1:]).sum(dim=1)
+        now = now - known
+    return (1 - torch.sigmoid(_BETA * now)).mean()
+
+
+def ranking(scores: torch.Tensor, reference: torch.Tensor | None, tokens: torch.Tensor) -> torch.Tensor:
+    """A reward model's: the chosen half shall score higher than the rejected one."""
+    chosen, rejected = scores.squeeze(-1).chunk(2)
+    return -F.logsigmoid(chosen - rejected).mean()
+
+
+KINDS = {
+    "preference": preference, "likelihood": likelihood, "desirability": desirability, "policy": policy,
+    "ranking": ranking,
+}  # fmt: skip
+_SCORES = ("ranking",)
+"""Those that compare one number a text."""
 
 
 def token_loss(
     kind: str, prediction: torch.Tensor, target: torch.Tensor | None, values: Mapping[str, Any], key: str
 ) -> torch.Tensor:
     tokens = values.get(TOKENS)
-    if not isinstance(tokens, torch.Tensor) or prediction.dim() != 3:
-        raise UsageError(f"{key}: kind: {kind} is for a language model, which returns logits for its {TOKENS}")
+    if not isinstance(tokens, torch.Tensor) or prediction.dim() != (2 if kind in _SCORES else 3):
+        what = "one score for each text" if kind in _SCORES else "logits for its tokens"
+        raise UsageError(f"{key}: kind: {kind} is for a language model that is given {TOKENS} and returns {what}")
     return KINDS[kind](prediction, target, tokens)

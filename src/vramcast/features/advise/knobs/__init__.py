@@ -1,7 +1,7 @@
 """One knob a file; of each at most one option is taken, and options of different knobs combine.
 
-A new knob is a module with NAME and options(job, gpu), and its name in KNOBS. One that is turned only on request has
-why_not(job) too: what keeps it from being tried.
+A new knob is a module with NAME and options(job, gpu), and its name in KNOBS (knob_names.py). One that is turned only
+on request has why_not(job) too: what keeps it from being tried.
 """
 
 from __future__ import annotations
@@ -11,32 +11,11 @@ from collections.abc import Collection, Iterator
 from typing import Any, cast
 
 from vramcast.base.errors import CannotPredict, UsageError
+from vramcast.features.advise.knob_names import KNOBS, ON_REQUEST
 from vramcast.features.advise.option import Knob, Option
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.references import nearest
 from vramcast.jobs.schema import Job
-
-KNOBS: tuple[str, ...] = (
-    "batch",
-    "checkpointing",
-    "allocator",
-    "gradients",
-    "precision",
-    "optimizer",
-    "loss",
-    "offload",
-    "sequence",
-    "resolution",
-    "frames",
-    "gpus",
-    "freezing",
-    "trained",
-    "compile",
-    "attention",
-    "liger",
-)
-ON_REQUEST = ("compile", "attention", "liger")
-"""Those that are only turned where that is asked for: their traces take long, or packages must be installed."""
 
 
 def knobs() -> Iterator[Knob]:
