@@ -187,8 +187,8 @@ def classification(labels: int | None) -> Finish:
 
 
 def reranking(texts: int, *, by_word: bool) -> Finish:
-    """One score for each of the texts of a sample, which are one batch. `by_word`: the model's own head says it with the
-    word that it puts at the end (yes or no)."""
+    """One score for each of the texts of a sample, which are one batch. `by_word`: the model's own head says it with
+    the word that it puts at the end (yes or no)."""
 
     def finish(data: Data) -> Data:
         loss = {"kind": "mean", "prediction": "model.logits"}

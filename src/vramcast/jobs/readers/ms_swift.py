@@ -52,8 +52,8 @@ _KNOWN = hf_names.WITHOUT_EFFECT | frozenset((
     "split_dataset_ratio", "use_hf", "model_type", "max_pixels", "truncation_strategy", "add_version", "lazy_tokenize",
     "beta", "rpo_alpha", "loss_type", "reward_funcs", "num_generations", "temperature", "log_completions", "deepspeed",
     "enable_dft_loss", "check_model", "aligner_lr", "vit_lr", "packing", "padding_free", "use_rslora",
-    "new_special_tokens", "columns", "response_length", "problem_type", "eval_dataset", "eval_dataset_args", "eval_limit",
-    "eval_generation_config", "label_names", "use_chat_template", "router_aux_loss_coef", "experts_impl",
+    "new_special_tokens", "columns", "response_length", "problem_type", "eval_dataset", "eval_dataset_args",
+    "eval_limit", "eval_generation_config", "label_names", "use_chat_template", "router_aux_loss_coef", "experts_impl",
 ))  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def _of_task(keys: Keys, notes: list[Note]) -> fine_tuning.Finish | None:
     if task == "seq_cls":
         return fine_tuning.classification(labels)
     if task == "embedding":
-        text = "a text and the one that it belongs to go through the model together; negative examples take more (--batch)"
+        text = "a text and the one that it belongs to go through the model together; negative ones take more (--batch)"
         notes.append(Note("embedding", text, keys.where))
         return fine_tuning.embeddings
     if task in ("reranker", "generative_reranker"):
