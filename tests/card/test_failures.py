@@ -151,6 +151,30 @@ def test_what_a_card_would_refuse_too_comes_with_a_remedy(error: Exception, reme
     assert remedy in failure.remedy
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert numpy.__version__ == '0.3.2'  # version check",
+        "numpy.linalg.no_such_function(3)",
+        "assert_equal(3, banana=1)",
+    ],
+)
+def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run: Run) -> None:
+    script = "import numpy, torch\nfrom numpy.testing import assert_equal\n"
+    script += f"torch.ones(3, device='cuda').sum().item()\n{line}\n"
+    with pytest.raises(ScriptFailed) as caught:
+        run(script)
+    message = str(caught.value)
+    assert f"another version of what is installed here (numpy {metadata.version('numpy')}), and would end" in message
+    assert "assumed" not in message
+    assert "Error: " in message
+
+
+def test_an_assert_without_words_shows_its_line(run: Run) -> None:
+    with pytest.raises(ScriptFailed, match=r"train\.py:3: the script failed: AssertionError: assert x == 2 \("):
+        run("import torch\nx = 3\nassert x == 2\n")
+
+
 def test_an_extension_that_would_be_compiled() -> None:
     failure = failure_of(RuntimeError("Error building extension 'fused_adam': [1/3] nvcc ..."))
     assert "cannot be followed beyond this line" in failure.sentence()
