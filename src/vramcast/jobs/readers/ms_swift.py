@@ -20,8 +20,17 @@ edits, nested_files = hf_edits.edits, hf_edits.nested_files
 MARKS = ("tuner_type", "train_type", "sft_type", "rlhf_type")
 _SAMPLES_PER_STEP = 16
 """What accumulation is chosen for where it is left out."""
+_BUCKETS = {"allgather_bucket_size": 2e8, "reduce_bucket_size": 2e8, "overlap_comm": False}
+_BY_WIDTH = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
+_OF_STAGE: dict[int, dict[str, Any]] = {
+    0: {}, 1: _BUCKETS, 2: _BUCKETS, 3: {"overlap_comm": False, **dict.fromkeys(_BY_WIDTH, "auto")}
+}  # fmt: skip
 _ZERO: dict[str, dict[str, Any]] = {
-    name: {"zero_optimization": {"stage": stage, **({"offload_optimizer": {"device": "cpu"}} if offload else {})}}
+    name: {
+        "zero_optimization": {
+            "stage": stage, **_OF_STAGE[stage], **({"offload_optimizer": {"device": "cpu"}} if offload else {})
+        }
+    }
     for name, stage, offload in (
         ("zero0", 0, False), ("zero1", 1, False), ("zero2", 2, False), ("zero3", 3, False), ("zero2_offload", 2, True),
         ("zero3_offload", 3, True),
