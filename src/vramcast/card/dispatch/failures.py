@@ -59,6 +59,14 @@ _WRITTEN_FOR = {
     re.compile(r"No module named 'torch\._six'"): "PyTorch before 2.0",
     re.compile(r"invalid index of a 0-dim tensor\b"): "PyTorch before 0.5",
     re.compile(r"'_\w+DataLoaderIter' object has no attribute 'next'"): "PyTorch before 1.13",
+    re.compile(r"\bUnable to avoid copy while creating an array\b"): "NumPy before 2.0",
+    re.compile(r"\bstft requires the return_complex parameter"): "PyTorch before 2.0",
+    re.compile(r"Weights only load failed\b.*PyTorch 2\.6", re.DOTALL): "PyTorch before 2.6",
+    re.compile(r"operator, with (?:a|two) bool tensors? is not supported"): "PyTorch before 1.2",
+    re.compile(
+        r"Legacy autograd function with non-static forward|deprecated since version [\d.]+ and is now removed"
+        r"|only supports boolean masks|expected BoolTensor for mask"
+    ): "an older PyTorch",
 }
 """What says that a script was written for an older version."""
 

@@ -45,16 +45,21 @@ def failed_assert(error: BaseException) -> str:
 
 
 def _function_named(qualified: str, error: BaseException) -> Callable[..., object] | None:
-    """The function, or the class of the method, by that name among those that the failing line may have called."""
+    """The function, or the class of the method, by that name among what the failing function names: `f`, `module.f`."""
     trace = error.__traceback__
     if trace is None:
         return None
     while trace.tb_next is not None:
         trace = trace.tb_next
     wanted = qualified.removesuffix(".__init__")
-    for value in trace.tb_frame.f_globals.values():
-        if getattr(value, "__qualname__", None) == wanted and isinstance(getattr(value, "__module__", None), str):
-            return value if callable(value) else None
+    names = trace.tb_frame.f_code.co_names
+    values = [trace.tb_frame.f_globals[name] for name in names if name in trace.tb_frame.f_globals]
+    for value in values:  # grows by what is named in its modules
+        if isinstance(value, ModuleType):
+            inside = [vars(value)[name] for name in names if name in vars(value)]
+            values += [each for each in inside if not any(each is known for known in values)]
+        elif callable(value) and getattr(value, "__qualname__", None) == wanted:
+            return value if isinstance(getattr(value, "__module__", None), str) else None
     return None
 
 

@@ -46,6 +46,8 @@ _ATTENTION = {
     "sdpa": "sdpa",
     "eager": "eager",
 }
+_SAME_STATE = ("default", "lorap", "multimodal")
+"""Of its own optimizers, those that give parts of the model other learning rates."""
 _NOT_MODELLED = {
     "target_parameters": ("components", "adapters on single parameters are not modelled; leave it out"),
     "freeze_parameters_ratio": ("components", "say what stays frozen: --set 'components.model.freeze=[...]'"),
@@ -55,6 +57,8 @@ _NOT_MODELLED = {
     "use_muon": ("optimizer", "Muon is not modelled; name another with --optimizer"),
     "lisa_activated_layers": ("components", "LISA's changing layers are not modelled; leave it out"),
     "fp8": ("precision", "fp8 is not modelled; leave it out"),
+    "teacher_model": ("step", "a teacher beside the model is not modelled here; a vramcast.yaml can say it"),
+    "chord_sft_per_device_train_batch_size": ("step", "a second batch in each step is not modelled; leave it out"),
 }
 _KNOWN = hf_names.WITHOUT_EFFECT | frozenset((
     "dataset", "val_dataset", "system", "model_author", "model_name", "load_from_cache_file", "template", "loss_scale",
@@ -124,6 +128,12 @@ class _Dialect(hf_arguments.Dialect):
         for name, (key, text) in _NOT_MODELLED.items():
             if keys.take(name):
                 unsupported[key] = f"{name}: {text}"
+        own = keys.text("optimizer", (*_SAME_STATE, "galore", "muon", "muonclip"))
+        if own is not None and own not in _SAME_STATE:
+            unsupported["optimizer"] = f"optimizer: {own} is not modelled; name another with --optimizer"
+        if keys.flag("vit_gradient_checkpointing") is False and keys.flag("gradient_checkpointing") is not False:
+            text = "vit_gradient_checkpointing: the vision tower is predicted checkpointed, too, and takes more without"
+            notes.append(Note("not modelled", text, keys.where))
         if kind == "lora":
             return {**component, **fine_tuning.lora_component(_lora(keys), quantization)}
         if kind != "full":
