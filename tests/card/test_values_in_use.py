@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vramcast.card.device.context import VirtualGpu
+from vramcast.trace import UNKNOWN_SIZE
 
 Network = Callable[[int], torch.Tensor]
 """Gives so many outputs for each of 32 inputs."""

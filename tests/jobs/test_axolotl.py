@@ -168,3 +168,18 @@ def test_mistakes(tmp_path: Path, line: str, message: str) -> None:
 def test_what_is_not_modelled(tmp_path: Path, line: str) -> None:
     with pytest.raises(CannotPredict, match=line.partition(":")[0]):
         read(tmp_path, f"{FULL}{line}\n")
+
+
+def test_numbers_in_patterns_of_what_learns(tmp_path: Path) -> None:
+    text = f"{FULL}unfrozen_parameters:\n  - ^lm_head.weight$\n  - model.layers.4[4-9]+.block.gate\n  - blocks.[0-7].\n"
+    assert read(tmp_path, text).job.components["model"].train_only == [
+        "lm_head.weight", "model.layers.4[4-9].block.gate*", "model.layers.4[4-9][4-9].block.gate*", "blocks.[0-7].*"
+    ]  # fmt: skip
+
+
+def test_weights_that_are_brought_into_a_whole_dtype(tmp_path: Path) -> None:
+    text = f"{FULL}model_quantization_config: Mxfp4Config\n"
+    whole = read(tmp_path, f"{text}model_quantization_config_kwargs: {{dequantize: true}}\n")
+    assert whole.job.components["model"].config["quantization_config"] is None
+    with pytest.raises(CannotPredict, match="dequantize: true"):
+        read(tmp_path, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,13 @@ import pytest
 from vramcast.errors import CannotPredict
 from vramcast.jobs.load import LoadedJob, load_job
 from vramcast.jobs.readers import Request
+from vramcast.prediction.predict import predict
+
+needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="builds a transformers model")
 
 CONFIGS = Path(__file__).parent / "configs"
 MODEL = str(CONFIGS / "llama-tiny")
+SHORT = "swift sft --model {model} --tuner_type full --max_length 64 --gradient_accumulation_steps 1"
 
 
 def command(text: str) -> LoadedJob:
@@ -94,3 +99,22 @@ def test_parts_that_see_stay_frozen_unless_said_otherwise(tmp_path: Path) -> Non
     assert every.job.components["model"].freeze == []
     adapters = read("--tuner_type lora").job.components["model"].lora
     assert adapters is not None and "language_model" in str(adapters.targets)
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    ("task", "texts", "has_head"),
+    [("embedding", 2, False), ("reranker", 8, False), ("generative_reranker", 8, True), ("causal_lm", 0, True)],
+)
+def test_what_is_learned_is_not_always_the_next_word(task: str, texts: int, has_head: bool) -> None:
+    loaded = command(f"{SHORT} --task_type {task}")
+    assert not texts or loaded.job.inputs["input_ids"].shape == [f"{texts} * batch", "sequence"]
+    modules = predict(loaded, gpu="rtx-4090", steps=1).trace.modules
+    assert any("lm_head" in name for name in modules) == has_head
+
+
+@needs_transformers
+def test_labels_beside_adapters() -> None:
+    loaded = command(f"{SHORT.replace('full', 'lora')} --task_type seq_cls --num_labels 5")
+    assert loaded.job.components["model"].config["num_labels"] == 5
+    assert any(name.endswith("score.modules_to_save.default") for name in predict(loaded, gpu="rtx-4090").trace.modules)

@@ -59,6 +59,11 @@ def test_a_quantized_base(tmp_path: Path) -> None:
     assert model.quantization == "nf4"
 
 
+def test_adapters_by_length_and_direction(tmp_path: Path) -> None:
+    model = read(tmp_path, LORA.replace("lora_rank:", "use_dora: true\n  lora_rank:")).job.components["model"]
+    assert model.lora is not None and model.lora.dora
+
+
 @pytest.mark.parametrize(
     ("name", "of_job"),
     [("bitsandbytes.optim.PagedAdamW8bit", "paged-adamw8bit"), ("bitsandbytes.optim.PagedAdamW", "paged-adamw")],

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from vramcast import overlay
 from vramcast.base.errors import CannotPredict
 from vramcast.base.host_memory import available_bytes
 from vramcast.cli.ranks import Child
@@ -36,6 +37,8 @@ def second_run(run: Callable[[int], Prediction] | None, *, cpu_seconds: int | No
     child = Child(0, run, waits=True, cpu_seconds=cpu_seconds)
 
     def trace() -> StepTrace | None:
+        if not overlay.put_back():
+            return None
         child.go()
         try:
             return child.finish().trace()
@@ -86,7 +89,7 @@ def wants_values(prediction: Prediction) -> bool:
     available = available_bytes()
     has_room = available is None or prediction.peak_reserved_bytes <= available * _MOST_OF_MEMORY
     time = prediction.time
-    return has_room and time is not None and time.flops * prediction.steps <= _MOST_FLOPS
+    return has_room and (time is None or time.flops * prediction.steps <= _MOST_FLOPS)
 
 
 def with_values(assumed: Prediction, trace_again: SecondRun) -> Prediction:

@@ -22,7 +22,7 @@ from torch import nn
 torch.manual_seed(0)
 model = nn.Linear(256, 256).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(2):
+for _ in range(3):
     kept = [model(torch.rand(4096, 256).cuda())]
     while kept[-1].abs().mean() > 0.01:
         kept.append(kept[-1] * 0.7)
@@ -34,8 +34,12 @@ for _ in range(2):
 
 
 def told(folder: Path, *options: str) -> dict[str, Any]:
-    """In a process of its own, which forks before anything was traced."""
     (folder / "train.py").write_text(ROUNDS, encoding="utf-8")
+    return predicted(folder, *options)
+
+
+def predicted(folder: Path, *options: str) -> dict[str, Any]:
+    """In a process of its own, which forks before anything was traced."""
     command = [sys.executable, "-m", "vramcast", "run", "--gpu", "rtx-4090", "--json", *options, "train.py"]
     ran = subprocess.run(command, capture_output=True, check=False, cwd=folder, text=True)
     assert ran.returncode == 0, ran.stderr
@@ -52,7 +56,15 @@ def test_rounds_that_follow_from_values_are_those_of_the_values(tmp_path: Path) 
     assert unasked["peak_reserved_bytes"] == asked["peak_reserved_bytes"]
     assert {COMPUTED_VALUES} == topics(unasked) & {COMPUTED_VALUES, UNKNOWN_SIZE}
     (note,) = (note for note in unasked["notes"] if note["topic"] == COMPUTED_VALUES)
-    assert note["where"] == "train.py:11"
+    assert note["where"] == "train.py:10"
+
+
+def test_a_second_run_begins_with_the_files_of_the_first(tmp_path: Path) -> None:
+    """A file that the script caches is not there again."""
+    cached = "import os\nassert not os.path.exists('cache')\nopen('cache', 'w').write('x')\n"
+    (tmp_path / "train.py").write_text(cached + ROUNDS, encoding="utf-8")
+    assert COMPUTED_VALUES in topics(predicted(tmp_path))
+    assert not (tmp_path / "cache").exists()
 
 
 def test_values_stay_assumed_where_that_is_asked_for(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ _FP32_WITHOUT_FLASH = ["*norm*", *(f"*{name}*" for name in _EMBEDDINGS)]
 """What it trains in fp32 where the whole model learns and attention is torch's own (_configure_embedding_dtypes)."""
 _PREFERENCES, _WITHOUT_REFERENCE = ("dpo", "ipo"), ("orpo", "simpo")
 _PARALLEL = ("tensor_parallel_size", "context_parallel_size", "sequence_parallel_degree", "expert_parallel_size")
-_PLAIN_PATTERN = re.compile(r"\^?([\w.\\]+?)(?:\.?\*)?(\$?)")
+_PLAIN_PATTERN = re.compile(r"\^?((?:[\w.\\]|\[[0-9-]+\]\+?)+?)(?:\.?\*)?(\$?)")
+_DIGITS = re.compile(r"(\[[0-9-]+\])\+")
 
 
 def recognises(path: Path) -> bool:
@@ -115,6 +116,9 @@ class _Reader:
         config = keys.take("overrides_of_model_config") or keys.take("model_config")
         if isinstance(config, dict):
             component["config"] = {str(name): value for name, value in config.items()}
+        component |= self._stored_whole(component.get("config", {}))
+        if keys.flag("freeze_mm_modules"):
+            self._steps.append(fine_tuning.freeze_parts(language=False, vision=True, projector=True))
         if keys.flag("trust_remote_code"):
             self._notes.append(Note("code", "trust_remote_code is heeded with --trust-remote-code only", keys.where))
         quantization = self._quantization()
@@ -134,6 +138,19 @@ class _Reader:
         if not self._flash() and precision.get("weights") in ("bf16", "fp16") and not self._shards():
             component["keep_fp32"] = _FP32_WITHOUT_FLASH
         return component
+
+    def _stored_whole(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Weights that the folder holds in few bits and that are brought into the dtype of the others."""
+        keys = self._keys
+        kind, said = keys.text("model_quantization_config"), keys.section("model_quantization_config_kwargs")
+        dequantized = said.flag("dequantize")
+        said.as_dict()
+        if kind and not dequantized:
+            self._unsupported["components"] = (
+                f"model_quantization_config: {kind} is not modelled; with dequantize: true below "
+                "model_quantization_config_kwargs whole weights are"
+            )
+        return {"config": {**config, "quantization_config": None}} if kind else {}
 
     def _quantization(self) -> str | None:
         keys = self._keys
@@ -175,7 +192,8 @@ class _Reader:
         }
 
     def _unfrozen(self) -> list[str]:
-        """Regular expressions at the beginning of a name, in which a dot is a dot."""
+        """Regular expressions at the beginning of a name, in which a dot is a dot. `[0-9]+` is a number of one digit or
+        two."""
         found = []
         for pattern in self._keys.names("unfrozen_parameters") or ():
             plain = _PLAIN_PATTERN.fullmatch(pattern)
@@ -185,8 +203,8 @@ class _Reader:
                     "'components.model.train_only=[\"model.layers.3?.*\"]'"
                 )
                 return []
-            name = plain[1].replace("\\", "")
-            found.append(name if plain[2] else f"{name}*")
+            name = plain[1].replace("\\", "") + ("" if plain[2] else "*")
+            found += [_DIGITS.sub(times, name) for times in ((r"\1", r"\1\1") if _DIGITS.search(name) else ("",))]
         return found
 
     def _attention(self) -> str | None:

@@ -21,10 +21,8 @@ LORA_NOT_MODELLED = {
 
 NOT_MODELLED = {
     "qat": ("precision", "training for quantized weights is not modelled; leave it out"),
-    "model_quantization_config": ("components", "weights quantized this way are not modelled; leave it out"),
     "use_onebitllms": ("components", "1-bit linear layers are not modelled; leave it out"),
     "lisa_n_layers": ("components", "LISA's changing layers are not modelled; --set components.model.train_only=[...]"),
-    "freeze_mm_modules": ("components", "say what stays frozen: --set 'components.model.freeze=[\"visual\"]'"),
     "diffusion": ("step", "the training of a diffusion language model is not modelled"),
     "kd_trainer": ("step", "distillation is not modelled here; a vramcast.yaml can say it"),
     "s2_attention": ("components", "shifted sparse attention is not modelled; leave it out"),

@@ -108,6 +108,7 @@ def freeze_parts(*, language: bool, vision: bool, projector: bool) -> Finish:
         parts = _parts_that_see(str(config.get("model_type") or ""))
         frozen = [name for name, is_frozen in zip(parts, (language, vision, projector), strict=True) if is_frozen]
         patterns = [pattern for name in frozen for pattern in parts[name]]
+        patterns += ["audio"] if vision and isinstance(config.get("audio_config"), dict) else []
         if model.get("mode") == "lora":
             targets = (model.get("lora") or {}).get("targets")
             if language or not vision or targets not in ("all-linear", ["all-linear"]):
@@ -175,16 +176,47 @@ def desirability(*, reference: str, upcast: bool, notes: list[Note], where: str)
 
 
 def rewards(data: Data) -> Data:
-    """A reward model: one score for each text, chosen and rejected ones in one batch (TRL's RewardTrainer). The head
-    learns beside adapters."""
+    """A reward model: one score for each text, chosen and rejected ones in one batch (TRL's RewardTrainer)."""
+    loss = {"kind": "ranking", "prediction": "model.logits"}
+    return _with_scores({**data, "inputs": _tokens(data, "2 * batch"), "loss": [loss]}, 1)
+
+
+def classification(labels: int | None) -> Finish:
+    """Texts that get a label: a head with as many scores as there are labels, 2 where none are said."""
+    return lambda data: _with_scores(data, labels)
+
+
+def reranking(texts: int, *, by_word: bool) -> Finish:
+    """One score for each of the texts of a sample, which are one batch. `by_word`: the model's own head says it with
+    the word that it puts at the end (yes or no)."""
+
+    def finish(data: Data) -> Data:
+        loss = {"kind": "mean", "prediction": "model.logits"}
+        data = {**data, "inputs": _tokens(data, f"{texts} * batch"), "loss": [loss]}
+        return change_model(data, {"options": {"logits_to_keep": 1}}) if by_word else _with_scores(data, 1)
+
+    return finish
+
+
+def embeddings(data: Data) -> Data:
+    """Texts beside those that they belong to, as vectors: the last hidden states, without a head."""
+    loss = {"kind": "mean", "prediction": "model.last_hidden_state"}
+    data = {**data, "inputs": _tokens(data, "2 * batch"), "loss": [loss]}
+    return change_model(data, {"task": "feature-extraction"})
+
+
+def _with_scores(data: Data, labels: int | None) -> Data:
+    """The head learns beside adapters (peft's TaskType.SEQ_CLS names both)."""
     model = data["components"].get("model", {})
-    config = {**model.get("config", {}), "num_labels": 1, "pad_token_id": 0}
-    head: Data = {"task": "sequence-classification", "config": config}
+    scores = {} if labels is None else {"num_labels": labels}
+    head: Data = {
+        "task": "sequence-classification",
+        "config": {**model.get("config", {}), **scores, "pad_token_id": 0},
+    }
     if model.get("mode") == "lora":
         lora = model.get("lora") or {}
-        head["lora"] = {**lora, "trained_modules": [*(lora.get("trained_modules") or ()), "score"]}
-    loss = {"kind": "ranking", "prediction": "model.logits"}
-    return change_model({**data, "inputs": _tokens(data, "2 * batch"), "loss": [loss]}, head)
+        head["lora"] = {**lora, "trained_modules": [*(lora.get("trained_modules") or ()), "classifier", "score"]}
+    return change_model(data, head)
 
 
 def policy(*, reference: str, completion: int) -> Finish:

@@ -28,6 +28,9 @@ _ZERO: dict[str, dict[str, Any]] = {
     )
 }  # fmt: skip
 """DeepSpeed configs that it brings along."""
+_TASKS = ("causal_lm", "seq_cls", "embedding", "reranker", "generative_reranker")
+_TEXTS_TO_RANK = 8
+"""One that fits and up to seven that do not (MAX_POSITIVE_SAMPLES, MAX_NEGATIVE_SAMPLES)."""
 _ATTENTION = {
     "flash_attn": "flash_attention_2",
     "flash_attention_2": "flash_attention_2",
@@ -49,7 +52,8 @@ _KNOWN = hf_names.WITHOUT_EFFECT | frozenset((
     "split_dataset_ratio", "use_hf", "model_type", "max_pixels", "truncation_strategy", "add_version", "lazy_tokenize",
     "beta", "rpo_alpha", "loss_type", "reward_funcs", "num_generations", "temperature", "log_completions", "deepspeed",
     "enable_dft_loss", "check_model", "aligner_lr", "vit_lr", "packing", "padding_free", "use_rslora",
-    "new_special_tokens", "task_type", "columns", "response_length",
+    "new_special_tokens", "columns", "response_length", "problem_type", "eval_dataset", "eval_dataset_args",
+    "eval_limit", "eval_generation_config", "label_names", "use_chat_template", "router_aux_loss_coef", "experts_impl",
 ))  # fmt: skip
 
 
@@ -135,7 +139,7 @@ class _Dialect(hf_arguments.Dialect):
         vision, projector = (keys.flag(name) is not False for name in ("freeze_vit", "freeze_aligner"))
         frozen = fine_tuning.freeze_parts(language=bool(keys.flag("freeze_llm")), vision=vision, projector=projector)
         if kind is None:
-            return data, frozen
+            return data, fine_tuning.chain(frozen, _of_task(keys, notes))
         if kind == "grpo":
             data, finish = self._grpo(keys, data, has_adapter, notes)
             return data, fine_tuning.chain(frozen, finish)
@@ -171,6 +175,22 @@ class _Dialect(hf_arguments.Dialect):
         keys.ignore("vllm_max_model_len", "vllm_tensor_parallel_size", "offload_model", "offload_optimizer")
         more, finish = fine_tuning.grpo(settings, data["sizes"], notes, keys.where)
         return {**data, **more}, finish
+
+
+def _of_task(keys: Keys, notes: list[Note]) -> fine_tuning.Finish | None:
+    """What is learned, where it is not the next word."""
+    task, labels = keys.text("task_type", _TASKS), keys.whole("num_labels")
+    if task == "seq_cls":
+        return fine_tuning.classification(labels)
+    if task == "embedding":
+        text = "a text and the one that it belongs to go through the model together; negative ones take more (--batch)"
+        notes.append(Note("embedding", text, keys.where))
+        return fine_tuning.embeddings
+    if task in ("reranker", "generative_reranker"):
+        text = f"{_TEXTS_TO_RANK} texts for each sample, the most that are taken where nothing else is said (--batch)"
+        notes.append(Note("reranker", text, keys.where))
+        return fine_tuning.reranking(_TEXTS_TO_RANK, by_word=task == "generative_reranker")
+    return None
 
 
 def _lora(keys: Keys) -> dict[str, Any]:

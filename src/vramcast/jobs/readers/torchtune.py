@@ -165,14 +165,13 @@ class _Reader:
         targets += ["lm_head"] if keys.flag("apply_lora_to_output") else ()
         if not targets:
             keys.need("lora_attn_modules", "['q_proj', 'v_proj', 'output_proj']")
-        if keys.flag("use_dora"):
-            self._unsupported["components"] = "model.use_dora: DoRA is not modelled; leave it out"
         quantized = builder.startswith("qlora_") or keys.flag("quantize_base")
         lora = {
             "rank": keys.whole("lora_rank", most=65_536) or _DEFAULT_RANK,
             "alpha": keys.number("lora_alpha") or _DEFAULT_ALPHA,
             "dropout": keys.number("lora_dropout"),
             "targets": targets,
+            "dora": keys.flag("use_dora") or None,
             "dtype": precision.get("weights"),
         }
         if quantized:
