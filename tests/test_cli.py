@@ -95,7 +95,10 @@ def test_bad_usage_ends_with_2(argv: list[str], capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit) as caught:
         main(argv)
     assert caught.value.code == 2
-    assert "usage: vramcast" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "usage: vramcast" in err
+    assert len(err.splitlines()) == 3, "the mistake is not below a list of all options"
+    assert err.splitlines()[-1].startswith("`vramcast ") and "--help`" in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from importlib import metadata
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import pytest
@@ -142,6 +143,23 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
             ImportError("cannot import name 'Nadam' from 'torch.optim.nadam' (...)", name="torch.optim.nadam"),
             f"another version of what is installed here (torch {metadata.version('torch')}), and",
         ),
+        (
+            RuntimeError("stft requires the return_complex parameter be given for real inputs, and will ..."),
+            "written for PyTorch before 2.0 and",
+        ),
+        (
+            UnpicklingError("Weights only load failed. ...\n (1) In PyTorch 2.6, we changed the default value"),
+            "written for PyTorch before 2.6 and",
+        ),
+        (
+            RuntimeError("Subtraction, the `-` operator, with a bool tensor is not supported. If you ..."),
+            "written for PyTorch before 1.2 and",
+        ),
+        (
+            RuntimeError("Legacy autograd function with non-static forward method is deprecated. Please use ..."),
+            "written for an older PyTorch and",
+        ),
+        (RuntimeError("masked_fill_ only supports boolean masks, but got ..."), "written for an older PyTorch and"),
         (OSError("<urlopen error [Errno -2] Name or service not known>"), "there is no network here"),
     ],
 )
@@ -149,6 +167,31 @@ def test_what_a_card_would_refuse_too_comes_with_a_remedy(error: Exception, reme
     failure = failure_of(error)
     assert not failure.is_ours
     assert remedy in failure.remedy
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "assert numpy.__version__ == '0.3.2'  # version check",
+        "numpy.linalg.no_such_function(3)",
+        "assert_equal(3, banana=1)",
+        "numpy.testing.assert_equal(3, banana=1)",
+    ],
+)
+def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run: Run) -> None:
+    script = "import numpy, torch\nfrom numpy.testing import assert_equal\n"
+    script += f"torch.ones(3, device='cuda').sum().item()\n{line}\n"
+    with pytest.raises(ScriptFailed) as caught:
+        run(script)
+    message = str(caught.value)
+    assert f"another version of what is installed here (numpy {metadata.version('numpy')}), and would end" in message
+    assert "assumed" not in message
+    assert "Error: " in message
+
+
+def test_an_assert_without_words_shows_its_line(run: Run) -> None:
+    with pytest.raises(ScriptFailed, match=r"train\.py:3: the script failed: AssertionError: assert x == 2 \("):
+        run("import torch\nx = 3\nassert x == 2\n")
 
 
 def test_an_extension_that_would_be_compiled() -> None:

@@ -159,10 +159,18 @@ def test_gradients_without_backward(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "limit"), [("", "INFERENCE_PASSES"), ("torch.optim.Adam(model.parameters())", "FORWARD_PASSES")]
+    ("optimizer", "limit", "seen"),
+    [
+        ("", "INFERENCE_PASSES", "this is what was seen so far"),
+        (
+            "torch.optim.Adam(model.parameters())",
+            "FORWARD_PASSES",
+            "no training was seen; an evaluation or rollout that comes before it has to be shorter",
+        ),
+    ],
 )
 def test_a_loop_of_forward_passes_ends(
-    optimizer: str, limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    optimizer: str, limit: str, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stopping, "INFERENCE_PASSES", 10)
     monkeypatch.setattr(stopping, "FORWARD_PASSES", 30)
@@ -171,10 +179,23 @@ def test_a_loop_of_forward_passes_ends(
     )
     (note,) = notes(prediction, "steps")
     passes = getattr(stopping, limit)
-    assert (
-        note
-        == f"stopped after {passes} forward passes in a row without an optimizer step: this is what was seen so far"
+    assert note == f"stopped after {passes} forward passes in a row without an optimizer step: {seen}"
+
+
+def test_an_evaluation_of_a_whole_data_set_may_come_before_the_first_step(tmp_path: Path) -> None:
+    prediction = runner(tmp_path)(
+        f"""{MODEL}
+optimizer = torch.optim.Adam(model.parameters())
+with torch.no_grad():
+    for _ in range(6000):
+        model[0](torch.zeros(1, 1024, device="cuda"))
+for _ in range(5):
+    model(torch.zeros(8, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+"""
     )
+    assert prediction.steps == stopping.USUAL_STEPS
+    assert not notes(prediction, "steps")
 
 
 def test_layers_that_are_called_one_by_one_are_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

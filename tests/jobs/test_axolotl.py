@@ -183,3 +183,7 @@ def test_weights_that_are_brought_into_a_whole_dtype(tmp_path: Path) -> None:
     assert whole.job.components["model"].config["quantization_config"] is None
     with pytest.raises(CannotPredict, match="dequantize: true"):
         read(tmp_path, text)
+
+
+def test_workers_of_ray_are_cards(tmp_path: Path) -> None:
+    assert read(tmp_path, f"{FULL}use_ray: true\nray_num_workers: 4\n").job.gpus.count == 4

@@ -206,7 +206,7 @@ def test_what_cannot_be_predicted_ends_with_3(capsys: pytest.CaptureFixture[str]
         capsys,
         "tests.jobs.tiny:JOB",
         "--set",
-        "gpus={count: 2, strategy: deepspeed, zero_stage: 2}",
+        "gpus={count: 2, offload_optimizer: true}",
         "--gpu",
         "rtx-4090",
         code=3,

@@ -66,6 +66,8 @@ def test_sharding_by_name() -> None:
     "flag",
     [
         "--tuner_type adalora",
+        "--tuner_type full --optimizer muon",
+        "--rlhf_type grpo --teacher_model other",
         "--tuner_type lora --quant_bits 4 --quant_method hqq",
     ],
 )

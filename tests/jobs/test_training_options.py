@@ -457,8 +457,8 @@ def test_the_verdict_is_the_same_in_the_list_of_cards(batch: int) -> None:
 @pytest.mark.parametrize(
     "gpus",
     [
-        {"count": 2, "strategy": "deepspeed", "zero_stage": 2},
-        {"count": 2, "offload_optimizer": True},
+        {"count": 2, "strategy": "deepspeed", "zero_stage": 2, "offload_optimizer": True},
+        {"count": 2, "offload_parameters": True},
     ],
 )
 def test_what_is_not_modelled_says_so(gpus: dict[str, Any]) -> None:

@@ -31,6 +31,7 @@ OWN_TEXTS = (
     "not allowed with argument {0}",
     "ignored explicit argument {0}",
     "ambiguous option: {0} could match {1}",
+    "`{0} --help` says what there is",
 )
 """What argparse itself says."""
 
@@ -76,7 +77,18 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        super().error(sentence(self.with_suggestion(message)))
+        """In three lines, and not after all options of the verb."""
+        command = f"{self.prog} {self._verb}".rstrip()
+        said = f"{self.prog}: error: {sentence(self.with_suggestion(message))}"
+        self.exit(2, f"{self._short_usage()}{said}\n{sentence(f'`{command} --help` says what there is')}\n")
+
+    def _short_usage(self) -> str:
+        """Without the options one by one."""
+        formatter = self._get_formatter()
+        positionals = [action for action in self._actions if not action.option_strings]
+        formatter.add_usage(None, positionals, [], f"{sentence('usage: ').rstrip()} ")
+        whole = formatter.format_help().rstrip()
+        return whole.replace(self.prog, f"{self.prog} [...]", 1) + "\n"
 
     def format_usage(self) -> str:
         return super().format_usage().replace("usage: ", sentence("usage: ").rstrip() + " ", 1)

@@ -28,7 +28,7 @@ Overrides = Mapping[str, Any]
 
 FLAGS = "the flags"
 """`where` of a job that was read from a command alone."""
-_OF_A_STRATEGY = ("zero_stage", "offload_optimizer", "offload_parameters", "wrap", "reshard_after_forward")
+_OF_A_STRATEGY = ("zero_stage", "zero", "offload_optimizer", "offload_parameters", "wrap", "reshard_after_forward")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

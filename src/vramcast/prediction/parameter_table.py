@@ -15,11 +15,15 @@ from vramcast.memory.parameters import ModuleParameters, ParameterTensor
 
 
 def count_parameters(
-    modules: Mapping[str, nn.Module], optimizers: list[torch.optim.Optimizer]
+    modules: Mapping[str, nn.Module], optimizers: list[torch.optim.Optimizer], *, by_zero: bool = False
 ) -> tuple[ModuleParameters, ...]:
-    """Trained is what an optimizer updates."""
+    """Trained is what an optimizer updates. `by_zero`: it updates this rank's part of all that learns, in one piece."""
     updated = {id(p) for optimizer in optimizers for p in updated_by(optimizer)}
     state = _state_bytes(optimizers)
+    if by_zero:
+        learning = [p for module in modules.values() for p in module.parameters() if p.requires_grad]
+        updated |= {id(parameter) for parameter in learning}
+        state = _state_of_pieces(learning, optimizers, state)
     rows, seen = [], set()
     for component, module in modules.items():
         for path, child in module.named_modules():
@@ -56,8 +60,8 @@ def _tensor(name: str, parameter: nn.Parameter, updated: set[int], states: Mappi
     state = states.get(id(parameter), _State()) if trained else _State()
     return ParameterTensor(
         name=name,
-        count=count_of(parameter),
-        shape=tuple(parameter.shape),
+        count=getattr(parameter, "ds_numel", None) or count_of(parameter),
+        shape=tuple(getattr(parameter, "ds_shape", parameter.shape)),
         dtype=str(parameter.dtype).removeprefix("torch."),
         trained=trained,
         weights_bytes=_bytes(parameter),
@@ -86,5 +90,24 @@ def _state_bytes(optimizers: list[torch.optim.Optimizer]) -> dict[int, _State]:
     return states
 
 
+def _state_of_pieces(
+    learning: list[nn.Parameter], optimizers: list[torch.optim.Optimizer], state: Mapping[int, _State]
+) -> dict[int, _State]:
+    """Each parameter's share of the pieces that ZeRO's optimizer holds, and of their state."""
+    pieces = [piece for optimizer in optimizers for piece in optimizer.state]
+    held = sum(state.get(id(piece), _State()).size_bytes + _bytes(piece) for piece in pieces if piece.is_cuda)
+    names = next((one.names for one in state.values() if one.names), ())
+    sizes = [getattr(parameter, "ds_numel", None) or parameter.numel() for parameter in learning]
+    whole = max(1, sum(sizes))
+    return {
+        id(parameter): _State(held * size // whole, ("fp32 copy", *names))
+        for parameter, size in zip(learning, sizes, strict=True)
+    }
+
+
 def _bytes(tensor: torch.Tensor) -> int:
+    """On this rank: ZeRO's third stage leaves a parameter empty and keeps its part beside it."""
+    part = getattr(tensor, "ds_tensor", None)
+    if part is not None:
+        return _bytes(part)
     return tensor.numel() * tensor.element_size()

@@ -43,6 +43,8 @@ from vramcast.jobs.training.optimizers import make_optimizers
 from vramcast.jobs.training.parallel import check_supported, data_parallel
 from vramcast.jobs.training.pipeline import PipelineLoop
 from vramcast.jobs.training.plan import main_component, make_plan
+from vramcast.jobs.training.zero import Engine, stays_in_host_memory
+from vramcast.jobs.training.zero import in_words as zero_in_words
 from vramcast.memory.lengthening import SETTLED_STEPS
 from vramcast.memory.parameters import ModuleParameters
 from vramcast.memory.repeated_steps import END_OF_PASS, END_OF_STEP, full_length
@@ -182,7 +184,7 @@ def _run(
                 _prepare(job, card, session, progress)
                 after_step = _marked(card, session.loop) if briefly else _nothing
                 _steps(job, card, session, steps, progress, after_step)
-            session.parameters = count_parameters(session.modules, session.optimizers)
+            session.parameters = count_parameters(session.modules, session.optimizers, by_zero=job.gpus.runs_zero)
         except (VramcastError, KeyboardInterrupt, torch.OutOfMemoryError):
             raise
         except (RuntimeError, ValueError) as error:  # a GradScaler refuses fp16 gradients with the latter
@@ -204,7 +206,8 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
     layout = Layout(job.gpus) if job.gpus.divides_model else None
     for name in own:
         progress(f"building {name}")
-        built = build_component(name, job) if layout is None else build_part(name, job, layout)
+        on_host = stays_in_host_memory(job, name)
+        built = build_component(name, job, on_host=on_host) if layout is None else build_part(name, job, layout)
         session.built[name] = built
         card.name_module(built.module, name)
         for i, copy in enumerate(built.copies, 2):
@@ -244,6 +247,12 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
     callable_modules = dict(session.modules)
     if job.task == "training":
         callable_modules = data_parallel(job, callable_modules, session.notes)
+    engine: Engine | None = None
+    if job.gpus.runs_zero:
+        passes, batch = min(job.accumulation, MOST_ACCUMULATED), job.effective_sizes["batch"]
+        engine = Engine(job, session.built[plan.model], session.optimizers[0], passes, batch)
+        callable_modules[plan.model] = engine.module
+        session.notes.append(Note("several GPUs", zero_in_words(job)))
     for name, other in shared.items():
         callable_modules[name] = callable_modules[other]
     if job.torch_compile:
@@ -252,7 +261,7 @@ def _prepare(job: Job, card: VirtualGpu, session: _Session, progress: Progress) 
         text = f"{MOST_ACCUMULATED} of {job.accumulation} passes of a step are traced; the others repeat the second"
         session.notes.append(Note("accumulation", text))
     offloaded = Offloaded(job, callable_modules, [call.component for call in plan.calls])
-    session.loop = TrainingLoop(job, plan, callable_modules, session.optimizers, session.averages, offloaded)
+    session.loop = TrainingLoop(job, plan, callable_modules, session.optimizers, session.averages, offloaded, engine)
 
 
 def _about_experts(name: str, job: Job, built: Built) -> list[Note]:
@@ -361,7 +370,7 @@ def _sizes_taken_by(factory: Callable[..., Any], job: Job) -> dict[str, int]:
 @contextmanager
 def _environment(job: Job) -> Iterator[None]:
     """What torchrun sets for the rank that is predicted, where the model is divided over cards."""
-    if not job.gpus.divides_model:
+    if not (job.gpus.divides_model or job.gpus.runs_zero):
         yield
         return
     gpus = job.gpus

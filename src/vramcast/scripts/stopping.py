@@ -31,9 +31,9 @@ BACKWARD_PASSES = 20
 ACCUMULATED_PASSES = 2_000
 """Where there is an optimizer, this many backward passes may come before its first step: gradients are accumulated."""
 
-FORWARD_PASSES = 5_000
+FORWARD_PASSES = 50_000
 """This many calls of one module in a row without a backward pass: a rollout of 2,048 moves is shorter, also where each
-move calls several layers."""
+move calls several layers, and so is an evaluation of a whole data set before the first step."""
 
 INFERENCE_PASSES = 1_000
 """The same where there is no optimizer."""
@@ -140,9 +140,15 @@ class Stopping:
         calls = self._forward_passes[id(module)]
         if self._wanted is None or calls < INFERENCE_PASSES:
             return
-        if calls >= FORWARD_PASSES or not self._card.optimizers:
-            passes = f"{calls:,} forward passes in a row"
+        passes = f"{calls:,} forward passes in a row"
+        if not self._card.optimizers:
             self._stop("steps", f"stopped after {passes} without an optimizer step: this is what was seen so far")
+        if calls >= FORWARD_PASSES or self._card.builder.n_events > MOST_EVENTS:
+            self._stop(
+                "steps",
+                f"stopped after {passes} without an optimizer step: no training was seen; an evaluation or rollout that "
+                "comes before it has to be shorter",
+            )
 
     def _count_backward(self) -> None:
         self._forward_passes.clear()

@@ -16,6 +16,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 import vramcast
 from tests.card.reading import sizes_of
+from vramcast.base.factories import full_collections_rarely
 from vramcast.card.compiled.compiler import why_not
 from vramcast.errors import CannotPredict
 
@@ -254,3 +255,30 @@ def test_garbage_is_looked_for_again_after_compiling() -> None:
         torch.compile(lambda x: x + 1, backend=backend)(torch.ones(8, device="cuda"))
         seen.append(gc.isenabled())
     assert seen == [False, True]
+
+
+def test_a_graph_break_keeps_no_tensors_alive() -> None:
+    """Dynamo's frames and the error that they hold refer to each other, and to what the function was called with."""
+
+    class Halved(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.sin()
+            for _ in range(2):
+                y = y / 2
+                if y.sum() > 0:
+                    y = y.cos()
+            return y
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Halved()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x * 2).sum()
+
+    with vramcast.virtual_gpu("h200"), full_collections_rarely():
+        model = torch.compile(Outer())
+        before = torch.cuda.memory_allocated()
+        model(torch.ones(1 << 20, device="cuda", requires_grad=True)).backward()
+        assert torch.cuda.memory_allocated() - before < 1 << 20

@@ -48,7 +48,27 @@ def test_what_a_kernel_writes_is_not_known() -> None:
             return x[(x > 1000).nonzero().squeeze(-1)]
 
         assert len(chosen(numbers)) == 4096, "all of them, where the mask is not known"
-        assert any("nonzero" in note.text for note in card.trace().notes)
+        (note,) = [note for note in card.trace().notes if "nonzero" in note.text]
+        assert note.where is not None and "test_patterns.py" in note.where, "not in code that Inductor wrote"
+
+
+@compiles
+@pytest.mark.parametrize(
+    "setting", ["cpp_wrapper", "benchmark_fusion", "benchmark_combo_kernel", "triton.multi_kernel"],
+)  # fmt: skip
+def test_settings_that_need_a_card_to_generate_code_are_done_without(setting: str) -> None:
+    def memory(options: dict[str, bool | int]) -> tuple[int, list[str]]:
+        with virtual_gpu("h200") as card:
+            x = torch.ones(4096, 4096, device="cuda", requires_grad=True)
+            norm = torch.compile(lambda x: F.softmax(F.layer_norm(x * 2, (4096,)).sin(), -1).sum(), options=options)
+            norm(x).backward()
+            notes = [note.text for note in card.trace().notes if note.topic == "torch.compile"]
+            return torch.cuda.max_memory_allocated(), notes
+
+    combined = {"combo_kernels": True} if setting == "benchmark_combo_kernel" else {}
+    (peak, without), (same, notes) = memory(combined), memory({**combined, setting: True})
+    assert peak == same
+    assert [note.partition(":")[0] for note in notes if note not in without] == [setting]
 
 
 @compiles

@@ -3,8 +3,10 @@ is assumed, and said in a note."""
 
 from __future__ import annotations
 
+import operator
 import warnings
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +35,29 @@ def install(put: Patches, machine: Machine, visibility: Visibility) -> None:
         put.set(kind, "benchmark_gpu", benchmark_gpu)
     _padded_products(put, machine, visibility)
     _algorithms(put, machine, visibility)
+
+
+_NEED_A_CARD: dict[str, tuple[Any, str]] = {
+    "cpp_wrapper": (False, "buffers are those of a wrapper in Python, and the host takes as long"),
+    "triton.autotune_at_compile_time": (False, "kernels are timed when they are first launched"),
+    "benchmark_fusion": (False, "kernels are fused as without it; a real run times both ways"),
+    "benchmark_combo_kernel": (False, "kernels are combined as without it; a real run times both ways"),
+    "triton.multi_kernel": (0, "of each pair of kernels the one of the default mode runs; a real run times both"),
+}
+"""Settings of Inductor for which it launches what it has generated, or compiles for CUDA: what stands for each, and
+what is then said."""
+
+
+@contextmanager
+def without_settings_that_need_a_card(machine: Machine) -> Iterator[None]:
+    from torch._inductor import config
+
+    set_by_program = [name for name in _NEED_A_CARD if operator.attrgetter(name)(config)]
+    # A wrapper in C++ brings the timing with it.
+    for name in set_by_program[: 1 if "cpp_wrapper" in set_by_program else None]:
+        machine.note("torch.compile", f"{name}: {_NEED_A_CARD[name][1]}")
+    with config.patch({name: _NEED_A_CARD[name][0] for name in set_by_program}):
+        yield
 
 
 def _padded_products(put: Patches, machine: Machine, visibility: Visibility) -> None:

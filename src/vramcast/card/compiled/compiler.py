@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -151,6 +152,9 @@ class Compiler:
             from vramcast.card.compiled import inductor, optimizers
 
             self._exits.enter_context(inductor.caches_of_our_own())
+            # Dynamo would do so while its own frames hold the error of a graph break, and so the program's tensors: as
+            # old objects, they would then be looked for again long after the step in which a real run finds them.
+            self._exits.enter_context(torch._dynamo.config.patch(run_gc_after_compile=False))
             _fold_answers_of_the_card(self._own, self._replaced)
             fake_cuda.install(self._own, lambda: None)
             inductor.install(self._own, self._machine, self)
@@ -159,8 +163,8 @@ class Compiler:
     @contextmanager
     def compiling(self, what: str) -> Iterator[None]:
         """Inside, the card is hidden, and what goes wrong with the compiler is not the program's fault. The compiler
-        keeps what it writes in files of its own. Garbage is not looked for meanwhile, an eighth of the time;
-        Dynamo does so itself when it has compiled a function."""
+        keeps what it writes in files of its own. Garbage is not looked for meanwhile, an eighth of the time, but when
+        a function has been compiled."""
         if self.visibility.hidden:  # part of something that is being compiled
             yield
             return
@@ -185,7 +189,9 @@ class Compiler:
         def __call__(callback: Any, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
             self.prepare()
             with self.compiling(frame.f_code.co_qualname if hasattr(frame.f_code, "co_qualname") else "a function"):
-                return original(callback, frame, cache_entry, frame_state)
+                compiled = original(callback, frame, cache_entry, frame_state)
+            gc.collect(1)
+            return compiled
 
         return __call__
 

@@ -16,6 +16,7 @@ from vramcast.card.choices import tf32
 from vramcast.card.compiled import benchmarks, constants, cuda_graphs, shortcuts
 from vramcast.card.compiled.kernels import Kernel
 from vramcast.card.compiled.triton_driver import shared_memory_per_block
+from vramcast.card.dispatch.unknown import GENERATED
 
 if TYPE_CHECKING:
     from vramcast.card.compiled.compiler import Compiler
@@ -30,7 +31,7 @@ def install(put: Patches, machine: Machine, compiler: Compiler) -> None:
     _device_interface(put)
     _properties(put, machine)
     _generated_code(put, machine, visibility)
-    _hidden_entry_points(put, compiler)
+    _hidden_entry_points(put, machine, compiler)
     _log_graphs(put, machine)
     constants.install(put, visibility)
     shortcuts.install(put, visibility)
@@ -44,7 +45,7 @@ def caches_of_our_own() -> Iterator[None]:
     import torch._functorch.config
     import torch._inductor.config
 
-    folder = tempfile.mkdtemp(prefix="vramcast-inductor-")
+    folder = tempfile.mkdtemp(prefix=GENERATED)
     names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
     before = {name: os.environ.get(name) for name in names}
     with ExitStack() as exits:
@@ -145,7 +146,7 @@ def _generated_code(put: Patches, machine: Machine, visibility: Visibility) -> N
     put.set(torch._C._dynamo.guards, "_empty_strided_cuda", empty_strided_cuda)
 
 
-def _hidden_entry_points(put: Patches, compiler: Compiler) -> None:
+def _hidden_entry_points(put: Patches, machine: Machine, compiler: Compiler) -> None:
     """A backward graph is compiled when the first backward pass reaches it, outside Dynamo."""
     from torch._inductor import compile_fx
 
@@ -153,8 +154,8 @@ def _hidden_entry_points(put: Patches, compiler: Compiler) -> None:
 
     @functools.wraps(original)
     def _compile_fx_inner(*args: Any, **kwargs: Any) -> Any:
-        with compiler.compiling("a graph"):
-            return original(*args, **kwargs)
+        with compiler.compiling("a graph"), benchmarks.without_settings_that_need_a_card(machine):
+            return original(*args, **{**kwargs, "cpp_wrapper": False})
 
     put.set(compile_fx, "_compile_fx_inner", _compile_fx_inner)
 

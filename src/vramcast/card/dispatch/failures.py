@@ -6,7 +6,6 @@ our code raises without meaning to, or that names tensors without data, which no
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ import torch
 
 from vramcast import overlay
 from vramcast.base.errors import DEFECT, CannotPredict, UsageError, VramcastError
+from vramcast.card.dispatch.other_versions import failed_assert, wanted_otherwise
 from vramcast.card.dispatch.unknown import is_machinery, is_of_vramcast, short_path, where_raised
 from vramcast.card.stand_ins.known import absent, hint
 
@@ -59,10 +59,16 @@ _WRITTEN_FOR = {
     re.compile(r"No module named 'torch\._six'"): "PyTorch before 2.0",
     re.compile(r"invalid index of a 0-dim tensor\b"): "PyTorch before 0.5",
     re.compile(r"'_\w+DataLoaderIter' object has no attribute 'next'"): "PyTorch before 1.13",
+    re.compile(r"\bUnable to avoid copy while creating an array\b"): "NumPy before 2.0",
+    re.compile(r"\bstft requires the return_complex parameter"): "PyTorch before 2.0",
+    re.compile(r"Weights only load failed\b.*PyTorch 2\.6", re.DOTALL): "PyTorch before 2.6",
+    re.compile(r"operator, with (?:a|two) bool tensors? is not supported"): "PyTorch before 1.2",
+    re.compile(
+        r"Legacy autograd function with non-static forward|deprecated since version [\d.]+ and is now removed"
+        r"|only supports boolean masks|expected BoolTensor for mask"
+    ): "an older PyTorch",
 }
 """What says that a script was written for an older version."""
-
-_OTHER_VERSION = re.compile(r"\bcannot import name\b")
 
 _MIXED_REDUCTIONS = re.compile(r"CompiledFunctionBackward returned an invalid gradient at index \d+ - got \[\d+\]")
 """Inductor hands a gradient of shape [C] to a parameter of shape [1, C, 1, 1]: pytorch/pytorch issue 178080, torch 2.10
@@ -105,6 +111,8 @@ class Failure:
     """What to do about it, in lines of its own."""
     needs_a_card: bool = False
     """Compiled code was to run that only a real card can run."""
+    ends_on_a_card: bool = False
+    """It comes of what is installed, so that no value that was assumed has to do with it."""
 
     def sentence(self, whose: str = "the script") -> str:
         """`whose`: code that failed, where it is not us."""
@@ -125,6 +133,7 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             f"\nOn a card this may well run: {DEFECT}; please report what --traceback prints. Until it is mended, "
             "change that line, or leave it out, for the prediction."
         )
+    ends_on_a_card = False
     needs_a_card = not is_ours and any(phrase in text for phrase in (*_NEEDS_REAL_CUDA, *_COMPILED_HERE))
     if any(phrase in text for phrase in _COMPILED_HERE):
         remedy += (
@@ -138,15 +147,17 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             'vramcast what it returns with @vramcast.rule("namespace::op").'
         )
     elif older := next((older for pattern, older in _WRITTEN_FOR.items() if pattern.search(text)), ""):
+        ends_on_a_card = True
         remedy += (
             f"\nThe script was written for {older} and would end here on a card, too: run it where that is "
             "installed, or change that line."
         )
     elif missing := absent(error, sys.executable):
         remedy += missing
-    elif isinstance(error, ImportError) and error.name and _OTHER_VERSION.search(text):
+    elif not is_ours and (packages := wanted_otherwise(error)):
+        ends_on_a_card = True
         remedy += (
-            f"\nThe script wants another version of what is installed here ({_installed(error.name)}), and would end "
+            f"\nThe script wants another version of what is installed here ({', '.join(packages)}), and would end "
             "here on a card, too: its README or requirements.txt may say which."
         )
     elif _MIXED_REDUCTIONS.search(text):
@@ -163,23 +174,15 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
         remedy += "\nThe script asks for input: `echo ANSWER | vramcast run ...` gives it."
     elif isinstance(error, NameError) and "get_ipython" in text:
         remedy += "\nThat line is of IPython: leave it out, or run the notebook itself (vramcast run train.ipynb)."
-    return Failure(reason_of(error), where_in(error, path), is_ours, remedy, needs_a_card)
-
-
-def _installed(module: str) -> str:
-    """The distribution that the module belongs to, with its version where that is known."""
-    package = module.split(".")[0]
-    try:
-        return f"{package} {importlib.metadata.version(package)}"
-    except importlib.metadata.PackageNotFoundError:
-        return package
+    return Failure(reason_of(error), where_in(error, path), is_ours, remedy, needs_a_card, ends_on_a_card)
 
 
 def reason_of(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     if any(line.startswith(_PASSED_ON) for line in lines):
         return lines[-1][:_LONGEST] + f" ({lines[0].strip(' -.:')})"
-    return f"{type(error).__name__}: {lines[0][:_LONGEST]}" if lines else type(error).__name__
+    said = lines[0] if lines else failed_assert(error)
+    return f"{type(error).__name__}: {said[:_LONGEST]}" if said else type(error).__name__
 
 
 def is_our_failure(error: BaseException) -> bool:
@@ -219,7 +222,8 @@ def explain(error: BaseException, path: str, made: str, assumed: Mapping[str, st
     text = "".join(traceback.format_exception(type(error), error, trace))
     kind = CardFailed if failure.is_ours else ScriptFailed
     package = "" if failure.is_ours or isinstance(error, ImportError) or failure.remedy else hint(str(error))
-    message = f"{failure.sentence()} (--traceback shows all of it){failure.remedy}{package}{assumptions(assumed)}"
+    before = "" if failure.ends_on_a_card else assumptions(assumed)
+    message = f"{failure.sentence()} (--traceback shows all of it){failure.remedy}{package}{before}"
     return kind(message, text)
 
 

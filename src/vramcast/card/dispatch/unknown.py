@@ -22,6 +22,8 @@ _STANDARD_LIBRARY = tuple(
 )
 _SCRIPTS = os.path.join(sysconfig.get_path("scripts"), "")
 """Of the environment: vramcast, torchrun, accelerate as they are started."""
+GENERATED = "vramcast-inductor-"
+"""Beginning of the name of a folder for code that compilers write."""
 
 
 class UnknownKernel(CannotPredict):
@@ -120,9 +122,9 @@ def where_raised(error: BaseException, otherwise: str = "?") -> str:
 
 @cache
 def is_machinery(filename: str) -> bool:
-    """Whether a file is torch's, vramcast's or Python's own, or starts one of them: what the user wrote, or a model
-    library, is not."""
-    if filename.startswith((_TORCH, _VRAMCAST, _SCRIPTS, "<frozen ")):
+    """Whether a file is torch's, vramcast's or Python's own, starts one of them, or was written by a compiler: what the
+    user wrote, or a model library, is not."""
+    if filename.startswith((_TORCH, _VRAMCAST, _SCRIPTS, "<frozen ")) or f"{os.sep}{GENERATED}" in filename:
         return True
     if filename.startswith(_STANDARD_LIBRARY):
         return not any(folder in filename for folder in _PACKAGE_FOLDERS)

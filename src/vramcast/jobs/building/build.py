@@ -39,9 +39,9 @@ _SOURCE_FIELDS = (
 )
 
 
-def build_component(name: str, job: Job, *, on_meta: bool = False) -> Built:
+def build_component(name: str, job: Job, *, on_meta: bool = False, on_host: bool = False) -> Built:
     """Build it in its dtype, choose what is trained, then move it to the card, as training scripts do. `on_meta`: leave
-    it on the meta device instead."""
+    it on the meta device instead; `on_host`: in the computer's memory."""
     component = original(name, job.components)
     try:
         build = _on_the_card if component.built_on == "gpu" else _from_source
@@ -56,7 +56,7 @@ def build_component(name: str, job: Job, *, on_meta: bool = False) -> Built:
     if quantization is not None:
         quantize(f"components.{name}", module, quantization)
     place = "cuda" if component.device == "gpu" and job.offload_of(name) == "none" else "cpu"
-    place = "meta" if on_meta else place
+    place = "meta" if on_meta else "cpu" if on_host else place
     if component.quantize_experts and not on_meta:
         quantize_experts(f"components.{name}", module, place)
     keep_fp32(module, component.keep_fp32)

@@ -326,6 +326,8 @@ class _Reader:
         for name in _PARALLEL:
             if (keys.whole(name) or 1) > 1:
                 self._unsupported["gpus"] = f"{name} above 1 is not modelled; --set gpus.count=1 predicts without it"
+        if keys.flag("use_ray") and (workers := keys.whole("ray_num_workers")):
+            gpus["count"] = workers
         shards, copies = keys.whole("dp_shard_size") or 1, keys.whole("dp_replicate_size") or 1
         if shards * copies > 1:
             gpus["count"] = shards * copies

@@ -10,6 +10,7 @@ from vramcast.jobs.readers import Edits, Part, Reading, Request, combine
 from vramcast.jobs.readers.documents import peek, read_document
 from vramcast.jobs.readers.keys import Keys, unused_note
 from vramcast.jobs.schema import Job
+from vramcast.jobs.schema.machine import ZERO_OPTIONS
 from vramcast.trace import Note
 
 NAME = "DeepSpeed config"
@@ -29,6 +30,13 @@ _OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adagrad": {"name": "adagrad"},
 }
 _OTHER_OPTIMIZERS = ("lamb", "onebitadam", "onebitlamb", "zerooneadam", "lion", "muon", "muadam", "muadamw", "musgd")
+_OTHER_ZERO = (
+    "zero_hpz_partition_size",
+    "zero_quantized_weights",
+    "zero_quantized_gradients",
+    "mics_shard_size",
+    "zenflow",
+)
 _KNOWN = frozenset((
     "steps_per_print", "wall_clock_breakdown", "scheduler", "dump_state", "prescale_gradients",
     "gradient_predivide_factor", "communication_data_type", "sparse_gradients", "zero_allow_untested_optimizer",
@@ -57,7 +65,7 @@ def part_from(keys: Keys) -> Part:
     assumed: dict[str, str] = {}
     unsupported: dict[str, str] = {}
     data: dict[str, Any] = _batch(keys, assumed)
-    data["gpus"] = {**data.get("gpus", {}), **_zero(keys.section("zero_optimization"))}
+    data["gpus"] = {**data.get("gpus", {}), **_zero(keys.section("zero_optimization"), unsupported)}
     preset = _preset(keys)
     if preset:
         data["precision"] = {"preset": preset}
@@ -121,7 +129,7 @@ def _preset(keys: Keys) -> str | None:
     return "bf16" if bf16 else "fp16" if fp16 else "fp32"
 
 
-def _zero(keys: Keys) -> dict[str, Any]:
+def _zero(keys: Keys, unsupported: dict[str, str]) -> dict[str, Any]:
     gpus: dict[str, Any] = {"strategy": "deepspeed", "zero_stage": keys.whole("stage", least=0, most=3) or 0}
     old = {"offload_optimizer": "cpu_offload", "offload_parameters": "cpu_offload_params"}
     for field, name in {"offload_optimizer": "offload_optimizer", "offload_parameters": "offload_param"}.items():
@@ -129,7 +137,12 @@ def _zero(keys: Keys) -> dict[str, Any]:
         keys.section(name).as_dict()
         if device not in (None, "none") or keys.flag(old[field]):
             gpus[field] = True
-    return gpus
+    said = {str(name): value for name, value in keys.as_dict().items()}
+    for name in _OTHER_ZERO:
+        if said.get(name) not in (None, False, -1, 0, 1):
+            unsupported["gpus"] = f"zero_optimization.{name}: not modelled; leave it out, or --set gpus.strategy=ddp"
+    options = {name: said[name] for name in ZERO_OPTIONS if isinstance(said.get(name), int | float | str)}
+    return {**gpus, "zero": options} if options and gpus["zero_stage"] else gpus
 
 
 def _optimizer(keys: Keys, unsupported: dict[str, str]) -> dict[str, Any]:

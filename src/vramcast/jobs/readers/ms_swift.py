@@ -20,8 +20,17 @@ edits, nested_files = hf_edits.edits, hf_edits.nested_files
 MARKS = ("tuner_type", "train_type", "sft_type", "rlhf_type")
 _SAMPLES_PER_STEP = 16
 """What accumulation is chosen for where it is left out."""
+_BUCKETS = {"allgather_bucket_size": 2e8, "reduce_bucket_size": 2e8, "overlap_comm": False}
+_BY_WIDTH = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
+_OF_STAGE: dict[int, dict[str, Any]] = {
+    0: {}, 1: _BUCKETS, 2: _BUCKETS, 3: {"overlap_comm": False, **dict.fromkeys(_BY_WIDTH, "auto")}
+}  # fmt: skip
 _ZERO: dict[str, dict[str, Any]] = {
-    name: {"zero_optimization": {"stage": stage, **({"offload_optimizer": {"device": "cpu"}} if offload else {})}}
+    name: {
+        "zero_optimization": {
+            "stage": stage, **_OF_STAGE[stage], **({"offload_optimizer": {"device": "cpu"}} if offload else {})
+        }
+    }
     for name, stage, offload in (
         ("zero0", 0, False), ("zero1", 1, False), ("zero2", 2, False), ("zero3", 3, False), ("zero2_offload", 2, True),
         ("zero3_offload", 3, True),
@@ -37,6 +46,8 @@ _ATTENTION = {
     "sdpa": "sdpa",
     "eager": "eager",
 }
+_SAME_STATE = ("default", "lorap", "multimodal")
+"""Of its own optimizers, those that give parts of the model other learning rates."""
 _NOT_MODELLED = {
     "target_parameters": ("components", "adapters on single parameters are not modelled; leave it out"),
     "freeze_parameters_ratio": ("components", "say what stays frozen: --set 'components.model.freeze=[...]'"),
@@ -46,6 +57,8 @@ _NOT_MODELLED = {
     "use_muon": ("optimizer", "Muon is not modelled; name another with --optimizer"),
     "lisa_activated_layers": ("components", "LISA's changing layers are not modelled; leave it out"),
     "fp8": ("precision", "fp8 is not modelled; leave it out"),
+    "teacher_model": ("step", "a teacher beside the model is not modelled here; a vramcast.yaml can say it"),
+    "chord_sft_per_device_train_batch_size": ("step", "a second batch in each step is not modelled; leave it out"),
 }
 _KNOWN = hf_names.WITHOUT_EFFECT | frozenset((
     "dataset", "val_dataset", "system", "model_author", "model_name", "load_from_cache_file", "template", "loss_scale",
@@ -115,6 +128,12 @@ class _Dialect(hf_arguments.Dialect):
         for name, (key, text) in _NOT_MODELLED.items():
             if keys.take(name):
                 unsupported[key] = f"{name}: {text}"
+        own = keys.text("optimizer", (*_SAME_STATE, "galore", "muon", "muonclip"))
+        if own is not None and own not in _SAME_STATE:
+            unsupported["optimizer"] = f"optimizer: {own} is not modelled; name another with --optimizer"
+        if keys.flag("vit_gradient_checkpointing") is False and keys.flag("gradient_checkpointing") is not False:
+            text = "vit_gradient_checkpointing: the vision tower is predicted checkpointed, too, and takes more without"
+            notes.append(Note("not modelled", text, keys.where))
         if kind == "lora":
             return {**component, **fine_tuning.lora_component(_lora(keys), quantization)}
         if kind != "full":

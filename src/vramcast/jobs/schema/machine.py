@@ -10,6 +10,13 @@ from pydantic import Field, model_validator
 from vramcast.jobs.fields import Count, Section, Size
 
 USUAL_PER_NODE = 8
+ZERO_OPTIONS = (
+    "allgather_partitions", "allgather_bucket_size", "overlap_comm", "reduce_scatter", "reduce_bucket_size",
+    "contiguous_gradients", "round_robin_gradients", "sub_group_size", "stage3_prefetch_bucket_size",
+    "stage3_param_persistence_threshold", "stage3_model_persistence_threshold", "stage3_max_live_parameters",
+    "stage3_max_reuse_distance", "ignore_unused_parameters",
+)  # fmt: skip
+"""Of DeepSpeed's `zero_optimization`."""
 
 
 class Gpus(Section):
@@ -44,6 +51,9 @@ class Gpus(Section):
     """DDP: the graph is the same in every step."""
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
     """deepspeed: 1 shards optimizer state, 2 also gradients, 3 also weights."""
+    zero: dict[str, bool | int | float | Literal["auto"]] = {}
+    """deepspeed: what else its `zero_optimization` says, e.g. {reduce_bucket_size: 200000000}. "auto" is what Hugging
+    Face's Trainer takes."""
     reshard_after_forward: bool = True
     """fsdp: give the gathered weights back after the forward pass (FULL_SHARD)."""
     wrap: list[str] = []
@@ -58,6 +68,11 @@ class Gpus(Section):
     @property
     def effective_strategy(self) -> str:
         return self.strategy or ("ddp" if self.data > 1 else "none")
+
+    @property
+    def runs_zero(self) -> bool:
+        """DeepSpeed's engine trains the model. Without sharding and in whole precision it does as DDP does."""
+        return self.effective_strategy == "deepspeed" and self.zero_stage > 0
 
     @property
     def data(self) -> int:
@@ -100,6 +115,10 @@ class Gpus(Section):
             raise ValueError(f"rank {self.rank} is not one of {self.count} (0 to {self.count - 1})")
         if self.zero_stage and self.strategy != "deepspeed":
             raise ValueError("zero_stage needs strategy: deepspeed")
+        if self.zero and self.strategy != "deepspeed":
+            raise ValueError("`zero` needs strategy: deepspeed")
+        if unknown := [name for name in self.zero if name not in ZERO_OPTIONS]:
+            raise ValueError(f"zero: there is no {unknown[0]!r}; there is {', '.join(ZERO_OPTIONS)}")
         return self
 
 

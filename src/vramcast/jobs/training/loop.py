@@ -24,6 +24,7 @@ from vramcast.jobs.training.losses import TARGETS, Criterion, has_own_loss
 from vramcast.jobs.training.parallel import method_of
 from vramcast.jobs.training.plan import Call, Plan
 from vramcast.jobs.training.references import first_tensor, look_up
+from vramcast.jobs.training.zero import Engine
 
 
 class TrainingLoop:
@@ -37,6 +38,7 @@ class TrainingLoop:
         optimizers: list[torch.optim.Optimizer],
         averages: list[Average],
         offloaded: Offloaded,
+        engine: Engine | None = None,
     ) -> None:
         self._job = job
         self._plan = plan
@@ -44,10 +46,13 @@ class TrainingLoop:
         self._optimizers = optimizers
         self._averages = averages
         self._offloaded = offloaded
+        self._engine = engine
         self._data = Data(plan.inputs, plan.sizes)
         self._noise = Noise(plan.diffusion) if plan.diffusion is not None else None
         self._scaler = (
-            torch.amp.grad_scaler.GradScaler("cuda") if job.precision.uses_grad_scaler and optimizers else None
+            torch.amp.grad_scaler.GradScaler("cuda")
+            if job.precision.uses_grad_scaler and optimizers and engine is None
+            else None
         )
         self._criterion = Criterion(plan.loss, plan.model, modules) if plan.loss else None
         self.passes = min(job.accumulation, MOST_ACCUMULATED)
@@ -82,8 +87,7 @@ class TrainingLoop:
                     loss = loss / job.accumulation
                 if job.zero_grad == "before-backward" and i == 0:
                     self._zero_grad()
-                with self._no_sync(last=i == self.passes - 1):
-                    (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+                self._backward(loss, last=i == self.passes - 1)
                 self.after_pass()
             self.passes = self.later_passes or self.passes
             self._update()
@@ -213,8 +217,17 @@ class TrainingLoop:
 
     # -- the rest of a step ---------------------------------------------------------------------------------
 
+    def _backward(self, loss: torch.Tensor, *, last: bool) -> None:
+        if self._engine is not None:
+            self._engine.backward(loss, last=last)
+            return
+        with self._no_sync(last=last):
+            (loss if self._scaler is None else self._scaler.scale(loss)).backward()
+
     def _update(self) -> None:
-        if not self._job.updates_in_backward:
+        if self._engine is not None:
+            self._engine.step()
+        elif not self._job.updates_in_backward:
             self._step_optimizers()
         for average in self._averages:
             average.update()
@@ -236,12 +249,18 @@ class TrainingLoop:
             self._scaler.update()
 
     def _zero_grad(self) -> None:
+        if self._engine is not None:
+            return  # its step has done so
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=self._job.set_to_none)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         dtype = self._job.precision.autocast_dtype
-        return nullcontext() if dtype == "none" else torch.autocast("cuda", dtype=DTYPES[dtype])
+        return (
+            nullcontext()
+            if dtype == "none" or self._engine is not None
+            else torch.autocast("cuda", dtype=DTYPES[dtype])
+        )
 
     def _saved_on_cpu(self) -> AbstractContextManager[Any]:
         """What autograd saves in the forward pass lies in the computer's memory."""

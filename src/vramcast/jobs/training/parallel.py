@@ -10,6 +10,7 @@ from torch import nn
 
 from vramcast.base.errors import CannotPredict
 from vramcast.jobs.schema import Job
+from vramcast.jobs.training.zero import check_zero
 from vramcast.trace import Note
 
 
@@ -19,14 +20,6 @@ def check_supported(job: Job) -> None:
     instead = "--set gpus.strategy=ddp predicts what one GPU takes without it"
     if gpus.divides_model:
         _check_divided(job)
-    if gpus.zero_stage:
-        raise CannotPredict(f"gpus.zero_stage: sharding by ZeRO stage {gpus.zero_stage} is not modelled yet; {instead}")
-    if gpus.effective_strategy == "deepspeed" and job.precision.autocast_dtype != "none":
-        half = job.precision.autocast_dtype
-        raise CannotPredict(
-            f"gpus.strategy: DeepSpeed keeps {half} weights and an fp32 copy of them in its optimizer, which is not "
-            f"modelled yet; {instead}"
-        )
     if gpus.offload_optimizer:
         raise CannotPredict(
             "gpus.offload_optimizer: the buffers of ZeRO's and FSDP's offload are not modelled; torchao's optimizer on "
@@ -36,6 +29,14 @@ def check_supported(job: Job) -> None:
         raise CannotPredict(
             "gpus.offload_parameters: trained weights in the computer's memory are not modelled; write false, and "
             "offload: model for components that are not trained"
+        )
+    if gpus.runs_zero:
+        check_zero(job)
+    elif gpus.effective_strategy == "deepspeed" and job.precision.autocast_dtype != "none":
+        half = job.precision.autocast_dtype
+        raise CannotPredict(
+            f"gpus.strategy: DeepSpeed keeps {half} weights and an fp32 copy of them in its optimizer, which is not "
+            f"modelled yet; {instead}"
         )
 
 
@@ -81,7 +82,7 @@ def method_of(module: nn.Module, name: str) -> Callable[..., Any] | None:
 
 def data_parallel(job: Job, modules: dict[str, nn.Module], notes: list[Note]) -> dict[str, nn.Module]:
     """The trained components under DistributedDataParallel, with their gradient buckets."""
-    if job.gpus.effective_strategy == "none" or job.gpus.divides_model:
+    if job.gpus.effective_strategy == "none" or job.gpus.divides_model or job.gpus.runs_zero:
         return modules
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("nccl", world_size=1, rank=0)

@@ -1,0 +1,75 @@
+"""Errors that come of another version of an installed package than the script was written for.
+
+Such a script ends on a card, too, and no value that vramcast assumed has to do with it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import linecache
+import re
+from collections.abc import Callable
+from types import ModuleType
+
+_NO_SUCH_NAME = re.compile(r"\bcannot import name\b")
+
+_CALLED_WITH = re.compile(r"([\w.]+)\(\) (?:got an unexpected keyword|takes \d+|takes from|missing \d+ required)")
+"""The TypeError that Python raises where arguments do not suit a function, which it names."""
+
+_VERSION_OF = re.compile(r"\b(\w+)\.__version__")
+
+
+def wanted_otherwise(error: BaseException) -> list[str]:
+    """The packages, with their versions, of which the script wants another one; none where that is not the cause."""
+    if isinstance(error, ImportError):
+        return _installed(error.name) if error.name and _NO_SUCH_NAME.search(str(error)) else []
+    if isinstance(error, AttributeError):
+        return _installed(error.obj.__name__) if isinstance(error.obj, ModuleType) else []
+    if isinstance(error, TypeError) and (called := _CALLED_WITH.match(str(error))):
+        function = _function_named(called[1], error)
+        return _installed(function.__module__) if function else []
+    if isinstance(error, AssertionError):
+        return [each for name in _VERSION_OF.findall(failed_assert(error)) for each in _installed(name)]
+    return []
+
+
+def failed_assert(error: BaseException) -> str:
+    """The line of an assert without words of its own."""
+    trace = error.__traceback__
+    if not isinstance(error, AssertionError) or trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno).strip()
+    return line if line.startswith("assert") else ""
+
+
+def _function_named(qualified: str, error: BaseException) -> Callable[..., object] | None:
+    """The function, or the class of the method, by that name among what the failing function names: `f`, `module.f`."""
+    trace = error.__traceback__
+    if trace is None:
+        return None
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    wanted = qualified.removesuffix(".__init__")
+    names = trace.tb_frame.f_code.co_names
+    values = [trace.tb_frame.f_globals[name] for name in names if name in trace.tb_frame.f_globals]
+    for value in values:  # grows by what is named in its modules
+        if isinstance(value, ModuleType):
+            inside = [vars(value)[name] for name in names if name in vars(value)]
+            values += [each for each in inside if not any(each is known for known in values)]
+        elif callable(value) and getattr(value, "__qualname__", None) == wanted:
+            return value if isinstance(getattr(value, "__module__", None), str) else None
+    return None
+
+
+def _installed(module: str) -> list[str]:
+    """The distribution that the module belongs to, with its version; nothing for a file of the script's own."""
+    package = module.split(".")[0]
+    names = importlib.metadata.packages_distributions().get(package, [package])
+    for name in names:
+        try:
+            return [f"{name} {importlib.metadata.version(name)}"]
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return []
