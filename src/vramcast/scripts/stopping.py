@@ -146,8 +146,8 @@ class Stopping:
         if calls >= FORWARD_PASSES or self._card.builder.n_events > MOST_EVENTS:
             self._stop(
                 "steps",
-                f"stopped after {passes} without an optimizer step: no training was seen; an evaluation or rollout that "
-                "comes before it has to be shorter",
+                f"stopped after {passes} without an optimizer step: no training was seen; an evaluation or rollout "
+                "that comes before it has to be shorter",
             )
 
     def _count_backward(self) -> None:
