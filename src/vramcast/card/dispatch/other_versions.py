@@ -27,7 +27,9 @@ def wanted_otherwise(error: BaseException) -> list[str]:
     if isinstance(error, ImportError):
         return _installed(error.name) if error.name and _NO_SUCH_NAME.search(str(error)) else []
     if isinstance(error, AttributeError):
-        return _installed(error.obj.__name__) if isinstance(error.obj, ModuleType) else []
+        owner = error.obj
+        name = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__ if isinstance(owner, type) else ""
+        return _installed(name) if name else []
     if isinstance(error, TypeError) and (called := _CALLED_WITH.match(str(error))):
         function = _function_named(called[1], error)
         return [each for each in _installed(function.__module__) if each != _PYTHON] if function else []
@@ -67,8 +69,11 @@ def _function_named(qualified: str, error: BaseException) -> Callable[..., objec
 
 
 def _installed(module: str) -> list[str]:
-    """The distribution that the module belongs to, with its version; nothing for a file of the script's own."""
+    """The distribution that the module belongs to, with its version; nothing for a file of the script's own, nor for
+    what stands in torch's place here."""
     package = module.split(".")[0]
+    if package == "vramcast":
+        return []
     if package in sys.stdlib_module_names:
         return [_PYTHON]
     names = importlib.metadata.packages_distributions().get(package, [package])
