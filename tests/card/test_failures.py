@@ -189,6 +189,12 @@ def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run:
     assert "Error: " in message
 
 
+@pytest.mark.parametrize("line", ["from collections import Iterable", "import time; time.clock()"])
+def test_a_script_for_an_older_python_is_told_so(line: str, run: Run) -> None:
+    with pytest.raises(ScriptFailed, match=r"(?s)another version of .* here \(Python 3\.\d+\), and would"):
+        run(f"import torch\n{line}\n")
+
+
 def test_an_assert_without_words_shows_its_line(run: Run) -> None:
     with pytest.raises(ScriptFailed, match=r"train\.py:3: the script failed: AssertionError: assert x == 2 \("):
         run("import torch\nx = 3\nassert x == 2\n")
