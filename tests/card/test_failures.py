@@ -116,6 +116,9 @@ def test_arguments_that_torch_refuses_are_the_scripts(run: Run) -> None:
 def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
     with pytest.raises(ScriptFailed, match=r"(?s)No module named 'no_such'.*what the script imports must be installed"):
         run("import torch\nimport no_such\n")
+    with pytest.raises(ScriptFailed, match="must be installed") as caught:
+        run("import torch\ntorch.ones(3, device='cuda').sum().item()\nimport no_such\n")
+    assert "assumed" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +179,7 @@ def test_what_a_card_would_refuse_too_comes_with_a_remedy(error: Exception, reme
         "numpy.linalg.no_such_function(3)",
         "assert_equal(3, banana=1)",
         "numpy.testing.assert_equal(3, banana=1)",
+        "numpy.ndarray.no_such_method",
     ],
 )
 def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run: Run) -> None:
@@ -187,6 +191,12 @@ def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run:
     assert f"another version of what is installed here (numpy {metadata.version('numpy')}), and would end" in message
     assert "assumed" not in message
     assert "Error: " in message
+
+
+@pytest.mark.parametrize("line", ["from collections import Iterable", "import time; time.clock()"])
+def test_a_script_for_an_older_python_is_told_so(line: str, run: Run) -> None:
+    with pytest.raises(ScriptFailed, match=r"(?s)another version of .* here \(Python 3\.\d+\), and would"):
+        run(f"import torch\n{line}\n")
 
 
 def test_an_assert_without_words_shows_its_line(run: Run) -> None:

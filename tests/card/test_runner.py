@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import textwrap
 from collections.abc import Callable
@@ -370,3 +371,19 @@ def test_batches_of_different_sizes_are_noted(write: Write) -> None:
     assert texts(run(write(script.format(sizes=[64, 64, 64])), steps=3), "batches") == []
     (text,) = texts(run(write(script.format(sizes=[64, 80, 48])), steps=3), "batches")
     assert "the largest input of a step takes 96.0 KiB to 160.0 KiB" in text
+
+
+def test_what_is_drawn_without_a_seed_is_the_same_each_time(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    """And the numbers of the process around it go on as they were."""
+    path = write("""
+        import random, numpy, torch
+        model = torch.nn.Linear(4, 4).cuda()
+        print(random.random(), numpy.random.rand(), random.sample(range(100), 3))
+    """)
+    random.seed(7)
+    expected = random.Random(7).random()
+    run(path)
+    first = capsys.readouterr().out
+    assert random.random() == expected
+    run(path)
+    assert capsys.readouterr().out == first

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import vramcast
+from tests.card.scripts import runner
 from vramcast.memory import Prediction, predict
 from vramcast.memory.several_cards import traces_of_cards
 from vramcast.trace import StepTrace
@@ -196,3 +197,22 @@ def test_a_saved_trace_keeps_its_cards(tmp_path: Path) -> None:
     assert again.cards == card.trace().cards
     assert predict(again).cards == predict(card.trace()).cards
     assert [part.card for part in traces_of_cards(again)] == [0, 1]
+
+
+def test_a_batch_that_parameters_on_the_host_made_is_scattered(tmp_path: Path) -> None:
+    """DeepSDF: latent vectors are an embedding on the host, the decoder is a DataParallel."""
+    prediction = runner(tmp_path)(
+        """
+        import torch
+        from torch import nn
+        decoder = nn.DataParallel(nn.Linear(8, 1).cuda())
+        codes = nn.Embedding(10, 4)
+        optimizer = torch.optim.Adam([*decoder.parameters(), *codes.parameters()])
+        for _ in range(3):
+            optimizer.zero_grad()
+            decoder(torch.cat([codes(torch.arange(6)), torch.randn(6, 4)], dim=1)).mean().backward()
+            assert codes.weight.grad.device.type == "cpu"
+            optimizer.step()
+        """
+    )
+    assert prediction.steps == 3

@@ -222,6 +222,34 @@ def test_layers_that_are_called_one_by_one_are_one_pass(tmp_path: Path, monkeypa
     assert not notes(prediction, "steps")
 
 
+def test_modules_that_prepare_samples_on_the_host_are_no_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchvision's transforms are modules without parameters, torchaudio's have buffers, and a loader may have no
+    workers."""
+    monkeypatch.setattr(stopping, "INFERENCE_PASSES", 20)
+    monkeypatch.setattr(stopping, "FORWARD_PASSES", 20)
+    prediction = runner(tmp_path)(
+        MODEL
+        + """
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("factor", torch.ones(1024))
+    def forward(self, sample):
+        return sample * self.factor
+scale, pad = Scale(), nn.ZeroPad1d((512, 0))
+samples = torch.stack([scale(pad(torch.zeros(512))) for _ in range(64)]).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(5):
+    model(samples).sum().backward()
+    optimizer.step()
+"""
+    )
+    assert prediction.steps == stopping.USUAL_STEPS
+    assert not notes(prediction, "steps")
+
+
 def test_modules_in_a_loaders_worker_are_no_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SimCLR blurs its pictures with a module, in the processes that load them."""
     monkeypatch.setattr(stopping, "INFERENCE_PASSES", 20)

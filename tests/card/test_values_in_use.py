@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vramcast.card.device.context import VirtualGpu
+from vramcast.trace import UNKNOWN_SIZE
 
 Network = Callable[[int], torch.Tensor]
 """Gives so many outputs for each of 32 inputs."""
@@ -148,7 +149,7 @@ def test_a_loop_whose_rounds_are_not_known_is_noted(gpu: VirtualGpu) -> None:
     error = nn.Linear(8192, 4).cuda()(torch.randn(1, 8192).cuda()).abs().sum()
     while error > 1e-3:
         error = error / 2
-    notes = {note.text for note in gpu.trace().notes if note.topic == "unknown value"}
+    notes = {note.text for note in gpu.trace().notes if note.topic == UNKNOWN_SIZE}
     assert notes == {
         "read as a Python number: assumed True; how often the loop runs depends on it (--compute-values computes it)"
     }
@@ -161,9 +162,8 @@ def test_a_number_that_may_become_a_size_is_noted(gpu: VirtualGpu) -> None:
     int(span * 100)
     round(span.item(), 4)
     assert 0 < length <= 100
-    notes = [note.text for note in gpu.trace().notes if note.topic == "unknown value"]
-    told = ["sizes may depend on it" in text for text in notes]
-    assert told == [True, True, False]
+    notes = [(note.topic, "sizes may depend on it" in note.text) for note in gpu.trace().notes]
+    assert notes == [(UNKNOWN_SIZE, True), (UNKNOWN_SIZE, True), ("unknown value", False)]
 
 
 def test_an_adaptive_step_is_accepted(gpu: VirtualGpu) -> None:

@@ -236,6 +236,14 @@ def test_deterministic_flash_attention_keeps_a_sum_for_each_block() -> None:
     assert sums * 17 in events_of(prepare, backward)  # 132 multiprocessors for 8 heads
 
 
+def test_a_running_maximum_takes_a_dense_input() -> None:
+    """Read off ScanUtils.cuh: values and indices, then a copy of the input while the kernel runs."""
+    assert events_of(lambda: (on_card(512, 1024),), lambda x: torch.cummax(x, 0)) == [2097152, 4194304]
+    transposed = lambda: (on_card(512, 1024).t(),)  # noqa: E731
+    assert events_of(transposed, lambda x: torch.cummin(x, 0)) == [2097152, 4194304, 2097152, -2097152]
+    assert events_of(transposed, lambda x: torch.logcumsumexp(x, 0)) == [2097152, 2097152, -2097152]
+
+
 def test_indices_of_unlike_strides_are_copied() -> None:
     prepare = lambda: (  # noqa: E731
         on_card(4, 1000), torch.arange(4, device="cuda")[:, None], torch.zeros(4, 500, dtype=torch.int64, device="cuda")

@@ -53,3 +53,27 @@ def test_everything_is_seen_and_nothing_is_touched(tmp_path: Path, user: str) ->
     assert files["made again/inside"] == [1, False]
     assert {"gone", "also-gone", "folder", "made again/before"} <= set(deleted)
     assert fingerprint(tmp_path) == before
+
+
+PUT_BACK = (
+    CODE
+    + """
+assert kept.put_back() and kept.put_back()
+assert sorted(os.listdir(".")) == ["also-gone", "changed", "folder", "gone", "made again"], os.listdir(".")
+assert os.listdir("made again") == ["before"] and os.listdir("folder") == ["file"]
+assert open("changed").read() == "old changed\\n" and open("gone").read() == "old gone\\n"
+assert not [one.path for one in kept.writes().files if one.path.endswith("new")]
+"""
+)
+
+
+@pytest.mark.parametrize("user", ["root", "user"])
+def test_files_are_put_back_for_a_second_run(tmp_path: Path, user: str) -> None:
+    make_old(tmp_path, ("changed", "gone", "also-gone", "folder/file", "made again/before"))
+    before = fingerprint(tmp_path)
+    command = [sys.executable, "-c", PUT_BACK, user, str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    if "Refused" in done.stderr:
+        pytest.skip("no mount namespaces for this user here")
+    assert done.returncode == 0, done.stderr
+    assert fingerprint(tmp_path) == before

@@ -214,6 +214,9 @@ def test_kernels_that_go_through_their_work_one_by_one() -> None:
     assert nms[1] > 4 * nms[0]
     scans = [seconds("aten.cumsum.default", f"f32(2048,64), {dim}") for dim in (0, 1)]
     assert scans[0] > 5 * scans[1]
+    assert seconds("aten.cummax.default", "f32(4096,4096), 1") > 1.5 * seconds(
+        "aten.cumsum.default", "f32(4096,4096), 1"
+    )
     losses = [f"f32({rows},16), i64({rows}), None, 1, -100" for rows in (1000, 500000)]
     assert seconds("aten.nll_loss_forward.default", losses[1]) > 30 * seconds(
         "aten.nll_loss_forward.default", losses[0]

@@ -77,7 +77,7 @@ def children_of(parent: int) -> list[int]:
     return [pid for pid, fields in status.items() if fields and fields[1] == str(parent) and fields[0] != "Z"]
 
 
-_LOOKS, _LOOK_SECONDS = 5, 0.05
+_LOOKS_ASLEEP, _ASLEEP_SECONDS = 5, 0.05
 
 
 def seconds_of_work(pid: int) -> float:
@@ -92,8 +92,8 @@ def wait_until_idle(pid: int, most_seconds: float) -> None:
     until = time.monotonic() + most_seconds
     asleep = 0
     before: list[str] = []
-    while asleep < _LOOKS and time.monotonic() < until:
-        time.sleep(_LOOK_SECONDS)
+    while asleep < _LOOKS_ASLEEP and time.monotonic() < until:
+        time.sleep(_ASLEEP_SECONDS)
         fields = _status(pid)
         if not fields:
             return

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vramcast.base.errors import CannotPredict, UsageError
@@ -86,11 +85,11 @@ def predict_ranks(
     from vramcast.trace import Note
 
     waiting = list(ranks[1:])
-    running = [_Child(waiting.pop(0), run) for _ in range(min(_AT_ONCE, len(waiting)))]
+    running = [Child(waiting.pop(0), run) for _ in range(min(_AT_ONCE, len(waiting)))]
     others = []
     while waiting:  # before this process runs a rank itself, so that all start from the same
         others.append(running.pop(0).finish())
-        running.append(_Child(waiting.pop(0), run))
+        running.append(Child(waiting.pop(0), run))
     predictions = {ranks[0]: run(ranks[0])}
     if is_one_process(predictions[ranks[0]]):
         for child in running:
@@ -117,29 +116,13 @@ def predict_ranks(
 _AT_ONCE = max(1, (os.cpu_count() or 1) - 1)
 
 
-@contextlib.contextmanager
-def without_limit(run: Callable[[int], Prediction]) -> Iterator[Callable[[], StepTrace | None]]:
-    """What is given runs `run(0)` in a process that is forked now, when nothing has been run yet: a script that was
-    refused memory is run once more, and says what it needs in full. None where that does not come about."""
-    child = _Child(0, run, waits=True)
+class Child:
+    """A forked process that runs one rank and hands over its trace; one that `waits` runs only when told to.
+    `cpu_seconds`: it is ended when it has used that much of the processor."""
 
-    def trace() -> StepTrace | None:
-        child.go()
-        try:
-            return child.finish().trace()
-        except CannotPredict:
-            return None
-
-    try:
-        yield trace
-    finally:
-        child.dismiss()
-
-
-class _Child:
-    """A forked process that runs one rank and hands over its trace; one that `waits` runs only when told to."""
-
-    def __init__(self, rank: int, run: Callable[[int], Prediction], *, waits: bool = False) -> None:
+    def __init__(
+        self, rank: int, run: Callable[[int], Prediction], *, waits: bool = False, cpu_seconds: int | None = None
+    ) -> None:
         self.rank = rank
         may_go, self._go = os.pipe()
         self._is_waited_for = False
@@ -154,6 +137,10 @@ class _Child:
                 end_with_parent(parent)
                 os.close(self._go)
                 if not waits or os.read(may_go, 1):  # nothing comes where the parent has ended, or has no need of it
+                    if cpu_seconds is not None:
+                        import resource  # there is none where there is no fork
+
+                        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
                     self._work(run)
             finally:
                 os._exit(0)
@@ -184,7 +171,7 @@ class _Child:
         self._answer.write(pickle.dumps(answer))
         self._answer.flush()
 
-    def finish(self) -> _Child:
+    def finish(self) -> Child:
         os.waitpid(self._pid, 0)
         return self
 

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from vramcast.trace import Note, StepTrace
+from vramcast.trace import COMPUTED_VALUES, UNKNOWN_SIZE, Note, StepTrace
 
 RECORDED = "recorded"
 ASSUMED = "assumed"
@@ -21,8 +21,8 @@ OTHER_CARD = "other card"
 OTHER_CARD_CONVOLUTIONS = "other card, convolutions"
 
 ASSUMED_TOPICS = frozenset({
-    "unknown value", "--assume", "--compute-values", "cudnn.benchmark", "streams", "Triton", "torch", "torch.compile",
-    "DDP", "GradScaler", "packages",
+    "unknown value", UNKNOWN_SIZE, "--assume", COMPUTED_VALUES, "cudnn.benchmark", "streams", "Triton", "torch",
+    "torch.compile", "DDP", "GradScaler", "packages",
 })  # fmt: skip
 """Notes that say that something the memory may depend on was assumed. Recorded scripts have them too."""
 CUDNN_NOT_ASKED = "convolutions"

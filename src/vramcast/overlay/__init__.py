@@ -16,7 +16,7 @@ from typing import Protocol
 from vramcast.base import outputs
 from vramcast.overlay.writes import Writes, describe
 
-__all__ = ["Overlay", "active", "latest", "protected", "written_through"]
+__all__ = ["Overlay", "active", "latest", "protected", "put_back", "written_through"]
 
 Note = Callable[[str, str], None]
 """Takes a topic and a text."""
@@ -30,6 +30,11 @@ class Overlay(Protocol):
 
     def writes(self) -> Writes:
         """What was written and deleted so far."""
+        ...
+
+    def put_back(self) -> bool:
+        """Show a process that was forked before anything was written the files as they were then; false where that
+        cannot be done."""
         ...
 
 
@@ -104,6 +109,11 @@ def hint(error: BaseException) -> str:
             "\nA file of another user or group cannot be changed in a prediction; --write-through lets the script try."
         )
     return ""
+
+
+def put_back() -> bool:
+    """Let a process that was forked before anything was written run the code again, on the files as they were."""
+    return _active is None or _active.put_back()
 
 
 def latest() -> Writes:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vramcast.overlay.putting_back import changes, put_back
 from vramcast.overlay.writes import Sizes, Write, Writes, is_noise
 
 _NEWNS, _NEWUSER = 0x00020000, 0x10000000
@@ -87,6 +88,18 @@ class KernelOverlay:
             _walk(self.tree, layer, sizes, created, gone)
         self._walk_built(created, gone)
         return Writes(tuple(created), tuple(gone))
+
+    def put_back(self) -> bool:
+        created: list[Write] = []
+        gone: list[str] = []
+        self._walk_built(created, gone)
+        if created or gone:
+            return False
+        mounts = {mount.place for mount in _mounts()}
+        tops = (
+            (f"/proc/self/fd/{self.tree}/{layer.upper}", f"/proc/self/fd/{layer.lower}", layer) for layer in self.layers
+        )
+        return put_back([one for upper, lower, layer in tops for one in changes(upper, lower, layer.place, mounts)])
 
     def _walk_built(self, created: list[Write], gone: list[str]) -> None:
         """Folders that were built anew: what is there now against what was put there."""

@@ -51,7 +51,7 @@ from vramcast.memory.repeated_steps import END_OF_PASS, END_OF_STEP, full_length
 from vramcast.prediction.module_shapes import OutputShapes
 from vramcast.prediction.parameter_table import count_parameters
 from vramcast.scripts.runner import run_script_on
-from vramcast.trace import Note, StepTrace
+from vramcast.trace import UNKNOWN_SIZE, Note, StepTrace
 
 Progress = Callable[[str], None]
 
@@ -106,7 +106,7 @@ def trace_job(
     if steps == _STEPS_IN_FULL and repeats_itself(job):
         run, session = _run(job, gpu, 2, allocator_conf, NO_LIMIT, progress, briefly=True)
         brief = run.trace()
-        if not any(note.topic == "unknown value" for note in brief.notes):
+        if not any(note.topic in {"unknown value", UNKNOWN_SIZE} for note in brief.notes):
             with without_collections():
                 full = full_length(brief, min(job.accumulation, MOST_ACCUMULATED))
     if full is None:

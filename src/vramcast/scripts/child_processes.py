@@ -36,7 +36,7 @@ from vramcast.base.units import format_gib
 from vramcast.card.dispatch.failures import assumptions, failure_of
 from vramcast.card.dispatch.unknown import own_line
 from vramcast.launchers import read_command
-from vramcast.scripts import nvidia_smi
+from vramcast.scripts import nvidia_smi, nvml
 from vramcast.trace import StepTrace
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ class Children:
         popen: Any = subprocess.Popen
         put.set(popen, "_execute_child", self._starting(popen._execute_child))
         put.set(os, "system", _system)
+        nvml.install(put, self._card.gpu, torch.cuda.device_count, self._used_bytes)
         for name in ("execv", "execve"):
             put.set(os, name, self._replacing(getattr(os, name)))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -154,6 +156,7 @@ def run_program_on(
         captures.watched(),
         stopping.watched(),
         _torch_settings(),
+        _same_draws(),
     ):
         ending = ScriptEnding(card, note_what_is_missing)
         try:
@@ -199,6 +202,27 @@ def run_program_on(
 def _note_refusal(card: VirtualGpu, stopping: Stopping, where: str) -> None:
     text = f"the script ends here in step {stopping.fewest + 1:,}"
     card.note("out of memory", "; ".join(filter(None, (text, stopping.refused_with))), where)
+
+
+@contextmanager
+def _same_draws() -> Iterator[None]:
+    """A program that sets no seed begins with the same random numbers of Python and NumPy each time, as it does with
+    PyTorch's: the same command gives the same answer."""
+    numpy: Any
+    try:
+        import numpy
+    except ImportError:  # torch does without
+        numpy = None
+    before = random.getstate(), None if numpy is None else numpy.random.get_state()
+    random.seed(0)
+    if numpy is not None:
+        numpy.random.seed(0)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        if numpy is not None:
+            numpy.random.set_state(before[1])
 
 
 @contextmanager

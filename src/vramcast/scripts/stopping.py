@@ -138,7 +138,7 @@ class Stopping:
         self._batches = 0
         self._forward_passes[id(module)] += 1
         calls = self._forward_passes[id(module)]
-        if self._wanted is None or calls < INFERENCE_PASSES:
+        if self._wanted is None or calls < INFERENCE_PASSES or not _is_on_a_card(module):
             return
         passes = f"{calls:,} forward passes in a row"
         if not self._card.optimizers:
@@ -146,8 +146,8 @@ class Stopping:
         if calls >= FORWARD_PASSES or self._card.builder.n_events > MOST_EVENTS:
             self._stop(
                 "steps",
-                f"stopped after {passes} without an optimizer step: no training was seen; an evaluation or rollout that "
-                "comes before it has to be shorter",
+                f"stopped after {passes} without an optimizer step: no training was seen; an evaluation or rollout "
+                "that comes before it has to be shorter",
             )
 
     def _count_backward(self) -> None:
@@ -285,6 +285,12 @@ class Stopping:
         elif self._lagging and self._wanted is not None:
             made = counted(self.fewest)
             self._card.note("steps", f"the script ended after {made}; {self._wanted} were asked for")
+
+
+def _is_on_a_card(module: nn.Module) -> bool:
+    """Whether it has a part there: transforms of pictures and sounds, which prepare samples on the host, are modules,
+    too."""
+    return any(part.is_cuda for parts in (module.parameters(), module.buffers()) for part in parts)
 
 
 def counted(steps: int) -> str:

@@ -3,8 +3,9 @@
 from vramcast.trace.builder import LiveBlocks, TraceBuilder
 from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse
-from vramcast.trace.schema import EVENT_KINDS, KINDS, CardLimits, Note, StepTrace
+from vramcast.trace.schema import COMPUTED_VALUES, EVENT_KINDS, KINDS, UNKNOWN_SIZE, CardLimits, Note, StepTrace
 
 __all__ = [
-    "EVENT_KINDS", "KINDS", "CardLimits", "Growth", "HostUse", "LiveBlocks", "Note", "StepTrace", "TraceBuilder",
+    "COMPUTED_VALUES", "EVENT_KINDS", "KINDS", "UNKNOWN_SIZE", "CardLimits", "Growth", "HostUse", "LiveBlocks", "Note",
+    "StepTrace", "TraceBuilder",
 ]  # fmt: skip

@@ -64,6 +64,12 @@ class TraceError(UsageError):
     """A trace contradicts itself, or a file does not hold a trace this version can read."""
 
 
+COMPUTED_VALUES = "--compute-values"
+"""The topic of the note that the CPU has computed all values."""
+UNKNOWN_SIZE = "unknown size"
+"""The topic of notes on values that are assumed and that sizes or the rounds of a loop follow from."""
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """Something the reader of a prediction must know: what was assumed, and where."""

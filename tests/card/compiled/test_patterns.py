@@ -205,3 +205,15 @@ def test_a_script_may_start_nvidia_smi(tmp_path: Path) -> None:
         "optimizer.step()\n"
     )
     assert run_script(str(script), gpu="h200").device_bytes > 0
+
+
+@compiles
+def test_triton_times_a_function_beside_its_buffer() -> None:
+    triton = pytest.importorskip("triton")
+    with virtual_gpu("h200"):
+        layer = nn.Linear(1024, 1024, device="cuda")
+        x = torch.ones(64, 1024, device="cuda")
+        before = torch.cuda.memory_allocated()
+        assert triton.testing.do_bench(lambda: layer(x)) > 0
+        assert torch.cuda.max_memory_allocated() - before >= 256 * MIB
+        assert torch.cuda.memory_allocated() - before < 64 * MIB, "given back, but for cuBLAS's workspace"

@@ -16,6 +16,7 @@ import torch
 import vramcast
 from tests.jobs.test_rewrite import CLIP, CONFIGS
 from tests.jobs.tiny import JOB as TINY
+from vramcast.base import host_memory
 from vramcast.cli.main import main
 from vramcast.features.plan import checklist
 from vramcast.features.plan.ramp import _ladder, rungs
@@ -38,7 +39,7 @@ def same_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(checklist.shutil, "disk_usage", lambda path: _Disk())
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 67108864 kB\nMemAvailable: 33554432 kB\n")
-    monkeypatch.setattr(checklist, "_MEMINFO", meminfo)
+    monkeypatch.setattr(host_memory, "_MEMINFO", meminfo)
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.card.dispatch.foreign import BENCHMARK_BUFFER_BYTES
+
 if TYPE_CHECKING:
     from vramcast.gpus import GpuSpec
 
@@ -50,6 +52,18 @@ class Driver:
     def get_device_capability(self, device: Any = None) -> tuple[int, int]:
         major, minor = self._gpu.compute_capability
         return major, minor
+
+    def get_benchmarker(self) -> Any:
+        from triton.testing import do_bench
+
+        return do_bench
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        """What triton.testing.do_bench writes between two runs (triton/backends/nvidia/driver.py)."""
+        return torch.empty(BENCHMARK_BUFFER_BYTES // 4, dtype=torch.int, device="cuda")
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        cache.zero_()
 
     def get_active_torch_device(self) -> torch.device:
         return torch.device("cuda", 0)

@@ -33,7 +33,7 @@ from vramcast.card.distributed.world import world_in_environment
 from vramcast.card.values import known_values
 from vramcast.card.values.given_values import GivenValues
 from vramcast.gpus import GpuSpec, find_gpu
-from vramcast.trace import CardLimits, Growth, Note, StepTrace, TraceBuilder
+from vramcast.trace import COMPUTED_VALUES, CardLimits, Growth, Note, StepTrace, TraceBuilder
 from vramcast.trace.calls import ITERATION, ITERATION_END
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ class VirtualGpu:
         """Every op is computed on the CPU too, so that the program reads what it would read on a card."""
         self._computes_values = True
         self.note(
-            "--compute-values",
+            COMPUTED_VALUES,
             "values were computed on the CPU: a card rounds otherwise and draws other random numbers, so what depends "
             "on them can differ",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,18 @@ class _Statistics(dict[str, int]):
 
     def __missing__(self, name: str) -> int:
         return 0
+
+
+def _nested(statistics: Mapping[str, int]) -> dict[str, Any]:
+    """{"a.b": 1} as {"a": {"b": 1}}."""
+    whole: dict[str, Any] = {}
+    for name, value in statistics.items():
+        *parts, last = name.split(".")
+        inside = whole
+        for part in parts:
+            inside = inside.setdefault(part, {})
+        inside[last] = value
+    return whole
 
 
 class CardProperties(SimpleNamespace):
@@ -205,6 +217,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "memory_cached": lambda device=None: allocator(device).reserved_bytes,
         "max_memory_cached": lambda device=None: allocator(device).peak_reserved_bytes,
         "memory_stats": lambda device=None: _Statistics(allocator(device).memory_stats()),
+        "memory_stats_as_nested_dict": lambda device=None: _nested(allocator(device).memory_stats()),
         "memory_summary": memory_summary,
         "mem_get_info": mem_get_info,
         "empty_cache": machine.empty_cache,
@@ -272,9 +285,9 @@ _CHECKS: list[tuple[Callable[[Any], object], set[str]]] = [
         check_allocator,
         {
             "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_cached",
-            "max_memory_cached", "memory_stats", "memory_summary", "reset_peak_memory_stats",
-            "reset_max_memory_allocated", "reset_max_memory_cached", "reset_accumulated_memory_stats",
-            "set_per_process_memory_fraction", "get_per_process_memory_fraction",
+            "max_memory_cached", "memory_stats", "memory_stats_as_nested_dict", "memory_summary",
+            "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
+            "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "get_per_process_memory_fraction",
         },
     ),
     (check_generator, {"get_rng_state", "set_rng_state"}),

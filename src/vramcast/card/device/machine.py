@@ -26,6 +26,7 @@ from vramcast.card.libraries.problem import ConvolutionProblem
 from vramcast.card.values.given_values import GivenValues
 from vramcast.card.values.guesses import Guesses
 from vramcast.card.values.random_numbers import CardDraws, HostDraws
+from vramcast.trace.schema import UNKNOWN_SIZE
 
 ASSUMED = "{0}: assumed {1}"
 FITTED_CONVOLUTIONS = (
@@ -266,13 +267,13 @@ class Machine:
         if not isinstance(error, torch.OutOfMemoryError):
             self.failed_op = FailedOp(error, caller(), self.position.had_optimizer, self.ledger.builder.n_blocks)
 
-    def note_unknown_read(self, what: str, assumed: str) -> None:
+    def note_unknown_read(self, what: str, assumed: str, *, decides_sizes: bool = False) -> None:
         """Note a line that reads unknown values once, with the first of them."""
         where = caller()
         self.assumed_values.pop(where, None)
         self.assumed_values[where] = assumed
         text = self._assumed.setdefault((what, where), ASSUMED.format(what, assumed))
-        self.ledger.builder.note("unknown value", text, where)
+        self.ledger.builder.note(UNKNOWN_SIZE if decides_sizes else "unknown value", text, where)
 
     def note_not_computed(self, func: Any) -> None:
         """With --compute-values: an op of which the CPU has no kernel."""

@@ -15,7 +15,7 @@ from vramcast.card.choices import attention as attention_choice
 from vramcast.card.choices import jagged_attention, lbfgs, recurrent
 from vramcast.card.choices.autocast import AutocastKernels
 from vramcast.card.compiled import Compiler
-from vramcast.card.device import cuda_api, host_parameters, paged, patches
+from vramcast.card.device import cuda_api, host_parameters, paged, patches, profiling
 from vramcast.card.device.autograd_thread import AutogradThread
 from vramcast.card.device.machine import Machine
 from vramcast.card.device.threads import Modes, thread_with_modes
@@ -119,6 +119,7 @@ class Replacements:
         put(hooks, "__init__", patches.hooks_with_modes(hooks.__init__, lambda: self._modes.functions, saving, mark))
         patches.mark_checkpoints_with_reentry(self._patches, mark)
         patches.seen_alike(self._patches)
+        profiling.install(self._patches)
         put(
             torch.utils._device.DeviceContext,
             "__torch_function__",

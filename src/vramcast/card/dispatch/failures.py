@@ -112,7 +112,7 @@ class Failure:
     needs_a_card: bool = False
     """Compiled code was to run that only a real card can run."""
     ends_on_a_card: bool = False
-    """It comes of what is installed, so that no value that was assumed has to do with it."""
+    """It comes of what is installed or missing, so that no value that was assumed has to do with it."""
 
     def sentence(self, whose: str = "the script") -> str:
         """`whose`: code that failed, where it is not us."""
@@ -153,6 +153,7 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             "installed, or change that line."
         )
     elif missing := absent(error, sys.executable):
+        ends_on_a_card = True
         remedy += missing
     elif not is_ours and (packages := wanted_otherwise(error)):
         ends_on_a_card = True

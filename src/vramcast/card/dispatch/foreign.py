@@ -27,7 +27,7 @@ _TRITON_LAUNCHERS = (
 )
 
 
-_BENCHMARK_BUFFER_BYTES = 256 << 20
+BENCHMARK_BUFFER_BYTES = 256 << 20
 """What triton.testing.do_bench clears between runs so that no input is left in the cache."""
 
 
@@ -55,7 +55,7 @@ def _follow_triton(put: Patches, machine: Machine) -> None:
         key = _tuning_key(kernel, args, kwargs)
         if key is not None and key not in tuned:
             tuned.add(key)
-            machine.ledger.transient([_BENCHMARK_BUFFER_BYTES])
+            machine.ledger.transient([BENCHMARK_BUFFER_BYTES])
         _log_launch(machine, name, tensors)
         text = f"{name} is taken to allocate nothing and to read or write each of its tensors once"
         machine.note("Triton", text, caller("triton"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import linecache
 import re
+import sys
 from collections.abc import Callable
 from types import ModuleType
 
@@ -15,6 +16,8 @@ _NO_SUCH_NAME = re.compile(r"\bcannot import name\b")
 
 _CALLED_WITH = re.compile(r"([\w.]+)\(\) (?:got an unexpected keyword|takes \d+|takes from|missing \d+ required)")
 """The TypeError that Python raises where arguments do not suit a function, which it names."""
+
+_PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
 
 _VERSION_OF = re.compile(r"\b(\w+)\.__version__")
 
@@ -24,10 +27,12 @@ def wanted_otherwise(error: BaseException) -> list[str]:
     if isinstance(error, ImportError):
         return _installed(error.name) if error.name and _NO_SUCH_NAME.search(str(error)) else []
     if isinstance(error, AttributeError):
-        return _installed(error.obj.__name__) if isinstance(error.obj, ModuleType) else []
+        owner = error.obj
+        name = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__ if isinstance(owner, type) else ""
+        return _installed(name) if name else []
     if isinstance(error, TypeError) and (called := _CALLED_WITH.match(str(error))):
         function = _function_named(called[1], error)
-        return _installed(function.__module__) if function else []
+        return [each for each in _installed(function.__module__) if each != _PYTHON] if function else []
     if isinstance(error, AssertionError):
         return [each for name in _VERSION_OF.findall(failed_assert(error)) for each in _installed(name)]
     return []
@@ -64,8 +69,13 @@ def _function_named(qualified: str, error: BaseException) -> Callable[..., objec
 
 
 def _installed(module: str) -> list[str]:
-    """The distribution that the module belongs to, with its version; nothing for a file of the script's own."""
+    """The distribution that the module belongs to, with its version; nothing for a file of the script's own, nor for
+    what stands in torch's place here."""
     package = module.split(".")[0]
+    if package == "vramcast":
+        return []
+    if package in sys.stdlib_module_names:
+        return [_PYTHON]
     names = importlib.metadata.packages_distributions().get(package, [package])
     for name in names:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -119,6 +120,7 @@ def where_raised(error: BaseException, otherwise: str = "?") -> str:
     return place
 
 
+@cache
 def is_machinery(filename: str) -> bool:
     """Whether a file is torch's, vramcast's or Python's own, starts one of them, or was written by a compiler: what the
     user wrote, or a model library, is not."""

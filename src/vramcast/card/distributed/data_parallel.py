@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.card.device.host_parameters import without_data
 from vramcast.card.device.one_card import CARD
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def install(put: Patches, machine: Machine) -> None:
     put.set(torch._C, "_broadcast_coalesced", comm.broadcast_coalesced)
     put.set(torch._C, "_scatter", _scatter)
     put.set(torch._C, "_scatter_out", _scatter_out)
-    put.set(torch._C, "_gather", _gather)
+    put.set(torch._C, "_gather", comm.gather)
     put.set(torch._C, "_gather_out", _gather_out)
     for name in ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"):
         put.set(torch._C, f"_nccl_{name}", comm.collective(name))
@@ -93,6 +94,25 @@ class _Comm:
         copies[0] = dict(enumerate(tensors))
         return [[on_device[place] for place in range(len(tensors))] for on_device in copies]
 
+    def gather(self, tensors: Sequence[torch.Tensor], dim: int, destination: int | None = None) -> torch.Tensor:
+        first = tensors[0]
+        sizes = list(first.shape)
+        sizes[dim] = sum(tensor.size(dim) for tensor in tensors)
+        on_host = destination == -1
+        device = torch.device("cpu") if on_host else _cuda(CARD.index if destination is None else destination)
+        out = _gather_out(tensors, torch.empty(sizes, dtype=first.dtype, device=device), dim)
+        if on_host and _is_gradient_without_data():
+            return without_data(out, self._machine.ledger, "gradients")
+        return out
+
+
+def _is_gradient_without_data() -> bool:
+    """The batch that was scattered came of parameters on the host, which have no data: autograd wants its gradient
+    without, too."""
+    node: Any = torch._C._current_autograd_node()
+    following, place = node.next_functions[0] if node is not None and node.next_functions else (None, 0)
+    return following is not None and following._input_metadata[place].device.type == "meta"
+
 
 def _chunks(tensors: Sequence[torch.Tensor], most_bytes: int) -> list[list[int]]:
     """take_tensors in torch/csrc/utils/tensor_flatten.cpp: places of the tensors that go together."""
@@ -132,15 +152,6 @@ def _scatter_out(
     for chunk, out in zip(tensor.split([out.size(dim) for out in outs], dim), outs, strict=True):
         out.copy_(chunk, non_blocking=True)
     return tuple(outs)
-
-
-def _gather(tensors: Sequence[torch.Tensor], dim: int, destination: int | None = None) -> torch.Tensor:
-    first = tensors[0]
-    sizes = list(first.shape)
-    sizes[dim] = sum(tensor.size(dim) for tensor in tensors)
-    on_host = destination == -1
-    device = torch.device("cpu") if on_host else _cuda(CARD.index if destination is None else destination)
-    return _gather_out(tensors, torch.empty(sizes, dtype=first.dtype, device=device), dim)
 
 
 def _gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int = 0) -> torch.Tensor:

@@ -107,8 +107,8 @@ def comparison(call: Call) -> bool:
     )
     answer = bool(call.func(left, right, *call.args[2:], **call.kwargs))
     if left_made_up or right_made_up:
-        answer, assumed = reads.truth(machine, answer)
-        call.unknown_read(f"torch.{_name(call)}", assumed)
+        answer, assumed, decides_sizes = reads.truth(machine, answer)
+        machine.note_unknown_read(f"torch.{_name(call)}", assumed, decides_sizes=decides_sizes)
     return answer
 
 

@@ -148,3 +148,13 @@ def scan(call: Call) -> Any:
     if call.args[0].dtype != out.dtype or not call.args[0].is_contiguous():
         call.scratch(out.numel() * out.element_size())  # the input in the result's dtype, dense
     return out
+
+
+@kernel("aten::cummax", "aten::cummin", "aten::logcumsumexp")
+def scan_of_a_dense_input(call: Call) -> Any:
+    """Another input is copied for the kernel (scan_dim and scan_dim_with_indices in ScanUtils.cuh)."""
+    out = call.run()
+    given = call.args[0]
+    if not given.is_contiguous():
+        call.scratch(given.numel() * given.element_size())
+    return out

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from vramcast.base.errors import CannotPredict
 from vramcast.card.device.context import active_card
+from vramcast.card.dispatch.foreign import BENCHMARK_BUFFER_BYTES
 from vramcast.card.dispatch.rules import as_kernel
 from vramcast.card.dispatch.unknown import caller
 from vramcast.card.ops import KERNELS
@@ -49,8 +50,6 @@ def op(schema: str) -> Callable[[F], F]:
 
 
 _tuned: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
-_BENCHMARK_BUFFER_BYTES = 256 << 20
-"""What triton.testing.do_bench clears between runs so that no input is left in the cache."""
 
 
 def autotuned(device: torch.device, *key: Any) -> None:
@@ -59,7 +58,7 @@ def autotuned(device: torch.device, *key: Any) -> None:
     known = _tuned.setdefault(card, set())
     if key not in known:
         known.add(key)
-        torch.empty(_BENCHMARK_BUFFER_BYTES, dtype=torch.uint8, device=device)
+        torch.empty(BENCHMARK_BUFFER_BYTES, dtype=torch.uint8, device=device)
 
 
 def is_traced(tensor: torch.Tensor) -> bool:

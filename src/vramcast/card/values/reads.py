@@ -45,25 +45,26 @@ def read(machine: Machine, tensor: torch.Tensor, what: str) -> torch.Tensor:
     content, made_up = (given, True) if given is not None else look(machine, tensor)
     if not made_up:
         return content
-    assumed = _in_words(content)
+    assumed, decides_sizes = _in_words(content), False
     if given is None and content.dtype == torch.bool and content.numel() == 1:
-        answer, assumed = truth(machine, bool(content.item()))
+        answer, assumed, decides_sizes = truth(machine, bool(content.item()))
         content = torch.full(content.shape, answer, device="cpu")
-    elif content.numel() == 1 and checks.is_rounded():
+    elif given is None and content.numel() == 1 and checks.is_rounded():
         assumed += "; it is made a whole number, and sizes may depend on it (--compute-values computes it)"
-    machine.note_unknown_read(what, assumed)
+        decides_sizes = True
+    machine.note_unknown_read(what, assumed, decides_sizes=decides_sizes)
     return content
 
 
-def truth(machine: Machine, made_up: bool) -> tuple[bool, str]:
-    """A made-up truth value as the program is told, and in words: where the program checks it, it passes the check."""
+def truth(machine: Machine, made_up: bool) -> tuple[bool, str, bool]:
+    """A made-up truth value as the program is told, the same in words, and whether the rounds of a loop depend on it:
+    where the program checks it, it passes the check."""
     wanted = checks.wanted()
-    if wanted is None or wanted == made_up or not machine.may_pass_check():
-        rounds = (
-            "; how often the loop runs depends on it (--compute-values computes it)" if checks.decides_rounds() else ""
-        )
-        return made_up, repr(made_up) + rounds
-    return wanted, f"{wanted!r}, with which the check passes"
+    if wanted is not None and wanted != made_up and machine.may_pass_check():
+        return wanted, f"{wanted!r}, with which the check passes", False
+    if checks.decides_rounds():
+        return made_up, f"{made_up!r}; how often the loop runs depends on it (--compute-values computes it)", True
+    return made_up, repr(made_up), False
 
 
 def _in_words(content: torch.Tensor) -> str:

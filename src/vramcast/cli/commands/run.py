@@ -8,13 +8,11 @@ gets a card that computes nothing and counts every byte. It is stopped after a f
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,12 +40,12 @@ from vramcast.cli.options import (
     write_html,
 )
 from vramcast.cli.progress import announced
-from vramcast.cli.ranks import add_rank_options, chosen_ranks, is_one_process, on_cards, predict_ranks, without_limit
+from vramcast.cli.ranks import add_rank_options, chosen_ranks, is_one_process, on_cards, predict_ranks
+from vramcast.cli.second_runs import computing_values, in_full, second_run, wants_values, with_values
 from vramcast.cli.streams import lent_to_script
 
 if TYPE_CHECKING:
     from vramcast.memory import Prediction
-    from vramcast.trace import StepTrace
 
 RUNS_CODE = True
 
@@ -85,8 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what a read of the card gives in that line, where only a real run would know; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--compute-values", action="store_true",
-        help="compute every op on the CPU too, so that values which the script reads are not assumed; for small models",
+        "--compute-values", action=argparse.BooleanOptionalAction,
+        help="compute every op on the CPU too, so that values which the script reads are not assumed (default: where "
+        "sizes follow from them and it takes a minute or two)",
     )  # fmt: skip
     parser.add_argument(
         "--with", dest="packages", action="append", default=[], metavar="PACKAGE",
@@ -146,7 +145,9 @@ def execute(args: argparse.Namespace) -> int:
         # With --json, standard output holds the document and nothing else, whatever the script prints.
         with lent_to_script(output_to_errors=args.json), announced(Path(launch.target)) as progress:
 
-            def run_rank(rank: int, *, limit: int | None = limit) -> Prediction:
+            def run_rank(
+                rank: int, *, limit: int | None = limit, compute_values: bool = bool(args.compute_values)
+            ) -> Prediction:
                 from vramcast.scripts.runner import run_script
 
                 return run_script(
@@ -157,7 +158,7 @@ def execute(args: argparse.Namespace) -> int:
                     environment=launch.environment_of(rank),
                     removed=launch.removed,
                     assume=assume,
-                    compute_values=args.compute_values,
+                    compute_values=compute_values,
                     packages=args.packages,
                     cards=args.gpus,
                     steps=None if args.whole else args.steps,
@@ -167,14 +168,19 @@ def execute(args: argparse.Namespace) -> int:
                     progress=progress if rank == ranks[0] else _silent,
                 )
 
-            again: AbstractContextManager[Callable[[], StepTrace | None]] = contextlib.nullcontext(lambda: None)
+            run_without_limit = run_with_values = None
             if (launch.world_size == 1 or args.gpus) and may_fork:
-                again = without_limit(lambda rank: run_rank(rank, limit=LARGEST_BYTES))
-            with again as trace_again:
+                run_without_limit = functools.partial(run_rank, limit=LARGEST_BYTES)
+            if launch.world_size == 1 and may_fork and args.compute_values is None:
+                run_with_values = functools.partial(run_rank, compute_values=True)
+            with second_run(run_without_limit) as unlimited, computing_values(run_with_values) as valued:
                 prediction, of_ranks = predict_ranks(ranks, launch.world_size, run_rank)
                 if prediction.at_least and (launch.world_size == 1 or is_one_process(prediction)):
                     progress("once more without a limit")
-                    prediction = _in_full(prediction, trace_again(), limit)
+                    prediction = in_full(prediction, unlimited, limit)
+                elif run_with_values is not None and wants_values(prediction):
+                    progress("once more on the CPU: sizes follow from values")
+                    prediction = with_values(prediction, valued)
     except CannotPredict as error:
         if args.traceback:
             print(getattr(error, "traceback_text", ""), end="", file=sys.stderr)
@@ -194,27 +200,6 @@ def execute(args: argparse.Namespace) -> int:
         write_html(args.html, lambda: prediction_report(prediction, ranks=of_ranks))
     document = {"files": overlay.latest().to_document(), **({"ranks": of_ranks} if of_ranks else {})}
     return report(prediction, as_json=args.json, full=args.full, more=document)
-
-
-def _in_full(refused: Prediction, whole: StepTrace | None, limit: int | None) -> Prediction:
-    """What the run needs on a card that does not refuse it, and where this one would."""
-    if whole is None or whole.ends_refused:
-        return refused
-    from vramcast.memory import predict
-    from vramcast.trace import Note
-
-    total = refused.gpu.total_memory_bytes
-    cards = tuple(
-        dataclasses.replace(card, capacity_bytes=total - card.context_bytes if limit is None else limit)
-        for card in whole.cards
-    )
-    room = total - whole.context_bytes
-    found = predict(whole.changed(capacity_bytes=room if limit is None else limit, cards=cards))
-    if found.fits or refused.trace is None:
-        return refused
-    ended = [note for note in refused.notes if note.topic == "out of memory"]
-    again = Note("run twice", "it was refused memory; the figures are of a second run on a card without a limit")
-    return dataclasses.replace(found, notes=(*ended, *found.notes, again))
 
 
 def _silent(text: str) -> None: ...

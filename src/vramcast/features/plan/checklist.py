@@ -6,13 +6,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from vramcast.base.host_memory import available_bytes
 from vramcast.base.units import format_gib, format_size
 from vramcast.features.plan.result import CheckItem
 from vramcast.gpus.state import LocalGpu, survey
 from vramcast.prediction.job_prediction import JobPrediction
 
 _WEIGHTS = ("*.safetensors", "*.bin")
-_MEMINFO = Path("/proc/meminfo")
 
 
 def checklist(wished: JobPrediction, local: LocalGpu | None) -> tuple[CheckItem, ...]:
@@ -100,7 +100,7 @@ def _host_memory(wished: JobPrediction) -> CheckItem:
     staying = sum(size for name, size in sizes.items() if name in parts and parts[name].device == "cpu")
     moved = max((size for name, size in sizes.items() if name not in parts or parts[name].device != "cpu"), default=0)
     needed = (staying + moved) * wished.job.gpus.count
-    there = _available_bytes()
+    there = available_bytes()
     each = f" for {wished.job.gpus.count} processes" if wished.job.gpus.count > 1 else ""
     text = f"at least {format_size(needed)}{each} while weights are loaded, and what the data loader takes"
     if there is not None:
@@ -109,12 +109,3 @@ def _host_memory(wished: JobPrediction) -> CheckItem:
         name="computer's memory", text=text, ok=None if there is None else needed <= there,
         needed_bytes=needed, there_bytes=there,
     )  # fmt: skip
-
-
-def _available_bytes() -> int | None:
-    try:
-        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
-        return None
-    fields = next((line.split() for line in lines if line.startswith("MemAvailable:")), None)
-    return int(fields[1]) * 1024 if fields else None

@@ -140,7 +140,16 @@ def scan(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part
     x = args.tensor(0)
     if x is None:
         return []
-    moved = 2.0 * x.nbytes
+    return _scan(args, x, card, 2.0 * x.nbytes)
+
+
+def scan_with_indices(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """Where each value came from is written, too."""
+    x = args.tensor(0)
+    return [] if x is None else _scan(args, x, card, 2.0 * x.nbytes + 8.0 * x.numel)
+
+
+def _scan(args: Arguments, x: Tensor, card: Card, moved: float) -> list[Part]:
     dim = args.args[1] if len(args.args) > 1 and isinstance(args.args[1], int) else -1
     rank = len(x.shape)
     if rank > 1 and dim % rank != rank - 1:
@@ -160,4 +169,5 @@ FAMILY = {
     "nll_loss_forward": nll_loss, "nll_loss2d_forward": nll_loss, "nll_loss_backward": nll_loss_backward,
     "nll_loss2d_backward": nll_loss_backward, "sort": sort, "argsort": sort, "topk": select, "unique": sort,
     "_unique2": sort, "cumsum": scan, "cumprod": scan, "logcumsumexp": scan,
+    "cummax": scan_with_indices, "cummin": scan_with_indices,
 }  # fmt: skip

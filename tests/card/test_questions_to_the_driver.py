@@ -1,0 +1,83 @@
+"""Questions about the card that scripts ask beside torch.cuda: pynvml, torch.profiler, the nested statistics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.card.scripts import runner
+from vramcast.base.units import MIB
+
+TRAINING = """
+import torch
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+def step():
+    model(torch.ones(8, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_pynvml_answers_with_the_named_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pynvml = pytest.importorskip("pynvml")
+    before = pynvml.nvmlInit
+    runner(tmp_path)(
+        f"""{TRAINING}
+from pynvml import *
+nvmlInit()
+handle = nvmlDeviceGetHandleByIndex(nvmlDeviceGetCount() - 1)
+start = nvmlDeviceGetMemoryInfo(handle)
+print(nvmlDeviceGetName(handle), start.total, start.used + start.free == start.total)
+held = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+print(nvmlDeviceGetMemoryInfo(handle).used - start.used)
+print(nvmlDeviceGetUtilizationRates(handle).gpu, nvmlDeviceGetComputeRunningProcesses(handle))
+for call in (lambda: nvmlDeviceGetHandleByIndex(5), lambda: nvmlDeviceGetSerial(handle)):
+    try:
+        call()
+    except NVMLError as error:
+        print(type(error).__name__)
+step()
+nvmlShutdown()
+"""
+    )
+    first, held, rest, *errors = capsys.readouterr().out.splitlines()
+    assert first == f"NVIDIA GeForce RTX 4090 {24564 * MIB} True"
+    assert int(held) == 64 * MIB
+    assert rest == "0 []"
+    assert errors == ["NVMLError_InvalidArgument", "NVMLError_NotSupported"]
+    assert pynvml.nvmlInit is before
+
+
+def test_a_profiler_of_the_card_prints_no_errors(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    prediction = runner(tmp_path)(
+        f"""{TRAINING}
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+with profile(
+    activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], schedule=schedule(wait=1, warmup=1, active=1),
+    on_trace_ready=lambda p: print("traced", len(p.key_averages()) > 5), record_shapes=True,
+) as profiler:
+    for _ in range(3):
+        with record_function("step"):
+            step()
+        profiler.step()
+with torch.autograd.profiler.profile(use_device="cuda") as profiler:
+    step()
+print(profiler.key_averages().table(sort_by="cuda_time_total", row_limit=1)[:3])
+"""
+    )
+    out, err = capfd.readouterr()
+    assert prediction.steps == 3
+    assert "Failed to record CUDA event" not in err
+    assert "traced True" in out
+
+
+def test_nested_statistics_of_the_allocator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner(tmp_path)(
+        f"""{TRAINING}
+step()
+nested, flat = torch.cuda.memory.memory_stats_as_nested_dict(), torch.cuda.memory_stats()
+print(nested["allocated_bytes"]["all"]["peak"] == flat["allocated_bytes.all.peak"] > 0)
+"""
+    )
+    assert capsys.readouterr().out == "True\n"
