@@ -21,6 +21,7 @@ from vramcast.jobs.load import with_overrides
 from vramcast.jobs.validation import make_job
 
 LLAMA = {"components": {"model": {"transformers": "tests/jobs/folders/llama-2-7b"}}}
+ADAPTED = {"components": {"model": {"transformers": "tests/jobs/folders/llama-2-7b", "mode": "lora"}}}
 
 
 def texts(job: dict[str, Any], knob: str, gpu: str = "rtx-4090") -> list[str]:
@@ -74,6 +75,9 @@ def test_every_combination_is_a_job_that_keeps_the_batch_of_a_step() -> None:
         ({}, "sequence", "rtx-4090", []),
         ({}, "trained", "rtx-4090", ["LoRA of rank 16, bf16 base", "QLoRA of rank 16, 4-bit base"]),
         ({}, "trained", "t4", ["LoRA of rank 16, fp16 base", "QLoRA of rank 16, 4-bit base"]),
+        (ADAPTED, "trained", "rtx-4090", ["bf16 base", "4-bit base"]),
+        ({**ADAPTED, "precision": "pure-bf16"}, "trained", "rtx-4090", ["4-bit base"]),
+        ({**ADAPTED, "precision": "fp32"}, "precision", "rtx-4090", ["bf16 autocast"]),
         ({"sizes": {"frames": 17}}, "frames", "rtx-4090", ["frames 9", "frames 5"]),
         ({"sizes": {"height": 256, "width": 256}}, "resolution", "t4",
          ["height 192, width 192", "height 128, width 128"]),

@@ -92,7 +92,10 @@ def changed(one: Suggestion) -> set[str]:
     words = set()
     if any(value == "lora" for value in said.values()):
         words.add("qlora" if "nf4" in said.values() else "lora")
-        words |= {"half base"} if any(key.endswith(".dtype") for key in said) else set()
+    elif any(key.endswith(".quantization") for key in said):
+        words.add("4-bit base")
+    if "4-bit base" not in words and any(key.endswith(".dtype") for key in said):
+        words.add("half base")
     if "8bit" in str(said.get("optimizer", "")):
         words.add("8-bit Adam")
     if said.get("checkpointing") == "all":

@@ -113,6 +113,7 @@ def first_changes(
             for one in waiting
             if missed[_kind(one)] < _TRIES and one not in unlikely and guesses.corrected(one) <= asked.limit_bytes
         ]
+        waiting = _without_hopeless(waiting, missed, guesses, asked.limit_bytes)
         most = 1 if one_is_enough else min(runs.workers, _SHOWN - len(found))
         fitting = [one for one, _ in found]
         chosen = _next(waiting, fitting, refused, most) or _with_checkpointing(waiting, fitting, refused)
@@ -131,8 +132,14 @@ def first_changes(
             else:
                 missed[_kind(one)] += 1
                 tight += [(one, answer)] if answer.prediction.fits else []
-    found = found or tight
-    found.sort(key=lambda pair: _place(pair[0], pair[1].time.seconds if pair[1].time else None, job))
+    for some in (found, tight):
+        some.sort(key=lambda pair: _place(pair[0], pair[1].time.seconds if pair[1].time else None, job))
+    if found:  # what leaves less than the margin is shown where nothing else of its kind fits
+        kinds = {_kind(one) for one, _ in found}
+        tight = [
+            next(group) for kind, group in itertools.groupby(tight, lambda pair: _kind(pair[0])) if kind not in kinds
+        ]
+    found = [*found, *tight][:_SHOWN]
     return tuple(_suggestion(loaded, one, answer, card, step_seconds) for one, answer in found)
 
 
@@ -158,6 +165,31 @@ class _Guesses:
             if _texts(one, "trained") == _texts(other, "trained") and _trains_adapters(one) and _trains_adapters(other):
                 return guess + beyond
         return 0.0
+
+    def like_others(self, one: Combination) -> float:
+        """As far beyond its guess as the worst of its kind was."""
+        worst = max(
+            (
+                beyond / _guess(other, self.parts, self.job)
+                for other, beyond in self.traced
+                if _kind(other) == _kind(one)
+            ),
+            default=0.0,
+        )
+        return _guess(one, self.parts, self.job) * (1 + worst)
+
+
+def _without_hopeless(
+    waiting: Sequence[Combination], missed: Mapping[int, int], guesses: _Guesses, limit_bytes: int
+) -> list[Combination]:
+    """Of a kind that has one try left, the best one that fits if it is guessed as wrong as those before it, or else the
+    smallest. A kind is given up only after that."""
+    last: dict[int, Combination] = {}
+    for kind in {_kind(one) for one in waiting if missed[_kind(one)] == _TRIES - 1}:
+        of_kind = [one for one in waiting if _kind(one) == kind]
+        smallest = min(of_kind, key=guesses.like_others)
+        last[kind] = next((one for one in of_kind if guesses.like_others(one) <= limit_bytes), smallest)
+    return [one for one in waiting if last.get(_kind(one), one) is one]
 
 
 def _texts(one: Combination, but: str) -> frozenset[str]:
@@ -272,6 +304,8 @@ def _ordered(
     job: Job, options: Mapping[str, list[Option]], parts: _Parts, limit_bytes: int
 ) -> tuple[list[Combination], list[Combination]]:
     """What will probably fit, best first; and what may fit."""
+    if all(part.mode == "lora" for part in job.components.values() if part.is_trained):
+        options = {**options, "optimizer": []}  # adapters have next to no optimizer state
     candidates = [
         one
         for one in _combinations(options)
@@ -312,7 +346,7 @@ def _kind(one: Combination) -> int:
     if any(option.sample_share != 1 or option.knob == "freezing" for option in one.options):
         return _LESS
     trained = next((option for option in one.options if option.knob == "trained"), None)
-    if trained is not None:
+    if trained is not None and trained.risk > USUAL:
         return _QLORA if any(key.endswith("quantization") for key in trained.changes) else _LORA
     risk = max(option.risk for option in one.options)
     return _SAME if risk <= USUAL else _OTHER_ARITHMETIC if risk <= CHANGES_TRAINING else _LESS

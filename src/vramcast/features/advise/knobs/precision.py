@@ -32,6 +32,8 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
         elif gpu.compute_capability >= _FP16_FROM:
             text = "needs a GradScaler; overflows in rare models"
             choices.append(_option(now, "fp16 autocast", "fp16", text, USUAL, speed))
+    if all(part.mode == "lora" for part in job.components.values() if part.is_trained):
+        return choices  # the frozen base in half precision saves as much, and the adapters stay as they are
     says_fp32 = any(tensor.dtype == "fp32" for tensor in job.inputs.values())  # which bf16 weights do not take
     if gpu.compute_capability >= _BF16_FROM and not says_fp32:
         text = "small updates are lost to rounding: look at the loss, or round stochastically"

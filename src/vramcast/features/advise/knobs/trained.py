@@ -6,7 +6,7 @@ import importlib.util
 from typing import Any
 
 from vramcast.features.advise.language_models import attention_layers, has_experts, model_type
-from vramcast.features.advise.option import LAST_RESORT, Option
+from vramcast.features.advise.option import LAST_RESORT, USUAL, Option
 from vramcast.features.advise.peft_targets import models_with_usual_targets
 from vramcast.gpus import GpuSpec
 from vramcast.jobs.schema import Job
@@ -17,6 +17,8 @@ _BF16_FROM = (8, 0)
 _FP16_FROM = (7, 0)
 _DEQUANTIZED = 1.25
 """A 4-bit base is turned into half precision again in every pass."""
+_WITHOUT_CASTS, _HALF_TIME = 0.95, 0.48
+"""Weights that autocast need not cast; products in half precision beside."""
 LORA, QLORA = "LoRA of rank 16", "QLoRA of rank 16"
 
 
@@ -29,6 +31,30 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     for name, part in trained.items():
         if part.transformers is not None and not part.train_only and not part.freeze:
             choices += _of_component(job, name, half, f" for {name}" if len(trained) > 1 else "")
+    adapted = {name: part for name, part in job.components.items() if part.mode == "lora" and part.same_as is None}
+    for name in adapted:
+        choices += _below_adapters(job, name, half, f" of {name}" if len(adapted) > 1 else "")
+    return choices
+
+
+def _below_adapters(job: Job, name: str, half: str, of_name: str) -> list[Option]:
+    """The frozen weights of adapters that a job has already, in fewer bits; the adapters stay as they are."""
+    part = job.components[name]
+    if not half or part.quantization != "none":
+        return []
+    key = f"components.{name}"
+    in_half = _in_half(job, name, half)
+    if in_half and part.transformers is None and (part.lora is None or part.lora.dtype is None):
+        in_half[f"{key}.lora.dtype"] = "fp32"  # peft sees to it for models of transformers alone
+    choices = []
+    if in_half:
+        cost = "frozen weights lose digits that half precision would not use; the adapters stay in fp32"
+        time = _HALF_TIME if "precision" in in_half else _WITHOUT_CASTS
+        choices.append(_option(f"{half} base{of_name}", in_half, cost, time, USUAL))
+    if importlib.util.find_spec("bitsandbytes") is not None:
+        cost = "the frozen weights are rounded to 4 bits; needs bitsandbytes"
+        changes = {f"{key}.quantization": "nf4", **in_half}
+        choices.append(_option(f"4-bit base{of_name}", changes, cost, _DEQUANTIZED))
     return choices
 
 
@@ -87,7 +113,7 @@ def _in_half(job: Job, name: str, half: str) -> dict[str, Any]:
     return {f"components.{name}.dtype": half} | ({} if now.autocast_dtype != "none" else {"precision": autocast})
 
 
-def _option(text: str, changes: dict[str, Any], cost: str, time: float) -> Option:
+def _option(text: str, changes: dict[str, Any], cost: str, time: float, risk: int = LAST_RESORT) -> Option:
     in_half = any(key.endswith((".dtype", ".quantization")) for key in changes)
     excludes = ("freezing", *(("precision",) if in_half else ()))
     return Option(
@@ -95,7 +121,7 @@ def _option(text: str, changes: dict[str, Any], cost: str, time: float) -> Optio
         text=text,
         changes=changes,
         cost=cost,
-        risk=LAST_RESORT,
+        risk=risk,
         time=time,
         traced=True,
         excludes=excludes,
