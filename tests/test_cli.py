@@ -430,3 +430,11 @@ def test_a_misspelt_verb_names_the_nearest(capsys: pytest.CaptureFixture[str]) -
         main(["preidct", "x"])
     assert ended.value.code == 2
     assert "invalid choice: 'preidct'; did you mean predict?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("start", [["train.py"], ["-m", "pkg.train"], ["torchrun", "train.py"]])
+def test_options_of_the_users_command_are_its_own(start: list[str]) -> None:
+    """Also where several options of ours begin like them."""
+    words = ["--n", "1", "--w", "--s=3", "--no"]
+    parsed = make_parser().parse_args(["run", "--gpu", "h200", *start, *words])
+    assert parsed.command[-len(words) :] == words

@@ -124,3 +124,10 @@ class Parser(argparse.ArgumentParser):
         if name.startswith("--") and name not in self._option_string_actions:
             arg_string = name.replace("_", "-") + equals + value
         return super()._parse_optional(arg_string)
+
+    def _get_option_tuples(self, option_string: str) -> Any:
+        """Before Python 3.12 an option of the user's command that several of ours begin with (`train.py --n 5`) was
+        refused as ambiguous, although the command takes every word after it."""
+        found: list[Any] = super()._get_option_tuples(option_string)
+        takes_a_command = any(action.nargs in (argparse.REMAINDER, argparse.PARSER) for action in self._actions)
+        return [] if len(found) > 1 and takes_a_command else found

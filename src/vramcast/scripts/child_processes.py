@@ -16,7 +16,6 @@ import multiprocessing.popen_fork
 import multiprocessing.process
 import os
 import pickle
-import re
 import shlex
 import signal
 import subprocess
@@ -30,13 +29,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.base.errors import CannotPredict, VramcastError
+from vramcast.base.errors import CannotPredict
 from vramcast.base.processes import children_of, end_with_parent, ending_with_this, seconds_of_work, wait_until_idle
 from vramcast.base.units import format_gib
 from vramcast.card.dispatch.failures import assumptions, failure_of
 from vramcast.card.dispatch.unknown import own_line
-from vramcast.launchers import read_command
 from vramcast.scripts import nvidia_smi, nvml
+from vramcast.scripts.started_commands import asks_nvidia_smi, command_for, compiles_cuda, may_train, words_of
 from vramcast.trace import StepTrace
 
 if TYPE_CHECKING:
@@ -45,11 +44,6 @@ if TYPE_CHECKING:
 
 _SECONDS_TO_ANSWER = 10.0
 """A process that is ended with the script may take that long to write down what it has taken."""
-
-_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "srun", "ray")
-
-_SHELL = {"|", "||", "&&", ";"}
-_REDIRECTION = re.compile(r"\d?[<>].|&$")
 
 _BAD_FORK = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start "
@@ -340,29 +334,29 @@ class Children:
             where, words = self._programs[0]
             raise CannotPredict(
                 f"{where}: the script uses no card itself; it starts `{shlex.join(words)}`, which was not looked at. "
-                f"To predict it: {_command_for(words)}"
+                f"To predict it: {command_for(words)}"
             )
 
     # -- programs -------------------------------------------------------------------------------------------
 
     def _starting(self, original: Callable[..., None]) -> Callable[..., None]:
         def _execute_child(popen: Any, args: Any, executable: Any, preexec_fn: Any, *rest: Any) -> None:
-            words = _words(args)
-            if _compiles_cuda(words, rest[2]):
+            words = words_of(args)
+            if compiles_cuda(words, rest[2]):
                 text = "a CUDA extension was not compiled, and is missing: on a card the script would run its kernels"
                 self._card.note("extension", text, own_line())
                 # As if the compiler had failed: torch then tells which extension could not be built.
                 raise subprocess.CalledProcessError(1, words, output=b"a virtual card compiles no CUDA extension")
-            if _may_train(words):
+            if may_train(words):
                 self._programs.append((own_line(), words))
                 text = (
                     f"`{shlex.join(words)}` is a process of its own, which was not looked at; to predict it: "
-                    f"{_command_for(words)}"
+                    f"{command_for(words)}"
                 )
                 self._card.note("processes", text, own_line())
             # close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell, ...
             others = list(rest)
-            if os.path.basename(words[0] if words else "") == "nvidia-smi" and not _SHELL & set(words):
+            if asks_nvidia_smi(words):
                 text = nvidia_smi.answer(words, self._card.gpu, torch.cuda.device_count(), self._used_bytes)
                 args, executable = ["echo", text.rstrip()], None
                 others[6] = False
@@ -387,7 +381,7 @@ class Children:
             words = [os.fsdecode(path), *map(os.fsdecode, list(args)[1:])]
             self._cannot = CannotPredict(
                 f"{own_line()}: the script replaces itself by `{shlex.join(words)}`, with its own environment; start "
-                f"it as it starts itself: {_command_for(words)}"
+                f"it as it starts itself: {command_for(words)}"
             )
             raise self._cannot
 
@@ -459,45 +453,3 @@ def _system(command: str) -> int:
     """Replaces os.system, so that what it starts is seen; it returns what wait does."""
     code = subprocess.call(command, shell=True)
     return code << 8 if code >= 0 else -code
-
-
-def _words(args: Any) -> list[str]:
-    if isinstance(args, (str, bytes, os.PathLike)):
-        args = [args]
-    words = [os.fsdecode(word) for word in args]
-    if len(words) == 1 or (words[1:2] == ["-c"] and os.path.basename(words[0]) in ("sh", "bash")):
-        with contextlib.suppress(ValueError):
-            return [word for word in shlex.split(words[-1]) if not _REDIRECTION.match(word)]
-    return words
-
-
-def _may_train(words: Sequence[str]) -> bool:
-    for place, word in enumerate(words):
-        name = os.path.basename(word)
-        if name in _LAUNCHERS:
-            return True
-        if name.startswith("python"):
-            after = [other for other in words[place + 1 :] if not other.startswith("-") or other in ("-m", "-c")]
-            return bool(after) and (after[0].endswith(".py") or (after[0] == "-m" and after[1:2] != ["pip"]))
-    return False
-
-
-def _compiles_cuda(words: Sequence[str], folder: Any) -> bool:
-    """torch.utils.cpp_extension builds with ninja, in a folder of the extension's own."""
-    if not words or os.path.basename(words[0]) != "ninja" or folder is None:
-        return False
-    try:
-        with open(os.path.join(folder, "build.ninja"), "rb") as file:
-            return b"nvcc" in file.read(1 << 20)
-    except OSError:
-        return False
-
-
-def _command_for(words: Sequence[str]) -> str:
-    try:
-        started = read_command(words)
-    except VramcastError:
-        return "vramcast run SCRIPT"
-    if started.launcher == "python":
-        return f"vramcast run {shlex.join(['-m'] * started.is_module + [started.target, *started.arguments])}"
-    return f"vramcast run {shlex.join(['python' if word == sys.executable else word for word in words])}"
