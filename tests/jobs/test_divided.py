@@ -105,6 +105,6 @@ def test_options(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (gpus["count"], gpus["per_node"], gpus["tensor"], gpus["strategy"]) == (8, 4, 2, "fsdp")
     assert document["ranks"][0]["rank"] == 0
     assert main([*words, "--gpus", "4", "--parallel", "magic"]) == 2
-    assert "write ddp, fsdp, hsdp, tp or pp" in capsys.readouterr().out
+    assert "write ddp, fsdp, hsdp, zero1 to zero3, tp or pp" in capsys.readouterr().out
     assert main([*words, "--gpus", "4", "--parallel", "cp=4"]) == 3
     assert main([*words, "--parallel", "fsdp"]) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from vramcast.cli.cards_options import several_gpus_changes
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.jobs.load import LoadedJob, load_job
 from vramcast.jobs.readers import Request
@@ -94,3 +96,19 @@ def test_buckets_are_read_as_the_file_says_them(tmp_path: Path) -> None:
 def test_a_key_that_deepspeed_does_not_have() -> None:
     with pytest.raises(UsageError, match="zero: there is no 'reduce_buckets'"):
         job(2, **{"gpus.zero": {"reduce_buckets": 1}})
+
+
+def test_the_option_says_the_stage() -> None:
+    said = argparse.Namespace(cards_per_node=8, nodes=None, parallel="zero2")
+    assert several_gpus_changes(said) == {
+        "gpus.count": 8,
+        "gpus.per_node": 8,
+        "gpus.strategy": "deepspeed",
+        "gpus.zero_stage": 2,
+    }
+
+
+def test_a_program_whose_flags_are_not_read_is_named() -> None:
+    words = ("deepspeed", "--module", "openrlhf.cli.train_sft", "--train.micro_batch_size", "2")
+    with pytest.raises(CannotPredict, match="OpenRLHF"):
+        load_job(None, request=Request(arguments=words))

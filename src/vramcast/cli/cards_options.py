@@ -11,7 +11,7 @@ from vramcast.cli.ranks import count
 
 _STRATEGIES = ("ddp", "fsdp", "hsdp")
 _DEGREES = {"tp": "gpus.tensor", "pp": "gpus.pipeline"}
-_BY_PROGRAM = ("cp", "ep", "sp", "zero", "deepspeed")
+_BY_PROGRAM = ("cp", "ep", "sp")
 """What a program can do, and a job cannot say."""
 _PART = re.compile(r"([a-z]+)(?:=?([0-9]+))?")
 
@@ -23,7 +23,7 @@ def add_several_gpus_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=count, metavar="N", help="machines with that many cards each (default 1)")
     parser.add_argument(
         "--parallel", metavar="HOW",
-        help="ddp, fsdp, hsdp, tp, pp, or several with their sizes: fsdp+tp=8+pp=16 (default ddp)",
+        help="ddp, fsdp, hsdp, zero1, zero2, zero3, tp, pp, or several with their sizes: fsdp+tp=8+pp=16 (default ddp)",
     )  # fmt: skip
 
 
@@ -51,6 +51,8 @@ def _part(text: str, gpus: int, nodes: int) -> dict[str, Any]:
         return {"gpus.strategy": name}
     if name == "hsdp":
         return {"gpus.strategy": "hsdp", "gpus.replicas": int(size or 1)}
+    if name == "zero" and size in ("1", "2", "3"):
+        return {"gpus.strategy": "deepspeed", "gpus.zero_stage": int(size)}
     if name in _DEGREES:
         usual = gpus if name == "tp" or nodes == 1 else nodes
         return {_DEGREES[name]: int(size) if size else usual}
@@ -58,4 +60,4 @@ def _part(text: str, gpus: int, nodes: int) -> dict[str, Any]:
         raise CannotPredict(
             f"--parallel {text}: a job cannot say this; `vramcast run --gpus {gpus} train.py` runs a program that does"
         )
-    raise UsageError(f"--parallel {text}: write ddp, fsdp, hsdp, tp or pp, or several: fsdp+tp=8+pp=16")
+    raise UsageError(f"--parallel {text}: write ddp, fsdp, hsdp, zero1 to zero3, tp or pp, or several: fsdp+tp=8+pp=16")

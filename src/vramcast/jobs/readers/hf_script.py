@@ -51,6 +51,7 @@ _NAMES_CONFIG = re.compile(
 )
 """A command that names a config file, in a text with _ in place of -."""
 _UNSLOTH, _SWIFT, _TUNE = "unsloth-cli", "swift", "tune"
+_OPENRLHF = "openrlhf.cli."
 _PROCESSES_OF_SWIFT = "NPROC_PER_NODE"
 _PRECISIONS = ("bf16", "fp16", "mixed_precision")
 _OF_LAUNCHER = ("gpus", "checkpointing", "torch_compile")
@@ -114,6 +115,11 @@ def part_from_words(
     variables = {**(environment or {}), **variables}
     if ultralytics.is_one(words):
         return ultralytics.part_from_words(words, folder, where, request)
+    if any(_OPENRLHF in word for word in words):
+        raise CannotPredict(
+            f"{where}: OpenRLHF has trainings and losses of its own, which are not read from its flags; where it is "
+            "installed, `vramcast run` and the command runs the program itself"
+        )
     if megatron.is_command(words):
         megatron.refuse(where, " ".join(words))
     conf = next((variables[name] for name in ALLOCATOR_VARIABLES if variables.get(name)), None)
