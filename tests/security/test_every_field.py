@@ -170,6 +170,8 @@ def some(values: list[Any], number: int, share: int) -> list[Any]:
 def _hostile_jobs(hostile: Hostile, keys: tuple[str, ...], share: int) -> Iterator[dict[str, Any]]:
     for i, key in enumerate(keys):
         for value in some(hostile.values(), i, share):
+            if key == "torch_compile" and value is True:
+                continue  # what it asks for: Inductor writes its code into a folder of ours, and runs it there
             yield put(BASE, key, value)
             if key.endswith(("inputs", "prepare", "shape", "targets", "modules", "parameters", "wrap", "freeze")):
                 yield put(BASE, key, [value])
