@@ -14,6 +14,7 @@ from vramcast.cli.cards_options import several_gpus_changes
 from vramcast.errors import CannotPredict, UsageError
 from vramcast.jobs.load import LoadedJob, load_job
 from vramcast.jobs.readers import Request
+from vramcast.jobs.training.zero import _options
 from vramcast.prediction.predict import predict
 
 MODEL = str(Path(__file__).parent / "configs" / "llama-tiny")
@@ -91,6 +92,12 @@ def test_buckets_are_read_as_the_file_says_them(tmp_path: Path) -> None:
     )
     with pytest.raises(CannotPredict, match="mics_shard_size"):
         load_job(str(path), request=Request(model=MODEL))
+
+
+def test_auto_is_what_the_trainer_fills_in_or_else_left_to_deepspeed() -> None:
+    said = {"reduce_bucket_size": "auto", "overlap_comm": "auto", "sub_group_size": 7}
+    assert _options(said, {"hidden_size": 8}) == {"reduce_bucket_size": 64, "sub_group_size": 7}
+    assert _options(said, {}) == {"sub_group_size": 7}
 
 
 def test_a_key_that_deepspeed_does_not_have() -> None:

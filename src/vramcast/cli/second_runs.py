@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SecondRun = Callable[[], "StepTrace | None"]
 
-_CPU_SECONDS = 100
+VALUES_CPU_SECONDS = 100
 """Of the processor, for computing values unasked: odenet_mnist.py of torchdiffeq takes 60, of adaptive-span 33."""
 _MOST_FLOPS = 3e12
 """What a processor computes in that time at 30 GFLOP/s a core, as it did for adaptive-span."""
@@ -71,13 +71,6 @@ def in_full(refused: Prediction, trace_again: SecondRun, limit: int | None) -> P
     ended = [note for note in refused.notes if note.topic == "out of memory"]
     again = Note("run twice", "it was refused memory; the figures are of a second run on a card without a limit")
     return dataclasses.replace(found, notes=(*ended, *found.notes, again))
-
-
-@contextlib.contextmanager
-def computing_values(run: Callable[[int], Prediction] | None) -> Iterator[SecondRun]:
-    """A second run that computes values, for no longer than a user waits without having asked for it."""
-    with second_run(run, cpu_seconds=_CPU_SECONDS) as trace:
-        yield trace
 
 
 def wants_values(prediction: Prediction) -> bool:

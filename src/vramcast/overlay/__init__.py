@@ -112,8 +112,9 @@ def hint(error: BaseException) -> str:
 
 
 def put_back() -> bool:
-    """Let a process that was forked before anything was written run the code again, on the files as they were."""
-    return _active is None or _active.put_back()
+    """Let a process that was forked before anything was written run the code again, on the files as they were; false
+    where that cannot be, as with writes that are real."""
+    return not _written_through and (_active is None or _active.put_back())
 
 
 def latest() -> Writes:

@@ -67,6 +67,12 @@ def test_a_second_run_begins_with_the_files_of_the_first(tmp_path: Path) -> None
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_script_that_writes_for_real_is_run_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("open('runs', 'a').write('x')\n" + ROUNDS, encoding="utf-8")
+    assert UNKNOWN_SIZE in topics(predicted(tmp_path, "--write-through"))
+    assert (tmp_path / "runs").read_text(encoding="utf-8") == "x"
+
+
 def test_values_stay_assumed_where_that_is_asked_for(tmp_path: Path) -> None:
     assert UNKNOWN_SIZE in topics(told(tmp_path, "--no-compute-values"))
 

@@ -94,8 +94,9 @@ def _partial_weight_gradients(call: Call, x: torch.Tensor, weight: torch.Tensor,
     del held
 
 
-@kernel("aten::_softmax", "aten::_log_softmax")
-def softmax(call: Call) -> Any:
+@kernel("aten::_softmax", "aten::_log_softmax", "aten::cummax", "aten::cummin", "aten::logcumsumexp")
+def of_a_dense_input(call: Call) -> Any:
+    """Another input is copied for the kernel (SoftMax.cu; scan_dim and scan_dim_with_indices in ScanUtils.cuh)."""
     out = call.run()
     x = call.args[0]
     if not x.is_contiguous():
@@ -147,14 +148,4 @@ def scan(call: Call) -> Any:
     out = call.run()
     if call.args[0].dtype != out.dtype or not call.args[0].is_contiguous():
         call.scratch(out.numel() * out.element_size())  # the input in the result's dtype, dense
-    return out
-
-
-@kernel("aten::cummax", "aten::cummin", "aten::logcumsumexp")
-def scan_of_a_dense_input(call: Call) -> Any:
-    """Another input is copied for the kernel (scan_dim and scan_dim_with_indices in ScanUtils.cuh)."""
-    out = call.run()
-    given = call.args[0]
-    if not given.is_contiguous():
-        call.scratch(given.numel() * given.element_size())
     return out

@@ -41,7 +41,7 @@ from vramcast.cli.options import (
 )
 from vramcast.cli.progress import announced
 from vramcast.cli.ranks import add_rank_options, chosen_ranks, is_one_process, on_cards, predict_ranks
-from vramcast.cli.second_runs import computing_values, in_full, second_run, wants_values, with_values
+from vramcast.cli.second_runs import VALUES_CPU_SECONDS, in_full, second_run, wants_values, with_values
 from vramcast.cli.streams import lent_to_script
 
 if TYPE_CHECKING:
@@ -173,7 +173,10 @@ def execute(args: argparse.Namespace) -> int:
                 run_without_limit = functools.partial(run_rank, limit=LARGEST_BYTES)
             if launch.world_size == 1 and may_fork and args.compute_values is None:
                 run_with_values = functools.partial(run_rank, compute_values=True)
-            with second_run(run_without_limit) as unlimited, computing_values(run_with_values) as valued:
+            with (
+                second_run(run_without_limit) as unlimited,
+                second_run(run_with_values, cpu_seconds=VALUES_CPU_SECONDS) as valued,
+            ):
                 prediction, of_ranks = predict_ranks(ranks, launch.world_size, run_rank)
                 if prediction.at_least and (launch.world_size == 1 or is_one_process(prediction)):
                     progress("once more without a limit")

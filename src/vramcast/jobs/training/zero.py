@@ -102,9 +102,10 @@ def _options(said: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, An
     text = config.get("text_config")
     widths = (config.get("hidden_size"), text.get("hidden_size") if isinstance(text, dict) else None)
     width = next((one for one in widths if isinstance(one, int)), None)
-    if width is None:
-        return {name: value for name, value in said.items() if value != _AUTO}
-    return {name: _BY_WIDTH[name](width) if value == _AUTO else value for name, value in said.items()}
+    options = {name: value for name, value in said.items() if value != _AUTO}  # the others are DeepSpeed's own defaults
+    if width is not None:
+        options |= {name: of(width) for name, of in _BY_WIDTH.items() if said.get(name) == _AUTO}
+    return options
 
 
 def in_words(job: Job) -> str:
