@@ -32,7 +32,8 @@ def _installed() -> tuple[str, ...]:
     """Folders of packages that were installed, vramcast's own among them."""
     paths = sysconfig.get_paths()
     folders = [*site.getsitepackages(), site.getusersitepackages(), paths["stdlib"], paths["platstdlib"]]
-    return tuple(os.path.join(os.path.realpath(folder), "") for folder in [*folders, Path(__file__).parents[1]])
+    folders.append(str(Path(__file__).parents[1]))
+    return tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)
 
 
 def _source_is_as_on(disk: str, bytecode: str) -> bool:
