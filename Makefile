@@ -3,6 +3,9 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
+# The environments below are new: without bytecode every program that the tests start would compile its imports again.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 VENV := .venv
 LATEST := .venv-torch-latest

@@ -124,6 +124,7 @@ def latest() -> Writes:
 
 def _for_good(exits: contextlib.ExitStack) -> Overlay:
     from vramcast.overlay import kernel
+    from vramcast.overlay.bytecode import keep_bytecode
     from vramcast.overlay.helper import Helper
 
     forced = os.environ.get(FORCED)
@@ -138,6 +139,7 @@ def _for_good(exits: contextlib.ExitStack) -> Overlay:
         else:
             atexit.register(helper.close)
             exits.enter_context(outputs.through(helper.write))
+            keep_bytecode(overlay.disk())
             return overlay
     from vramcast.overlay.redirect import PythonOverlay
 

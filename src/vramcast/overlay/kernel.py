@@ -77,6 +77,10 @@ class KernelOverlay:
     """The tmpfs, as an open folder."""
     root: int = -1
 
+    def disk(self) -> str:
+        """Where this process still reaches the real files."""
+        return f"/proc/self/fd/{self.root}"
+
     def covers_this_thread(self) -> bool:
         return True
 
