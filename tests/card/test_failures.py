@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from importlib import metadata
 from pathlib import Path
 from pickle import UnpicklingError
@@ -180,6 +181,7 @@ def test_what_a_card_would_refuse_too_comes_with_a_remedy(error: Exception, reme
         "assert_equal(3, banana=1)",
         "numpy.testing.assert_equal(3, banana=1)",
         "numpy.ndarray.no_such_method",
+        "numpy.random.default_rng().no_such_method()",
     ],
 )
 def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run: Run) -> None:
@@ -499,3 +501,20 @@ def test_a_branch_is_chosen_with_it(run: Run) -> None:
     small, large = (run(text, assume=[parse_assumption(f"train.py:4={value}")]) for value in (1, 1000))
     # Nearly 16 MiB: before torch 2.9, cuBLASLt gives its 1 MiB back.
     assert large.peak_allocated_bytes - small.peak_allocated_bytes >= 15 << 20
+
+
+def test_a_package_in_the_folder_above_is_found_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("tools", "model", "data"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "model" / "net.py").touch()
+    script = os.fspath(tmp_path / "tools" / "train.py")
+    monkeypatch.chdir(tmp_path)
+    error = ModuleNotFoundError("No module named 'model'", name="model.net")
+    told = failure_of(error, script)
+    assert f"model lies in {tmp_path}, where Python does not look" in told.remedy
+    assert "`PYTHONPATH=. vramcast run ...`" in told.remedy
+    assert "`vramcast run -m tools.train ...`" in told.remedy
+    assert told.ends_on_a_card
+    monkeypatch.chdir(tmp_path / "tools")
+    assert "`PYTHONPATH=.. vramcast run ...` shows it the way." in failure_of(error, script).remedy
+    assert "must be installed" in failure_of(ModuleNotFoundError(name="data"), script).remedy  # it holds no code

@@ -18,6 +18,7 @@ import torch
 
 from vramcast import overlay
 from vramcast.base.errors import DEFECT, CannotPredict, UsageError, VramcastError
+from vramcast.card.dispatch import modules_elsewhere
 from vramcast.card.dispatch.other_versions import failed_assert, wanted_otherwise
 from vramcast.card.dispatch.unknown import is_machinery, is_of_vramcast, short_path, where_raised
 from vramcast.card.stand_ins.known import absent, hint
@@ -152,7 +153,7 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             f"\nThe script was written for {older} and would end here on a card, too: run it where that is "
             "installed, or change that line."
         )
-    elif missing := absent(error, sys.executable):
+    elif missing := modules_elsewhere.remedy(error, path) or absent(error, sys.executable):
         ends_on_a_card = True
         remedy += missing
     elif not is_ours and (packages := wanted_otherwise(error)):
