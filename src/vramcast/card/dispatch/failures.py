@@ -54,6 +54,9 @@ _COMPILED_HERE = ("Error building extension", "CUDA_HOME environment variable is
 
 _NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
 
+_OWN_KERNELS = ("cupy", "numba", "pycuda")
+"""Packages that compile and launch kernels of their own, past torch. Their errors bear their names."""
+
 _WRITTEN_FOR = {
     re.compile(r"module 'numpy' has no attribute '(?:int|float|bool|object|complex|str|long)'"): "NumPy before 1.24",
     re.compile(r"was removed in the NumPy 2\.0"): "NumPy before 2.0",
@@ -126,6 +129,7 @@ class Failure:
 
 def failure_of(error: BaseException, path: str = "") -> Failure:
     """`path`: the script, whose own lines are named before those of what it calls."""
+    launcher = type(error).__module__.partition(".")[0].partition("_")[0]
     is_ours = is_our_failure(error)
     text = str(error)
     remedy = overlay.hint(error)
@@ -141,6 +145,13 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             "\nA CUDA extension is compiled here, which a virtual card could not run: leave it out (many programs have "
             "an option for PyTorch's own operators), or wrap its calls in torch.library.custom_op and teach vramcast "
             'what they return with @vramcast.rule("namespace::op").'
+        )
+    elif launcher in _OWN_KERNELS and _is_of_driver(error):
+        needs_a_card = True
+        remedy += (
+            f"\n{launcher} launches kernels of its own, past PyTorch, which a virtual card cannot run: leave them out, "
+            "or wrap their calls in torch.library.custom_op and teach vramcast what they return with "
+            '@vramcast.rule("namespace::op").'
         )
     elif needs_a_card:
         remedy += (
@@ -196,7 +207,7 @@ def is_our_failure(error: BaseException) -> bool:
         return True
     filename = _innermost_file(error.__traceback__)
     if _is_of_driver(error) and not is_of_vramcast(filename):  # in our own code it is what a card would say
-        return True
+        return not type(error).__module__.startswith(_OWN_KERNELS)
     if isinstance(error, NotImplementedError):
         return is_of_vramcast(filename) or filename.startswith(_WITHOUT_CUDA)
     if isinstance(error, _MEANT) or (isinstance(error, TypeError) and _OF_ARGUMENTS.match(text)):
@@ -207,6 +218,8 @@ def is_our_failure(error: BaseException) -> bool:
 def _is_of_driver(error: BaseException) -> bool:
     """Raised by the driver of this computer, which a call has reached that should have ended on the virtual card."""
     if isinstance(error, getattr(torch, "AcceleratorError", ())):
+        return True
+    if type(error).__module__.startswith(("cupy_backends.cuda", "numba.cuda.cudadrv", "pycuda")):
         return True
     return isinstance(error, (RuntimeError, AssertionError)) and bool(_OF_DRIVER.search(str(error)))
 
