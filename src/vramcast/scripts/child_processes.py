@@ -17,6 +17,7 @@ import multiprocessing.process
 import os
 import pickle
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,7 +36,7 @@ from vramcast.base.units import format_gib
 from vramcast.card.dispatch.failures import assumptions, failure_of
 from vramcast.card.dispatch.unknown import own_line
 from vramcast.scripts import nvidia_smi, nvml
-from vramcast.scripts.started_commands import asks_nvidia_smi, command_for, may_train, words_of
+from vramcast.scripts.started_commands import asks_nvidia_smi, asks_terminal_size, command_for, may_train, words_of
 from vramcast.trace import StepTrace
 
 if TYPE_CHECKING:
@@ -353,8 +354,10 @@ class Children:
             others = list(rest)
             if asks_nvidia_smi(words):
                 text = nvidia_smi.answer(words, self._card.gpu, torch.cuda.device_count(), self._used_bytes)
-                args, executable = ["echo", text.rstrip()], None
-                others[6] = False
+                args, executable, others[6] = ["echo", text.rstrip()], None, False
+            elif asks_terminal_size(words) and not (sys.stdin and sys.stdin.isatty()):  # at a terminal it says
+                size = shutil.get_terminal_size()
+                args, executable, others[6] = ["echo", f"{size.lines} {size.columns}"], None, False
             # A real card would be used for real.
             others[3] = {**(os.environ if others[3] is None else others[3]), "CUDA_VISIBLE_DEVICES": ""}
             if preexec_fn is None and threading.current_thread() is threading.main_thread():
