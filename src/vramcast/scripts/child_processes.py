@@ -26,6 +26,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import util
+from multiprocessing.synchronize import SemLock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -80,6 +82,7 @@ class Children:
         self._answers = _anonymous_file()
         self._process = os.getpid()
         self._before = set(children_of(self._process))
+        self._finalizers_before = set(util._finalizer_registry)  # type: ignore[attr-defined]
         self._spawning = threading.local()
         self._forking = ("", False, False)
         self._failure: BaseException | None = None
@@ -150,9 +153,17 @@ class Children:
         until = time.monotonic() + _SECONDS_TO_ANSWER
         while waiting & set(self._mine()) and time.monotonic() < until:
             time.sleep(0.02)
+        self._unlink_semaphores()
         for pid in _tree(self._mine()):
             _signal(pid, signal.SIGKILL)
         multiprocessing.active_children()  # takes their exit codes
+
+    def _unlink_semaphores(self) -> None:
+        """Those of the script, while the process that keeps account of them is there: another would be started for them
+        when Python ends, which does not know them and prints a KeyError for each."""
+        for key, finalizer in list(util._finalizer_registry.items()):  # type: ignore[attr-defined]
+            if key not in self._finalizers_before and finalizer._callback is SemLock._cleanup:  # type: ignore[attr-defined]
+                finalizer()
 
     # -- in the process that was forked ---------------------------------------------------------------------
 
