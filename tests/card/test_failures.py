@@ -168,6 +168,7 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
         (OSError("<urlopen error [Errno -2] Name or service not known>"), "there is no network here"),
         (FileNotFoundError(2, "No such file or directory", "data/a.txt"), "needs data/a.txt, with a card too"),
         (FileNotFoundError(2, "No such file or directory", "data/a.txt"), "memory follows from shapes"),
+        (RuntimeError("Dataset not found or corrupted. You can use download=True"), "memory follows from shapes"),
     ],
 )
 def test_what_a_card_would_refuse_too_comes_with_a_remedy(error: Exception, remedy: str) -> None:
