@@ -199,6 +199,18 @@ def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run:
     assert "Error: " in message
 
 
+def test_a_base_class_that_takes_no_argument_any_more_is_of_another_version(run: Run) -> None:
+    script = """
+        import yaml
+        class Sampler(yaml.YAMLObject):
+            def __init__(self, data):
+                super().__init__(data)
+        Sampler([1])
+    """
+    with pytest.raises(ScriptFailed, match=r"(?s)another version of what is installed here \(PyYAML"):
+        run(script)
+
+
 @pytest.mark.parametrize("line", ["from collections import Iterable", "import time; time.clock()"])
 def test_a_script_for_an_older_python_is_told_so(line: str, run: Run) -> None:
     with pytest.raises(ScriptFailed, match=r"(?s)another version of .* here \(Python 3\.\d+\), and would"):
