@@ -190,6 +190,7 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             "TORCHINDUCTOR_MIX_ORDER_REDUCTION to 0, here and there."
         )
     elif _NO_NETWORK.search(text):
+        ends_on_a_card = True
         remedy += "\nThe script downloads something, and there is no network here: get it before, where there is one."
         remedy += _MADE_UP_DATA
     elif _NO_DATA_SET.search(text):
