@@ -36,9 +36,18 @@ READ_BY_USERS = (
     *("jobs/schema", "jobs/folders.py", "jobs/compiling.py", "jobs/expressions.py", "jobs/training/divided.py"),
     *("card/distributed/nccl.py", "card/distributed/process_group.py", "card/values", "card/ops/data_reads.py"),
     *("card/ops/copies.py", "card/ops/sparse.py", "card/ops/deform_conv.py", "card/dispatch/host_ops.py"),
-    *("card/dispatch/failures.py", "card/dispatch/unknown.py", "card/compiled/compiler.py", "card/stand_ins/finder.py"),
-    *("card/stand_ins/known.py", "card/device/cuda_graphs.py", "launchers/python.py", "cli/ranks.py", "cli/commands"),
-    *("cli/progress.py", "cli/watching.py", "features/measure/worker.py", "features/guard"),
+    *("card/dispatch/failures.py", "card/dispatch/modules_elsewhere.py", "card/dispatch/unknown.py"),
+    *(
+        "card/compiled/compiler.py",
+        "card/stand_ins/finder.py",
+        "card/stand_ins/known.py",
+        "card/device/cuda_graphs.py",
+        "launchers/python.py",
+        "cli/ranks.py",
+        "cli/commands",
+    ),
+    *("cli/progress.py", "cli/watching.py"),
+    *("features/measure/worker.py", "features/guard"),
 )
 """Where notes and errors are put together from sentences of three words and more."""
 UNTRANSLATED = ("mcp", "pytest_plugin.py")

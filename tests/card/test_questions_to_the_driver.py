@@ -81,3 +81,21 @@ print(nested["allocated_bytes"]["all"]["peak"] == flat["allocated_bytes.all.peak
 """
     )
     assert capsys.readouterr().out == "True\n"
+
+
+def test_the_accelerators_memory_is_the_cards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch.accelerator.memory")
+    runner(tmp_path)(
+        f"""{TRAINING}
+step()
+cuda, memory = torch.cuda, torch.accelerator.memory
+for module in (memory, torch.accelerator):
+    print(module.memory_allocated() == cuda.memory_allocated() > 0)
+    print(module.max_memory_reserved() == cuda.max_memory_reserved() > 0)
+print(memory.memory_stats()["allocated_bytes.all.peak"] == cuda.max_memory_allocated() > cuda.memory_allocated())
+memory.reset_peak_memory_stats()
+print(memory.max_memory_allocated() == cuda.memory_allocated())
+print(memory.get_memory_info() == cuda.mem_get_info())
+"""
+    )
+    assert capsys.readouterr().out.split() == ["True"] * 7

@@ -35,7 +35,7 @@ from vramcast.base.units import format_gib
 from vramcast.card.dispatch.failures import assumptions, failure_of
 from vramcast.card.dispatch.unknown import own_line
 from vramcast.scripts import nvidia_smi, nvml
-from vramcast.scripts.started_commands import asks_nvidia_smi, command_for, compiles_cuda, may_train, words_of
+from vramcast.scripts.started_commands import asks_nvidia_smi, command_for, may_train, words_of
 from vramcast.trace import StepTrace
 
 if TYPE_CHECKING:
@@ -342,11 +342,6 @@ class Children:
     def _starting(self, original: Callable[..., None]) -> Callable[..., None]:
         def _execute_child(popen: Any, args: Any, executable: Any, preexec_fn: Any, *rest: Any) -> None:
             words = words_of(args)
-            if compiles_cuda(words, rest[2]):
-                text = "a CUDA extension was not compiled, and is missing: on a card the script would run its kernels"
-                self._card.note("extension", text, own_line())
-                # As if the compiler had failed: torch then tells which extension could not be built.
-                raise subprocess.CalledProcessError(1, words, output=b"a virtual card compiles no CUDA extension")
             if may_train(words):
                 self._programs.append((own_line(), words))
                 text = (

@@ -44,17 +44,6 @@ def may_train(words: Sequence[str]) -> bool:
     return False
 
 
-def compiles_cuda(words: Sequence[str], folder: Any) -> bool:
-    """torch.utils.cpp_extension builds with ninja, in a folder of the extension's own."""
-    if not words or os.path.basename(words[0]) != "ninja" or folder is None:
-        return False
-    try:
-        with open(os.path.join(folder, "build.ninja"), "rb") as file:
-            return b"nvcc" in file.read(1 << 20)
-    except OSError:
-        return False
-
-
 def command_for(words: Sequence[str]) -> str:
     try:
         started = read_command(words)

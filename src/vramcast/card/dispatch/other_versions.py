@@ -27,15 +27,25 @@ def wanted_otherwise(error: BaseException) -> list[str]:
     if isinstance(error, ImportError):
         return _installed(error.name) if error.name and _NO_SUCH_NAME.search(str(error)) else []
     if isinstance(error, AttributeError):
-        owner = error.obj
-        name = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__ if isinstance(owner, type) else ""
-        return _installed(name) if name else []
+        return _owner_of(error.obj)
     if isinstance(error, TypeError) and (called := _CALLED_WITH.match(str(error))):
         function = _function_named(called[1], error)
         return [each for each in _installed(function.__module__) if each != _PYTHON] if function else []
     if isinstance(error, AssertionError):
         return [each for name in _VERSION_OF.findall(failed_assert(error)) for each in _installed(name)]
     return []
+
+
+def _owner_of(owner: object) -> list[str]:
+    """Of a name that a module, a class or an object does not have. An object of torch's or of Python's own may lack it
+    for other reasons."""
+    if isinstance(owner, ModuleType):
+        return _installed(owner.__name__)
+    if isinstance(owner, type):
+        return _installed(owner.__module__)
+    name = type(owner).__module__
+    package = name.split(".")[0]
+    return [] if package in {"torch", "__main__", *sys.stdlib_module_names} else _installed(name)
 
 
 def failed_assert(error: BaseException) -> str:

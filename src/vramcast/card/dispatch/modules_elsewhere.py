@@ -1,0 +1,63 @@
+"""A module that was not found although it lies near the script: in the folder above, or in its `src`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_LEVELS = 4
+"""Folders above the script, and above the working directory, in which a module is looked for."""
+
+
+def remedy(error: BaseException, path: str) -> str:
+    """What to do where Python does not look for a module that is there; nothing for other errors.
+
+    `path`: the script.
+    """
+    if not isinstance(error, ModuleNotFoundError) or not error.name or not path:
+        return ""
+    top = error.name.partition(".")[0]
+    script = Path(path).absolute()
+    for folder in _near(script):
+        if not _holds(folder, top):
+            continue
+        command = f"PYTHONPATH={os.path.relpath(folder)} vramcast run ..."
+        text = (
+            f"\n{top} lies in {folder}, where Python does not look for what this script imports, with a card neither: "
+            f"`{command}` shows it the way."
+        )
+        if module := _name_as_module(script, folder):
+            text += f" `vramcast run -m {module} ...` does so, too."
+        return text
+    return ""
+
+
+def _name_as_module(script: Path, folder: Path) -> str:
+    """What `python -m` would start, in the working directory."""
+    if folder != Path.cwd() or not script.is_relative_to(folder):
+        return ""
+    parts = script.with_suffix("").relative_to(folder).parts
+    return ".".join(parts) if len(parts) > 1 and all(part.isidentifier() for part in parts) else ""
+
+
+def _near(script: Path) -> Iterator[Path]:
+    seen: set[Path] = set()
+    for start in (Path.cwd(), script.parent):
+        for folder in [start, *start.parents][:_LEVELS]:
+            for place in (folder, folder / "src"):
+                if place not in seen:
+                    seen.add(place)
+                    yield place
+
+
+def _holds(folder: Path, name: str) -> bool:
+    """Whether the folder has a module or package of that name."""
+    if (folder / f"{name}.py").is_file():
+        return True
+    try:
+        return any(each.suffix == ".py" for each in (folder / name).iterdir()) or (
+            any((each / "__init__.py").is_file() for each in (folder / name).iterdir())
+        )
+    except OSError:
+        return False
