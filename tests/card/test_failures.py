@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 from importlib import metadata
@@ -165,6 +166,9 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
         ),
         (RuntimeError("masked_fill_ only supports boolean masks, but got ..."), "written for an older PyTorch and"),
         (OSError("<urlopen error [Errno -2] Name or service not known>"), "there is no network here"),
+        (FileNotFoundError(2, "No such file or directory", "data/a.txt"), "needs data/a.txt, with a card too"),
+        (FileNotFoundError(2, "No such file or directory", "data/a.txt"), "memory follows from shapes"),
+        (RuntimeError("Dataset not found or corrupted. You can use download=True"), "memory follows from shapes"),
     ],
 )
 def test_what_a_card_would_refuse_too_comes_with_a_remedy(error: Exception, remedy: str) -> None:
@@ -193,6 +197,18 @@ def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run:
     assert f"another version of what is installed here (numpy {metadata.version('numpy')}), and would end" in message
     assert "assumed" not in message
     assert "Error: " in message
+
+
+def test_a_base_class_that_takes_no_argument_any_more_is_of_another_version(run: Run) -> None:
+    script = """
+        import yaml
+        class Sampler(yaml.YAMLObject):
+            def __init__(self, data):
+                super().__init__(data)
+        Sampler([1])
+    """
+    with pytest.raises(ScriptFailed, match=r"(?s)another version of what is installed here \(PyYAML"):
+        run(script)
 
 
 @pytest.mark.parametrize("line", ["from collections import Iterable", "import time; time.clock()"])
@@ -547,3 +563,13 @@ def test_a_package_in_the_folder_above_is_found_there(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path / "tools")
     assert "`PYTHONPATH=.. vramcast run ...` puts it there." in failure_of(error, script).remedy
     assert "must be installed" in failure_of(ModuleNotFoundError(name="data"), script).remedy  # it holds no code
+
+
+def test_a_folder_behind_an_installed_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "yaml").mkdir()
+    (tmp_path / "yaml" / "reader.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("yaml")
+    error = ModuleNotFoundError("No module named 'yaml.mine'", name="yaml.mine")
+    remedy = failure_of(error, os.fspath(tmp_path / "train.py")).remedy
+    assert f"it hides {tmp_path / 'yaml'}, which has no __init__.py" in remedy

@@ -33,6 +33,10 @@ def asks_nvidia_smi(words: Sequence[str]) -> bool:
     return os.path.basename(words[0] if words else "") == "nvidia-smi" and not _SHELL & set(words)
 
 
+def asks_terminal_size(words: Sequence[str]) -> bool:
+    return [os.path.basename(words[0] if words else ""), *words[1:]] == ["stty", "size"]
+
+
 def may_train(words: Sequence[str]) -> bool:
     for place, word in enumerate(words):
         name = os.path.basename(word)

@@ -80,6 +80,17 @@ and 2.11."""
 
 _NO_NETWORK = re.compile(r"Name or service not known|Temporary failure in name resolution|Network is unreachable")
 
+_NO_FILE = re.compile(r"\[Errno 2\][^']*'([^']+)'")
+
+_NO_DATA_SET = re.compile(r"\bDataset not found\b", re.IGNORECASE)
+
+_NO_DERIVATIVE = re.compile(r"\bderivative for aten::\w+ is not implemented")
+
+_MADE_UP_DATA = (
+    "\nWhere that is data, made-up data of the same form and sizes does as well for a prediction: memory follows from "
+    "shapes (for images: torchvision.datasets.FakeData)."
+)
+
 _PASSED_ON = ("Traceback (most recent call last)", "Original Traceback (most recent call last)")
 """In the message of an error that a worker of a loader, a replica or a process had: its last line says what it was."""
 
@@ -180,6 +191,15 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
         )
     elif _NO_NETWORK.search(text):
         remedy += "\nThe script downloads something, and there is no network here: get it before, where there is one."
+        remedy += _MADE_UP_DATA
+    elif _NO_DATA_SET.search(text):
+        ends_on_a_card = True
+        remedy += _MADE_UP_DATA
+    elif _NO_DERIVATIVE.search(text):
+        ends_on_a_card = True
+    elif not is_ours and not remedy and (found := _NO_FILE.search(text)) and isinstance(error, FileNotFoundError):
+        ends_on_a_card = True
+        remedy += f"\nThe script needs {found[1]}, with a card too, and it is not here." + _MADE_UP_DATA
     elif beyond := _BEYOND_THE_CARDS.search(text):
         cards = int(beyond[1]) + 1
         remedy += f"\nFor a machine with {cards} cards: `vramcast run --gpus {cards} --one-process ...`."

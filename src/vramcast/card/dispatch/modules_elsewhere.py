@@ -1,8 +1,10 @@
-"""A module that was not found although it lies near the script: in the folder above, or in its `src`."""
+"""A module that was not found although it lies near the script: in the folder above, in its `src`, or behind a package
+of the same name."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +24,8 @@ def remedy(error: BaseException, path: str) -> str:
     for folder in _near(script):
         if not _holds(folder, top):
             continue
+        if folder in map(Path, filter(None, sys.path)):
+            return _hidden(folder / top)
         command = f"PYTHONPATH={os.path.relpath(folder)} vramcast run ..."
         text = (
             f"\n{top} is in {folder}, which is not on the script's import path; the import would fail on a card too. "
@@ -31,6 +35,17 @@ def remedy(error: BaseException, path: str) -> str:
             text += f" So does `vramcast run -m {module} ...`."
         return text
     return ""
+
+
+def _hidden(folder: Path) -> str:
+    """Python looks there, and has found another before: a folder without __init__.py is the last that it takes."""
+    found = getattr(sys.modules.get(folder.name), "__file__", None)
+    if found is None or Path(found).is_relative_to(folder):
+        return ""
+    return (
+        f"\n{folder.name} is the installed package in {os.path.dirname(found)}, with a card too: it hides {folder}, "
+        "which has no __init__.py. Make one, or run the script where that package is not installed."
+    )
 
 
 def _name_as_module(script: Path, folder: Path) -> str:
