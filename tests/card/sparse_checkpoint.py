@@ -26,4 +26,3 @@ def write(folder: Path) -> None:
     with open(folder / "model.safetensors", "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         file.truncate(8 + len(text) + offset)
-

@@ -43,7 +43,7 @@ def keep_bytecode(disk: str) -> None:
     def set_data(self: SourceFileLoader, path: str, data: Any, **mode: int) -> None:
         write(self, on_disk(path) or path, data, **mode)
 
-    SourceFileLoader.get_data = get_data  # type: ignore[method-assign, assignment]
+    SourceFileLoader.get_data = get_data  # type: ignore[method-assign,assignment]
     SourceFileLoader.set_data = set_data  # type: ignore[method-assign]
 
 
