@@ -72,6 +72,24 @@ def test_backward_and_optimizer() -> None:
         assert card.trace().steps == 3
 
 
+def test_what_runs_on_the_host_is_computed_and_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scale and counts on the host beside a tensor on the card, as in compiled optimizers."""
+    monkeypatch.setattr("torch._inductor.async_compile.AsyncCompile.cpp_pybinding", None)
+    with vramcast.virtual_gpu("h200") as card:
+
+        @torch.compile
+        def step(weight: torch.Tensor, scale: torch.Tensor, counts: list[torch.Tensor]) -> torch.Tensor:
+            torch._foreach_add_(counts, 1)
+            scale = scale * 2 + 1
+            weight.sub_(scale)
+            return scale
+
+        counts = [torch.tensor(1.0), torch.tensor(2.0)]
+        scale = step(torch.ones(8, device="cuda"), torch.tensor(3.0), counts)
+        assert scale.item() == 7.0 and counts == [2.0, 3.0]
+        assert not card.trace().notes
+
+
 @pytest.mark.parametrize("layer", [nn.RMSNorm(256), nn.Mish()], ids=["rms_norm", "mish"])
 def test_ops_with_rules_of_the_card_stay_in_the_graph(layer: nn.Module) -> None:
     """Such a rule only allocates. Traced into a graph it would leave no kernel there, and no gradient to what is before
