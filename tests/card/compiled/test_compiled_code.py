@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask
+from torch.overrides import BaseTorchFunctionMode
 
 import vramcast
 from tests.card.reading import sizes_of
@@ -61,6 +62,16 @@ def test_code_that_enters_a_function_mode_leaves_the_card_in_place() -> None:
         before = torch.cuda.memory_allocated()
         kept = torch.empty(MIB).cuda()
         assert kept.is_cuda and torch.cuda.memory_allocated() - before == 4 * MIB
+        torch.set_default_device("cuda")
+        try:
+            torch.compile(_in_a_mode)(torch.ones(4))
+        finally:
+            torch.set_default_device(None)  # fails where the device's mode is not the lowest any more
+
+
+def _in_a_mode(x: torch.Tensor) -> torch.Tensor:
+    with BaseTorchFunctionMode():
+        return x + 1
 
 
 def test_backward_and_optimizer() -> None:
