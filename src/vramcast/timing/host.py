@@ -66,6 +66,9 @@ NEW_PAGE = "new page"
 _PAGE_BYTES = 4096
 _READ = "_local_scalar_dense"
 
+_SUMS = ("aten.add.Tensor", "aten.add_.Tensor")
+"""What the engine itself calls to add up gradients, without a node of the graph for it."""
+
 HOST_BYTE = "host byte"
 _BYTES_PER_SECOND = 12e9
 """What ops on tensors of the host read and write: conversions of 237 MB from float64 to float32 in a zoo script's step
@@ -115,7 +118,10 @@ def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool 
         where = "backward"
     else:
         where = "forward" if flags & GRAD else "unrecorded"
-    work = [(f"{where} {'op' if kernels else 'view'}", 1.0), *_further(kernels)]
+    kind = f"{where} {'op' if kernels else 'view'}"
+    if where == "backward" and op in _SUMS:
+        kind = "accumulated gradient"
+    work = [(kind, 1.0), *_further(kernels)]
     if "convolution" in name or "cudnn" in name:
         work.append(("library call", 1.0))
     if name.startswith("_cudnn_rnn"):

@@ -21,7 +21,7 @@ _TILES = (
     (64, 32),
     (32, 64),
 )
-_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
 _LEAST_DEPTH = 128
 # A tile of m x n reads m + n elements for m·n products: small ones are fed too slowly. Half the rate is lost where
 # m·n / (m + n) is this.
