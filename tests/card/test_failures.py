@@ -557,12 +557,12 @@ def test_a_package_in_the_folder_above_is_found_there(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     error = ModuleNotFoundError("No module named 'model'", name="model.net")
     told = failure_of(error, script)
-    assert f"model lies in {tmp_path}, where Python does not look" in told.remedy
+    assert f"model is in {tmp_path}, which is not on" in told.remedy
     assert "`PYTHONPATH=. vramcast run ...`" in told.remedy
     assert "`vramcast run -m tools.train ...`" in told.remedy
     assert told.ends_on_a_card
     monkeypatch.chdir(tmp_path / "tools")
-    assert "`PYTHONPATH=.. vramcast run ...` shows it the way." in failure_of(error, script).remedy
+    assert "`PYTHONPATH=.. vramcast run ...` puts it there." in failure_of(error, script).remedy
     assert "must be installed" in failure_of(ModuleNotFoundError(name="data"), script).remedy  # it holds no code
 
 

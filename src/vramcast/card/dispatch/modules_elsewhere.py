@@ -28,11 +28,11 @@ def remedy(error: BaseException, path: str) -> str:
             return _hidden(folder / top)
         command = f"PYTHONPATH={os.path.relpath(folder)} vramcast run ..."
         text = (
-            f"\n{top} lies in {folder}, where Python does not look for what this script imports, with a card neither: "
-            f"`{command}` shows it the way."
+            f"\n{top} is in {folder}, which is not on the script's import path; the import would fail on a card too. "
+            f"`{command}` puts it there."
         )
         if module := _name_as_module(script, folder):
-            text += f" `vramcast run -m {module} ...` does so, too."
+            text += f" So does `vramcast run -m {module} ...`."
         return text
     return ""
 
