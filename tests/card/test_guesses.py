@@ -147,3 +147,7 @@ def test_columns_that_are_joined_keep_their_ranges(gpu: VirtualGpu) -> None:
     assert all(score < 1 for score in found[:, 4:5].flatten().cpu())
     assert (found[:, :4].cpu() > 100).all()
     assert 0 < found[:, 4].mean().item() < 1 and found[:, 5].sum().item() == 2100
+
+    rows = torch.tensor([[300.0, 7.0], [301.0, 8.0]], device="cuda").repeat(500, 1)
+    chosen = rows[torch.empty(300, dtype=torch.int64, device="cuda")]  # which rows is not known
+    assert set(chosen[:, 1].tolist()) <= {7.0, 8.0} and set(chosen[:, 0].tolist()) <= {300.0, 301.0}

@@ -120,7 +120,7 @@ class View:
 
     def sampled(self) -> samples.Sampled:
         if self.recipe.cached is not None:
-            return samples.Sampled(samples.take(self.on(self.recipe.cached)), self.size)
+            return samples.of_content(self.on(self.recipe.cached))
         elements = self._elements()
         if self.size.numel() == 1:
             elements = elements[self.offset % elements.numel()].reshape(1)
@@ -264,7 +264,7 @@ def _sampled(value: Any) -> Any:
     if isinstance(value, View):
         return value.sampled()
     if isinstance(value, torch.Tensor):
-        return samples.Sampled(samples.take(value), value.size())
+        return samples.of_content(value)
     if isinstance(value, list):
         return [_sampled(item) for item in value]
     if isinstance(value, dict):

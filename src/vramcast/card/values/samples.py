@@ -20,6 +20,8 @@ import torch
 from vramcast.card.values.working_out import call
 
 SIZE = 256
+MOST_COLUMNS = 64
+"""Of a tensor that has whole rows as its sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,15 @@ def take(content: torch.Tensor) -> torch.Tensor:
     if flat.numel() <= 1:
         return flat.clone()
     return flat[torch.arange(SIZE, device="cpu") * max(1, flat.numel() // SIZE) % flat.numel()]
+
+
+def of_content(content: torch.Tensor) -> Sampled:
+    """A tensor whose elements are all there."""
+    size, rows = content.size(), None
+    if len(size) > 1 and 1 < size[-1] <= MOST_COLUMNS and content.numel():
+        lines = content.reshape(-1, size[-1])
+        rows = lines[torch.arange(SIZE, device="cpu") * max(1, len(lines) // SIZE) % len(lines)].reshape(-1)
+    return Sampled(take(content), size, rows)
 
 
 def laid_out(elements: torch.Tensor, offset: int, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
@@ -297,14 +308,11 @@ def _converted(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.S
     return elements if dtype is None else elements.to(dtype)
 
 
-_MOST_COLUMNS = 64
-
-
 @rule("cat", "stack")
 def _joined(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
     parts = [part for part in args[0] if part.count]
     dim = _argument(func, args, kwargs, "dim")
-    if len(size) > 1 and dim % len(size) == len(size) - 1 and size[-1] <= _MOST_COLUMNS:
+    if len(size) > 1 and dim % len(size) == len(size) - 1 and size[-1] <= MOST_COLUMNS:
         return torch.cat([_columns(part, size) for part in parts], dim=1).reshape(-1)
     return take(torch.cat([part.elements[: max(1, SIZE * part.count // size.numel())] for part in parts]))
 
