@@ -245,3 +245,9 @@ def test_the_gradient_of_a_tensor_on_the_host_lies_there() -> None:
     (x.cuda() * 2).sum().backward()
     assert x.grad is not None and x.grad.device.type == "cpu" and not x.grad.is_meta
     assert x.grad.shape == x.shape
+
+
+def test_a_tensor_is_set_to_itself_and_to_no_other_view() -> None:
+    tensor = torch.ones(4, 4, device="cuda")
+    assert tensor.is_set_to(tensor.view(4, 4)) and not tensor.is_set_to(tensor[:2])
+    assert not tensor.is_set_to(torch.ones(4, 4, device="cuda"))

@@ -117,6 +117,15 @@ def record_stream(call: Call) -> Any:
     return None
 
 
+@kernel("aten::is_set_to")
+def is_set_to(call: Call) -> bool:
+    """Whether two tensors are the same view of the same storage."""
+    one, other = call.args[0], call.args[1]
+    same = one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    places = [(tensor.storage_offset(), tensor.size(), tensor.stride()) for tensor in (one, other)]
+    return same and places[0] == places[1]
+
+
 @kernel("aten::is_same_size")
 def is_same_size(call: Call) -> bool:
     return bool(call.args[0].size() == call.args[1].size())
