@@ -45,6 +45,7 @@ READERS: tuple[str, ...] = (
     "megatron",
     "torchtitan",
     "torchtune",
+    "other_tools",
     "deepspeed",
     "accelerate",
     "lightning",
@@ -148,6 +149,7 @@ def read(path: Path, request: Request | None = None) -> Reading:
         check_readable(path)
         names = ", ".join(reader.NAME for reader in readers())
         raise UsageError(
-            f"{path}: not recognised as any of: {names}. `vramcast init` writes a vramcast.yaml to begin with"
+            f"{path}: not recognised as any of: {names}. Put `vramcast run` before the command that trains with it; or "
+            "`vramcast init` writes a vramcast.yaml to begin with"
         )
     return reader.read(path, request or Request())
