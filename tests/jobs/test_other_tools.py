@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vramcast.errors import CannotPredict
+from vramcast.errors import CannotPredict, UsageError
 from vramcast.jobs.load import load_job
 
 LITGPT = "checkpoint_dir: checkpoints/x\nout_dir: out\nlora_r: 8\ndata: {}\ntrain: {}\neval: {}\n"
@@ -36,3 +36,10 @@ def test_which_command_is_predicted(
     Path(name).write_text(text)
     with pytest.raises(CannotPredict, match=said):
         load_job(name)
+
+
+def test_a_script_that_does_not_train(tmp_path: Path) -> None:
+    script = tmp_path / "merge.sh"
+    script.write_text("CUDA_VISIBLE_DEVICES=0 \\\nswift export --adapters output/x --merge_lora true\n")
+    with pytest.raises(UsageError, match="`swift export` does not train"):
+        load_job(str(script))

@@ -147,6 +147,7 @@ def read(path: Path, request: Request | None = None) -> Reading:
         )
     if reader is None:
         check_readable(path)
+        importlib.import_module("vramcast.jobs.readers.other_tools").check_trains(path)
         names = ", ".join(reader.NAME for reader in readers())
         raise UsageError(
             f"{path}: not recognised as any of: {names}. Put `vramcast run` before the command that trains with it; or "

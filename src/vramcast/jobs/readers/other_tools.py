@@ -9,12 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vramcast.base.errors import CannotPredict, VramcastError
+from vramcast.base.errors import CannotPredict, UsageError, VramcastError
 from vramcast.jobs.readers import Reading, Request
 from vramcast.jobs.readers.documents import peek
 from vramcast.jobs.text_files import read_text
 
-_TEXTS = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".py")
+_SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch")
+_TEXTS = (*_SCRIPTS, ".yaml", ".yml", ".py")
+_WITHOUT_TRAINING = re.compile(
+    r"\b(?:swift (?:infer|export|deploy|eval|app|sample|rollout|web-ui)|llamafactory-cli (?:api|chat|export|webchat)"
+    r"|megatron export|(?:vllm|lmdeploy) serve|trl vllm-serve|lm_eval|axolotl (?:inference|merge-lora|preprocess))\b"
+)
+"""Commands of scripts that lie beside those which train."""
 _RAY = ""
 """In place of a command: the tool trains in processes that Ray starts."""
 _FILE, _FOLDER, _STEM, _FOUND = "FILE", "FOLDER", "STEM", "FOUND"
@@ -104,6 +110,16 @@ NAME = ", ".join(dict.fromkeys(tool.name for tool in _TOOLS))
 
 def recognises(path: Path) -> bool:
     return _found(path) is not None
+
+
+def check_trains(path: Path) -> None:
+    """For a script that no reader knew: UsageError where it starts something else."""
+    match = _WITHOUT_TRAINING.search(_text(path)) if path.suffix in _SCRIPTS else None
+    if match is not None:
+        raise UsageError(
+            f"{path}: `{match[0]}` does not train; name a script that does. Of the model alone: vramcast predict "
+            "FOLDER --set task=inference"
+        )
 
 
 def _found(path: Path) -> tuple[_Tool, str] | None:
