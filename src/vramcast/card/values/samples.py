@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from vramcast.card.values.working_out import call
+
 SIZE = 256
 
 
@@ -56,7 +58,7 @@ def run(func: Any, name: str, args: list[Any], kwargs: dict[str, Any], size: tor
     """The elements of each output; a single tensor for a single output."""
     chosen = RULES.get(name)
     if chosen is None:
-        return func(*elements_of(args), **elements_of(kwargs))
+        return call(func, elements_of(args), elements_of(kwargs))
     return chosen(func, args, kwargs, size)
 
 
@@ -228,7 +230,7 @@ def _negative_log_likelihood(func: Any, args: list[Any], kwargs: dict[str, Any],
 )  # fmt: skip
 def _loss(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
     x = args[0]
-    loss = func(*elements_of(args), **elements_of(kwargs))
+    loss = call(func, elements_of(args), elements_of(kwargs))
     if _argument(func, args, kwargs, "reduction") == _SUM:
         return loss * (x.count / max(a.elements.numel() for a in args if isinstance(a, Sampled)))
     return loss
@@ -279,17 +281,17 @@ def _joined(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size
 
 @rule("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "bernoulli", "fill", "log_sigmoid_forward")
 def _alike(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
-    return func(*elements_of(args), **elements_of(kwargs))
+    return call(func, elements_of(args), elements_of(kwargs))
 
 
 @rule("binomial", "native_dropout", "poisson", "_standard_gamma")
 def _drawn(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
-    return func(*elements_of(args), **elements_of(kwargs))
+    return call(func, elements_of(args), elements_of(kwargs))
 
 
 @rule("_sample_dirichlet")
 def _shares(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
-    return func(*elements_of(args), **elements_of(kwargs)) * (SIZE / size[-1])
+    return call(func, elements_of(args), elements_of(kwargs)) * (SIZE / size[-1])
 
 
 @rule("zeros", "ones", "full", "rand", "randn", "randint", "new_zeros", "new_ones", "new_full")
