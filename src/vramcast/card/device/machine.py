@@ -128,7 +128,10 @@ class Machine:
 
     def libraries_on(self, place: int) -> Libraries:
         """What one of the process's cards has loaded: each has a context of its own."""
-        return self._libraries.setdefault(place, Libraries(self.on_load_library))
+        loaded = self._libraries.get(place)
+        if loaded is None:
+            loaded = self._libraries[place] = Libraries(self.on_load_library)
+        return loaded
 
     def forget_libraries(self) -> None:
         """Forget the libraries loaded so far: they were another process's."""

@@ -19,6 +19,7 @@ _Tensor = torch.Tensor
 _strided = torch.strided
 _META = torch.device("meta")
 _default_dtype = torch.get_default_dtype
+_PLAIN_KINDS = frozenset((bool, int, float))
 _PLAIN = (bool, int, float, str, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -162,7 +163,8 @@ def _key(value: Any) -> Any:
         block = value.untyped_storage().__dict__.get(ATTRIBUTE)
         return value.shape, value.stride(), value.dtype, None if block is None else block.device
     if isinstance(value, (list, tuple)):
-        return tuple([_key(v) for v in value])
+        kinds = tuple(map(type, value))
+        return (kinds, tuple(value)) if _PLAIN_KINDS.issuperset(kinds) else tuple([_key(v) for v in value])
     # Only the class of a storage or a generator: a reference kept here would keep memory alive.
     return (value.__class__, value) if isinstance(value, _PLAIN) else value.__class__
 
