@@ -380,6 +380,8 @@ def install(put: Patches, api: dict[str, Any], machine: Machine) -> None:
     put.set(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)  # libraries take it from there directly
     if hasattr(torch._C, "_accelerator_setAllocatorSettings"):
         put.set(torch._C, "_accelerator_setAllocatorSettings", api["_set_allocator_settings"])
+    if hasattr(torch._C, "_accelerator_getDefaultGenerator"):
+        put.set(torch._C, "_accelerator_getDefaultGenerator", api["default_generators"].__getitem__)
     put.set(torch.Tensor, "record_stream", lambda tensor, stream: machine.record_stream(tensor, stream.stream_id))
     legacy_types.install(put)
     put.set(torch._C, "_cuda_clearCublasWorkspaces", machine.clear_cublas_workspaces)
