@@ -523,6 +523,12 @@ def test_experts_that_transformers_fuses(tmp_path: Path) -> None:
     assert whole.parameters.count == four.parameters.count
     assert whole.parameters.weights_bytes - four.parameters.weights_bytes == experts * 2 - experts // 2
     assert "experts" not in {note.topic for note in four.prediction.notes}
+    model |= {"quantization": "none", "lora": model["lora"] | {"parameters": ["experts.down_proj"]}}
+    adapted = predict(job | {"components": {"model": model}}, CARD)
+    assert adapted.parameters.count - whole.parameters.count == 2 * 4 * 4 * (64 + 128), "peft's target_parameters"
+    model["lora"]["parameters"] = ["experts.down_poj"]
+    with pytest.raises(UsageError, match=r"no parameter 'experts\.down_poj'; did you mean"):
+        predict(job | {"components": {"model": model}}, CARD)
 
 
 def test_dora_adds_a_length_for_each_output() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from vramcast.base.errors import UsageError
+from vramcast.base.errors import CannotPredict, UsageError
 from vramcast.jobs.building.libraries import library
 from vramcast.jobs.patterns import matching_names
 from vramcast.jobs.references import nearest
@@ -19,6 +19,7 @@ _DIFFUSION_TARGETS = ["to_k", "to_q", "to_v", "to_out.0"]
 
 
 _ALL_LINEAR = "all-linear"
+_QUANTIZED = re.compile(r"\.parametrizations\.(\w+)\.original$")
 
 
 def add_adapters(key: str, module: Any, lora: Lora | None, family: str) -> nn.Module:
@@ -29,6 +30,7 @@ def add_adapters(key: str, module: Any, lora: Lora | None, family: str) -> nn.Mo
         targets = _DIFFUSION_TARGETS
     if isinstance(targets, str) and targets != _ALL_LINEAR:
         targets = _exactly(matching_names(targets, [name for name, _ in module.named_modules()], f"{key}.lora.targets"))
+    _check_parameters(key, lora.parameters, [name for name, _ in module.named_parameters()])
     config = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha or 2 * lora.rank,
@@ -36,6 +38,7 @@ def add_adapters(key: str, module: Any, lora: Lora | None, family: str) -> nn.Mo
         use_dora=lora.dora,
         target_modules=targets,
         modules_to_save=lora.trained_modules or None,
+        **({"target_parameters": lora.parameters} if lora.parameters else {}),  # not known to peft before 0.17
     )
     try:
         if family == "diffusers" and hasattr(module, "add_adapter"):
@@ -64,6 +67,20 @@ def add_adapters(key: str, module: Any, lora: Lora | None, family: str) -> nn.Mo
             if parameter.requires_grad:
                 parameter.data = parameter.data.to(DTYPES[lora.dtype])
     return adapted
+
+
+def _check_parameters(key: str, wanted: list[str], names: list[str]) -> None:
+    """peft leaves out in silence what it does not find; of quantized parameters it knows whole names alone."""
+    quantized = [_QUANTIZED.sub(r".\1", name) for name in names if _QUANTIZED.search(name)]
+    for name in wanted:
+        if any(known.endswith(f".{name}") for known in quantized):
+            raise CannotPredict(
+                f"{key}.lora.parameters: {name}: adapters on experts that are quantized are not modelled; "
+                f"--set {key}.quantize_experts=false predicts without"
+            )
+        if not any(known == name or known.endswith(f".{name}") for known in [*names, *quantized]):
+            last = sorted({".".join(known.rsplit(".", 3)[-3:]) for known in names})
+            raise UsageError(f"{key}.lora.parameters: there is no parameter {name!r}{nearest(name, last)}")
 
 
 def _exactly(names: list[str]) -> str:

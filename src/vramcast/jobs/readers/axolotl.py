@@ -186,10 +186,22 @@ class _Reader:
             "alpha": keys.number("lora_alpha"),
             "dropout": keys.number("lora_dropout"),
             "targets": names or None,
+            "parameters": self._adapted_parameters(),
             "trained_modules": keys.names("lora_modules_to_save"),
             "dora": keys.flag("peft_use_dora") or None,
             "dtype": precision.get("weights") if keeps_dtype else None,
         }
+
+    def _adapted_parameters(self) -> list[str] | None:
+        keys = self._keys
+        names = keys.names("lora_target_parameters")
+        kernel = next((name for name in ("use_scattermoe", "use_sonicmoe") if keys.flag(name)), None)
+        if names and kernel is not None:
+            self._unsupported["components"] = (
+                f"lora_target_parameters with {kernel}: its kernel for adapters on experts is not modelled; leave "
+                f"{kernel} out to predict with peft's own"
+            )
+        return names
 
     def _unfrozen(self) -> list[str]:
         """Regular expressions at the beginning of a name, in which a dot is a dot. `[0-9]+` is a number of one digit or

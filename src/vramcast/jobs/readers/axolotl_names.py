@@ -11,7 +11,6 @@ OPTIMIZERS = frozenset((
 RL = ("dpo", "gdpo", "grpo", "ipo", "orpo", "kto", "simpo", "ebft", "kto_pair")
 
 LORA_NOT_MODELLED = {
-    "lora_target_parameters": "adapters on single parameters (experts) are not modelled; leave it out",
     "lora_rank_pattern": "ranks by module are not modelled; leave it out",
     "peft_layers_to_transform": "adapters in some layers alone are not modelled; say a pattern in lora_target_modules",
     "peft_layer_replication": "layers that are there twice are not modelled; leave it out",

@@ -22,7 +22,7 @@ def component_from(keys: Keys, task: str | None, notes: list[Note], unsupported:
             notes.append(Note("attention", f"{attention} is predicted as sdpa, whose flash kernel keeps the same"))
             attention = "sdpa"
         component["arguments"] = {"attn_implementation": attention}
-    lora = _trl_lora(keys, unsupported)
+    lora = _trl_lora(keys)
     if lora is not None:
         component |= {"mode": "lora", "lora": {key: value for key, value in lora.items() if value is not None}}
     bits = None
@@ -36,19 +36,17 @@ def component_from(keys: Keys, task: str | None, notes: list[Note], unsupported:
     return component
 
 
-def _trl_lora(keys: Keys, unsupported: dict[str, str]) -> dict[str, Any] | None:
+def _trl_lora(keys: Keys) -> dict[str, Any] | None:
     rank, alpha = keys.whole("lora_r"), keys.number("lora_alpha")
     dropout, targets = keys.number("lora_dropout"), keys.names("lora_target_modules")
     whole = keys.names("lora_modules_to_save")
     wanted = keys.flag("use_peft")
     if not (rank is not None if wanted is None else wanted):
         return None
-    if keys.take("lora_target_parameters"):
-        unsupported["components"] = "lora_target_parameters is not modelled; leave it out"
     keys.ignore("use_rslora")
     adapted: list[str] | str | None = "all-linear" if targets == ["all-linear"] else targets
     rank = rank or _DEFAULT_RANK
     return {
         "rank": rank, "alpha": alpha, "dropout": dropout, "targets": adapted, "trained_modules": whole,
-        "dora": keys.flag("use_dora") or None,
+        "dora": keys.flag("use_dora") or None, "parameters": keys.names("lora_target_parameters"),
     }  # fmt: skip

@@ -49,7 +49,6 @@ _ATTENTION = {
 _SAME_STATE = ("default", "lorap", "multimodal")
 """Of its own optimizers, those that give parts of the model other learning rates."""
 _NOT_MODELLED = {
-    "target_parameters": ("components", "adapters on single parameters are not modelled; leave it out"),
     "freeze_parameters_ratio": ("components", "say what stays frozen: --set 'components.model.freeze=[...]'"),
     "freeze_parameters_regex": ("components", "say what stays frozen: --set 'components.model.freeze=[...]'"),
     "trainable_parameters_regex": ("components", "say what learns: --set 'components.model.train_only=[...]'"),
@@ -222,6 +221,7 @@ def _lora(keys: Keys) -> dict[str, Any]:
         "dropout": 0.05 if dropout is None else dropout,
         "dora": keys.flag("use_dora") or None,
         "targets": pattern or ("all-linear" if "all-linear" in targets else targets),
+        "parameters": keys.names("target_parameters"),
         "trained_modules": keys.names("modules_to_save"),
         "dtype": hf_names.DTYPES[dtype] if dtype else None,
     }

@@ -29,6 +29,9 @@ class Lora(Section):
     targets: list[str] | str | None = None
     """Names of the modules that get adapters (q_proj, v_proj), one regular expression, or "all-linear". Left out: what
     peft takes for this architecture."""
+    parameters: list[str] = []
+    """Names of single parameters that get adapters (peft's target_parameters), e.g. mlp.experts.gate_up_proj: experts
+    that are in one parameter a layer. Their weights are made with the adapter added in each pass."""
     trained_modules: list[str] = []
     """Names of modules that are trained whole beside the adapters (peft's modules_to_save), e.g. lm_head."""
     dora: bool = False
