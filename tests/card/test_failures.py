@@ -166,6 +166,7 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
         ),
         (RuntimeError("masked_fill_ only supports boolean masks, but got ..."), "written for an older PyTorch and"),
         (OSError("<urlopen error [Errno -2] Name or service not known>"), "there is no network here"),
+        (OSError("We couldn't connect to 'https://huggingface.co' to load the files"), "there is no network here"),
         (FileNotFoundError(2, "No such file or directory", "data/a.txt"), "needs data/a.txt, with a card too"),
         (FileNotFoundError(2, "No such file or directory", "data/a.txt"), "memory follows from shapes"),
         (RuntimeError("Dataset not found or corrupted. You can use download=True"), "memory follows from shapes"),

@@ -37,7 +37,7 @@ from vramcast.timing.settings import TimingSettings, timing_settings
 from vramcast.timing.streams import Communicate, has_collectives, steady_streams, stream_work
 from vramcast.timing.waits import waits
 from vramcast.timing.workspaces import turned_operands
-from vramcast.trace import StepTrace
+from vramcast.trace import UNKNOWN_SIZE, StepTrace
 from vramcast.trace.calls import BACKWARD_END as BACKWARD_END_MARK
 from vramcast.trace.calls import ITERATION, MARKS, RECOMPUTED, REPLAYED, STREAM_MARKS, OpCalls
 from vramcast.trace.schema import ALLOC, FREE, KINDS
@@ -251,7 +251,8 @@ def _time(
         totals.phases[SYNC] = totals.limits[SYNC] = _exposed(trace, gpu, step, elapsed, sync)
     seconds = totals.seconds
     card_seconds = totals.device + totals.kernels * step.host.latencies.gap_seconds + totals.not_of_the_card
-    low, high = interval(seconds, calibrated=step.model.calibrated)
+    by_values = any(note.topic == UNKNOWN_SIZE for note in trace.notes)
+    low, high = interval(seconds, calibrated=step.model.calibrated, by_values=by_values)
     always = (FORWARD, BACKWARD, OPTIMIZER)
     return StepTime(
         seconds=seconds,

@@ -78,7 +78,11 @@ _MIXED_REDUCTIONS = re.compile(r"CompiledFunctionBackward returned an invalid gr
 """Inductor hands a gradient of shape [C] to a parameter of shape [1, C, 1, 1]: pytorch/pytorch issue 178080, torch 2.10
 and 2.11."""
 
-_NO_NETWORK = re.compile(r"Name or service not known|Temporary failure in name resolution|Network is unreachable")
+_NO_NETWORK = re.compile(
+    r"Name or service not known|Temporary failure in name resolution|Network is unreachable"
+    r"|\bcouldn't connect to 'https?:|\boffline mode is enabled|cannot find the requested files in the local cache",
+    re.IGNORECASE,
+)
 
 _NO_FILE = re.compile(r"\[Errno 2\][^']*'([^']+)'")
 
@@ -190,6 +194,7 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             "TORCHINDUCTOR_MIX_ORDER_REDUCTION to 0, here and there."
         )
     elif _NO_NETWORK.search(text):
+        ends_on_a_card = True
         remedy += "\nThe script downloads something, and there is no network here: get it before, where there is one."
         remedy += _MADE_UP_DATA
     elif _NO_DATA_SET.search(text):

@@ -41,6 +41,7 @@ from vramcast.card.values.recipes import (
 from vramcast.card.values.working_out import FAILURES, CannotWorkOut
 
 if TYPE_CHECKING:
+    from vramcast.card.dispatch.known_calls import KnownCall
     from vramcast.card.dispatch.position import Position
 
 DEPTH = 150
@@ -103,9 +104,11 @@ class Guesses:
 
     # -- noting recipes -------------------------------------------------------------------------------------
 
-    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def note(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, known: KnownCall | None = None
+    ) -> None:
         """Called after an op that makes new tensors."""
-        self._origins.note(func, args, kwargs, out)
+        self._origins.note(func, args, kwargs, out, known)
         if self._position.backward_depth and self._engine_is_running():
             return
         op = self._op(func)
@@ -156,7 +159,9 @@ class Guesses:
             if block is not None and given is not None:
                 block.recipe = Result(norm, given, 0, made)
 
-    def note_written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note_written(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None = None
+    ) -> None:
         """Called after an op that wrote into its first argument."""
         target = args[0] if args else None
         block = block_of(target) if isinstance(target, torch.Tensor) and target.is_meta else None
@@ -165,7 +170,7 @@ class Guesses:
         if self._is_reshape(func):
             return
         if not self._position.in_optimizer:
-            self._origins.note(func, args, kwargs, target)
+            self._origins.note(func, args, kwargs, target, known)
         if block.values is not None:
             block.recipe = None
             return

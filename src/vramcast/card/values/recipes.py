@@ -124,7 +124,7 @@ class View:
         elements = self._elements()
         if self.size.numel() == 1:
             elements = elements[self.offset % elements.numel()].reshape(1)
-        return samples.Sampled(elements, self.size)
+        return samples.of_view(elements, self.offset, self.size, self.stride)
 
     def _elements(self) -> torch.Tensor:
         if self.recipe.sample is None:
@@ -229,9 +229,12 @@ class Written(Recipe):
         if isinstance(self.before, int):
             elements = torch.zeros(samples.SIZE, dtype=self.dtype, device="cpu")
         else:
-            before = next(self.views()).sampled().elements
+            before = self.before.sample
+            if before is None:
+                before = next(self.views()).sampled().elements
             elements = before.to(self.dtype, copy=True) if before.numel() > 1 else before.repeat(samples.SIZE)
         if self.target.size.numel() == self.count and self.target.dtype == self.dtype:
+            elements = samples.take(elements) if elements.numel() > samples.SIZE else elements
             args, kwargs = _sampled(self.args), _sampled(self.kwargs)
             with _seeded(self.func, self.seed):
                 call(self.func, [elements, *samples.elements_of(args)], samples.elements_of(kwargs))
