@@ -190,7 +190,7 @@ def test_nvidia_smi_shows_the_named_card() -> None:
     query = ["nvidia-smi", "--query-gpu=index,memory.used,pstate", "--format=csv,noheader,nounits"]
     assert nvidia_smi.answer(query, gpu, 2, used) == "0, 1024, [N/A]\n1, 0, [N/A]\n"
     words = ["nvidia-smi", "--query-gpu", "name,memory.total", "--format", "csv"]
-    assert nvidia_smi.answer(words, gpu, 1, used) == "name, memory.total\nNVIDIA H200, 143771 MiB\n"
+    assert nvidia_smi.answer(words, gpu, 1, used) == "name, memory.total [MiB]\nNVIDIA H200, 143771 MiB\n"
 
 
 def test_a_script_may_start_nvidia_smi(tmp_path: Path) -> None:
