@@ -38,6 +38,8 @@ class TraceBuilder:
 
     def __init__(self, default_kind: str = "temporaries") -> None:
         self._events: list[int] = []
+        self.count_events = self._events.__len__
+        """Of the hot path, as `n_events`."""
         self._rows: list[int] = []
         self._n_blocks = 0
         self._kinds: dict[int, int] = {}

@@ -67,19 +67,19 @@ def attention_for(machine: Machine) -> Callable[..., Tensor]:
             finally:
                 machine.in_math_attention = False
         if backend == "cudnn":
-            return aten._scaled_dot_product_cudnn_attention(  # type: ignore[no-any-return]
+            return aten._scaled_dot_product_cudnn_attention.default(  # type: ignore[no-any-return]
                 query, key, value, mask, wants_grad, dropout_p, is_causal, False, scale=scale
             )[0]
         if backend == "flash":
             head = query.size(-1)
             scale = scale if scale is not None else 1 / math.sqrt(head)
             q, k, v = (_pad_last(t, 8) for t in (query, key, value))
-            out = aten._scaled_dot_product_flash_attention(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
+            out = aten._scaled_dot_product_flash_attention.default(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
             return out if q is query else out[..., :head]  # type: ignore[no-any-return]
         if mask is not None:
             mask = _aligned_mask(mask, query, key)
             wants_grad = wants_grad or (torch.is_grad_enabled() and mask.requires_grad)
-        return aten._scaled_dot_product_efficient_attention(  # type: ignore[no-any-return]
+        return aten._scaled_dot_product_efficient_attention.default(  # type: ignore[no-any-return]
             query, key, value, mask, wants_grad, dropout_p, is_causal, scale=scale
         )[0]
 

@@ -212,6 +212,7 @@ class AutocastKernels:
         return copy
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _INNER = ("_local_tensor", "elem")
 """Where DTensor and AsyncCollectiveTensor keep the tensor of this rank."""
 
@@ -219,6 +220,9 @@ _INNER = ("_local_tensor", "elem")
 def _eligible(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return False
+    if type(value) in _PLAIN:
+        with torch._C.DisableTorchFunction():
+            return is_virtual_gpu(value)
     if is_traced(value):  # they stand for those of the card while a function is compiled
         return value.device.type == "cuda"
     for inner in _INNER:

@@ -34,10 +34,10 @@ def batch_norm_for(gpu: GpuSpec) -> Callable[..., Tensor]:
     ) -> Tensor:
         if uses_cudnn(input, weight, bias, running_mean, running_var, training, eps, cudnn_enabled):
             dense = input.contiguous(memory_format=suggested_format(input))
-            return aten.cudnn_batch_norm(  # type: ignore[no-any-return]
+            return aten.cudnn_batch_norm.default(  # type: ignore[no-any-return]
                 dense, weight, bias, running_mean, running_var, training, momentum, eps
             )[0]
-        return aten.native_batch_norm(  # type: ignore[no-any-return]
+        return aten.native_batch_norm.default(  # type: ignore[no-any-return]
             input, weight, bias, running_mean, running_var, training, momentum, eps
         )[0]
 

@@ -128,7 +128,10 @@ class Machine:
 
     def libraries_on(self, place: int) -> Libraries:
         """What one of the process's cards has loaded: each has a context of its own."""
-        return self._libraries.setdefault(place, Libraries(self.on_load_library))
+        loaded = self._libraries.get(place)
+        if loaded is None:
+            loaded = self._libraries[place] = Libraries(self.on_load_library)
+        return loaded
 
     def forget_libraries(self) -> None:
         """Forget the libraries loaded so far: they were another process's."""
@@ -146,18 +149,15 @@ class Machine:
             self._cublas_handles.add(key)
             self.ledger.driver_event(CUBLAS_HANDLE)
             self.libraries.add("cublas-backward" if key[0] else "cublas")
-        self._keep_workspace((*key, False), self.workspaces.cublas_handle())
+        if (*key, False) not in self._cublas_workspaces:
+            self._cublas_workspaces[*key, False] = self.ledger.keep_workspace(self.workspaces.cublas_handle())
         workspace_bytes = self.workspaces.cublas_lt() if lt else None
         if workspace_bytes is None:
             return
         if INSTALLED < KEPT_LT_WORKSPACE:
             self.ledger.transient([workspace_bytes])
-        else:
-            self._keep_workspace((*key, True), workspace_bytes)
-
-    def _keep_workspace(self, key: tuple[bool, int, bool], nbytes: int) -> None:
-        if key not in self._cublas_workspaces:
-            self._cublas_workspaces[key] = self.ledger.keep_workspace(nbytes)
+        elif (*key, True) not in self._cublas_workspaces:
+            self._cublas_workspaces[*key, True] = self.ledger.keep_workspace(workspace_bytes)
 
     def clear_cublas_workspaces(self) -> None:
         """torch._C._cuda_clearCublasWorkspaces: each is taken again when it is next needed."""

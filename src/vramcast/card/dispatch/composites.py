@@ -106,7 +106,7 @@ def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
         return input
     if p == 1:
         return input * torch.zeros((), dtype=input.dtype, device=input.device)
-    return torch.ops.aten.native_dropout(input, p, train)[0]  # type: ignore[no-any-return]
+    return torch.ops.aten.native_dropout.default(input, p, train)[0]  # type: ignore[no-any-return]
 
 
 def one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
@@ -147,7 +147,7 @@ def gru_cell(
     b_hh: torch.Tensor | None = None,
 ) -> torch.Tensor:
     aten = torch.ops.aten
-    return aten._thnn_fused_gru_cell(  # type: ignore[no-any-return]
+    return aten._thnn_fused_gru_cell.default(  # type: ignore[no-any-return]
         input.matmul(w_ih.t()), hx.matmul(w_hh.t()), hx, b_ih, b_hh
     )[0]
 
@@ -160,21 +160,23 @@ def lstm_cell(
     b_ih: torch.Tensor | None = None,
     b_hh: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    out = torch.ops.aten._thnn_fused_lstm_cell(input.matmul(w_ih.t()), hx[0].matmul(w_hh.t()), hx[1], b_ih, b_hh)
+    out = torch.ops.aten._thnn_fused_lstm_cell.default(
+        input.matmul(w_ih.t()), hx[0].matmul(w_hh.t()), hx[1], b_ih, b_hh
+    )
     return out[0], out[1]
 
 
 def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """CUDA widens fp16 to fp32 inside the kernel; everything else is converted first."""
     if input.dtype == torch.float16 and dtype == torch.float32:
-        return torch.ops.aten._softmax(input, dim, True)  # type: ignore[no-any-return]
-    return torch.ops.aten._softmax(input if dtype is None else input.to(dtype), dim, False)  # type: ignore[no-any-return]
+        return torch.ops.aten._softmax.default(input, dim, True)  # type: ignore[no-any-return]
+    return torch.ops.aten._softmax.default(input if dtype is None else input.to(dtype), dim, False)  # type: ignore[no-any-return]
 
 
 def log_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     if input.dtype == torch.float16 and dtype == torch.float32:
-        return torch.ops.aten._log_softmax(input, dim, True)  # type: ignore[no-any-return]
-    return torch.ops.aten._log_softmax(input if dtype is None else input.to(dtype), dim, False)  # type: ignore[no-any-return]
+        return torch.ops.aten._log_softmax.default(input, dim, True)  # type: ignore[no-any-return]
+    return torch.ops.aten._log_softmax.default(input if dtype is None else input.to(dtype), dim, False)  # type: ignore[no-any-return]
 
 
 def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -31,18 +31,16 @@ class FirstCalls:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._kernel = self._random = False
-        self._passed: set[int] = set()
+        self.passed: set[int] = set()
         """Ops that show nothing more, by address: the dispatcher keeps every op that it met."""
         self.awaited = True
         """There is something left to see."""
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        if id(func) in self._passed:
-            return
         name = func._schema.name
         norm = name in _NORMS
         if self._kernel and not norm:
-            self._passed.add(id(func))
+            self.passed.add(id(func))
             return
         if not runs_kernel(func, args, kwargs, out):
             return

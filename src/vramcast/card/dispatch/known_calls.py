@@ -13,30 +13,42 @@ import torch
 
 from vramcast.card.dispatch.simple_outputs import SimpleOutputs
 from vramcast.card.dispatch.storages import ATTRIBUTE
+from vramcast.card.values.known_values import small
 
 _Tensor = torch.Tensor
 _strided = torch.strided
 _META = torch.device("meta")
 _default_dtype = torch.get_default_dtype
+_PLAIN_KINDS = frozenset((bool, int, float))
 _PLAIN = (bool, int, float, str, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 class KnownCall:
     """An op with such arguments."""
 
-    __slots__ = ("_func", "device", "exact", "in_place", "made", "number")
+    __slots__ = (
+        "_func", "booked", "device", "exact", "fact", "in_place", "made", "number", "places", "without_contents",
+    )  # fmt: skip
 
-    def __init__(self, func: Any, exact: bool) -> None:
+    def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._func = func
         """Kept, since the key has only its address."""
-        self.exact = exact
+        self.exact = all(map(_is_exact, args)) and all(map(_is_exact, kwargs.values()))
         """The key says all of the arguments that a meta kernel can see."""
+        self.places = _places(args, kwargs)
+        """Where its tensors are among its arguments, if all of them are strided and without data; else None."""
         self.number: int | None = None
         """In the log of ops."""
         self.device: int | None = None
         """Where it runs, unless it is told."""
         self.made: Any = None
         """How to make its outputs, once it ran."""
+        self.booked: tuple[int, int] | None = None
+        """Bytes and shape (see Ledger.book_again) of the one tensor that it makes, once one was booked on the card."""
+        self.without_contents = False
+        """It makes a tensor so large that its contents are not carried, whatever its arguments hold."""
+        self.fact: Any = None
+        """What a rule has worked out from such arguments."""
         self.in_place = False
         """It ran, and gave its first argument back."""
 
@@ -69,8 +81,7 @@ class KnownCalls:
         except (TypeError, RuntimeError):
             return None
         if known is None:
-            exact = all(map(_is_exact, args)) and all(map(_is_exact, kwargs.values()))
-            known = self._known[whole] = KnownCall(func, exact)
+            known = self._known[whole] = KnownCall(func, args, kwargs)
         return known
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None = None) -> Any:
@@ -89,9 +100,12 @@ class KnownCalls:
         simple = self._simple.known(func, args, kwargs)
         if simple is not None:
             known.made = (_Tensor, *simple)
-            return _make(known.made)
+            out = _make(known.made)
+            known.without_contents = _without_contents(out)
+            return out
         out = func(*args, **kwargs)
         known.made = _spec(out)
+        known.without_contents = _without_contents(out)
         if known.made is None:
             self._never.add(id(func))
         else:
@@ -117,6 +131,10 @@ class KnownCalls:
         return out
 
 
+def make_tensor(spec: Any) -> torch.Tensor:
+    return torch.empty_strided(spec[1], spec[2], dtype=spec[3], device=_META)
+
+
 def _writes_contents(func: Any) -> bool:
     """Whether an in-place op changes what is in its first argument, and nothing else: neither its size nor others."""
     written = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
@@ -124,16 +142,29 @@ def _writes_contents(func: Any) -> bool:
     return elementwise and written[:1] == [True] and not any(written[1:]) and len(func._schema.returns) == 1
 
 
+def _places(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...] | None:
+    places = []
+    for place, value in enumerate(args):
+        if isinstance(value, _Tensor):
+            if not value.is_meta or value.layout is not _strided:
+                return None
+            places.append(place)
+        elif isinstance(value, (list, tuple)) and any(isinstance(item, (_Tensor, list, tuple)) for item in value):
+            return None
+    return None if any(isinstance(value, (_Tensor, list, tuple)) for value in kwargs.values()) else tuple(places)
+
+
 def _key(value: Any) -> Any:
     if isinstance(value, _Tensor):
         if value.layout is not _strided:
             return value.shape, value.dtype, value.layout
         if not value.is_meta:
-            return value.shape, value.stride(), value.dtype, value.is_cpu
+            return value.shape, value.stride(), value.dtype, value.device.type
         block = value.untyped_storage().__dict__.get(ATTRIBUTE)
         return value.shape, value.stride(), value.dtype, None if block is None else block.device
     if isinstance(value, (list, tuple)):
-        return tuple([_key(v) for v in value])
+        kinds = tuple(map(type, value))
+        return (kinds, tuple(value)) if _PLAIN_KINDS.issuperset(kinds) else tuple([_key(v) for v in value])
     # Only the class of a storage or a generator: a reference kept here would keep memory alive.
     return (value.__class__, value) if isinstance(value, _PLAIN) else value.__class__
 
@@ -165,6 +196,11 @@ def _spec(out: Any) -> Any:
     return None
 
 
+def _without_contents(out: Any) -> bool:
+    outs = out if isinstance(out, (list, tuple)) else (out,)
+    return any(isinstance(o, _Tensor) and o.is_floating_point() and not small(o) for o in outs)
+
+
 def _extent(tensor: torch.Tensor) -> int:
     if tensor.numel() == 0:
         return 0
@@ -174,7 +210,7 @@ def _extent(tensor: torch.Tensor) -> int:
 def _make(spec: Any) -> Any:
     kind = spec[0]
     if kind is _Tensor:
-        return torch.empty_strided(spec[1], spec[2], dtype=spec[3], device=_META)
+        return make_tensor(spec)
     if kind is None:
         return spec[1]
     return kind(_make(part) for part in spec[1])

@@ -250,7 +250,7 @@ class Ledger:
         if device == GPU:
             if self.on_first_use is not None:
                 self.on_first_use()
-            block_id, address = self.allocate(nbytes, 0 if tensor is None else self._shape_id(tensor))
+            block_id, address = self.allocate(nbytes, 0 if tensor is None else self.shape_id(tensor))
             block = Block(self, GPU, nbytes, block_id, address, self.cards[self.place])
         else:
             block = Block(None, HOST, nbytes, -1, id(storage))
@@ -258,6 +258,13 @@ class Ledger:
                 block.host = HostBlock(self.host, nbytes, self.host_where, self.host_kind)
         attach(storage, block)
         return block
+
+    def book_again(self, storage: torch.UntypedStorage, nbytes: int, shape: int) -> None:
+        """Book on the card a new storage that is made as one was before: of so many bytes, for such a tensor."""
+        if self.on_first_use is not None:
+            self.on_first_use()
+        block_id, address = self.allocate(nbytes, shape)
+        attach(storage, Block(self, GPU, nbytes, block_id, address, self.cards[self.place]))
 
     @contextmanager
     def made_on_host(self, where: int | None = None, kind: str | None = None) -> Iterator[None]:
@@ -275,7 +282,7 @@ class Ledger:
         if self.open and storage.nbytes():
             setattr(storage, HOST_ATTRIBUTE, HostBlock(self.host, storage.nbytes(), PAGEABLE, self.host_kind))
 
-    def _shape_id(self, tensor: torch.Tensor) -> int:
+    def shape_id(self, tensor: torch.Tensor) -> int:
         key = (tensor.dtype, tensor.shape)
         known = self._shape_ids.get(key)
         if known is None:
@@ -290,7 +297,7 @@ class Ledger:
         if block.device == GPU and block.ledger is self:
             kind = self.builder.kind_of(old[0]) if old[0] >= 0 else None
             self.use_card(block.card)
-            block.block_id, block.address = self.allocate(nbytes, 0 if tensor is None else self._shape_id(tensor))
+            block.block_id, block.address = self.allocate(nbytes, 0 if tensor is None else self.shape_id(tensor))
             if kind is not None and block.block_id >= 0:
                 self.builder.set_kind(block.block_id, kind)
             if old[0] >= 0:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from vramcast.card.device.patches import Patches
 from vramcast.card.dispatch import host_ops
 from vramcast.card.dispatch.first_calls import FirstCalls, is_view
-from vramcast.card.dispatch.known_calls import KnownCall, KnownCalls
+from vramcast.card.dispatch.known_calls import KnownCall, KnownCalls, make_tensor
 from vramcast.card.dispatch.ledger import Ledger
 from vramcast.card.dispatch.op_log import OpLog
 from vramcast.card.dispatch.storages import ATTRIBUTE, GPU, HOST, Block, block_of, known_values, sparse_parts
@@ -79,6 +79,7 @@ class DispatchMode(TorchDispatchMode):
         self._ops: list[Any] = []
         self._handlers: dict[int, Handler] = {}
         self._op_ids: dict[int, int] = {}
+        self._views: set[int] = set()
         self._note_recipe = machine.guesses.note
         self._note_written = machine.guesses.note_written
         self._log: OpLog = machine.op_log
@@ -102,21 +103,21 @@ class DispatchMode(TorchDispatchMode):
         if self.ledger.sparse_seen and _has_sparse(args, kwargs):
             handler = self._sparse
         log = self._log
-        counted = log.python.stop()
+        counted = log.python.started and log.python.stop()
         with torch._C.DisableTorchFunction():
             if self.ledger.overwritten_seen and not is_view(func):
                 _refuse_overwritten(args)
             try:
                 if self.machine.position.node_streams.several:
                     self.machine.note_gradients_of_other_streams(args)
-                if not log.on:
-                    out = handler(func, args, kwargs, None)
-                else:
+                if log.on:
                     known = self.calls.of(func, args, kwargs)
                     number = log.number(func, args, kwargs, known)
                     out = handler(func, args, kwargs, known)
                     log.note(number, args)
-                if self._first_calls.awaited:
+                else:
+                    out = handler(func, args, kwargs, self._known(func, args, kwargs))
+                if self._first_calls.awaited and id(func) not in self._first_calls.passed:
                     self._first_calls.note(func, args, kwargs, out)
                 return out
             except NotImplementedError as error:
@@ -135,6 +136,13 @@ class DispatchMode(TorchDispatchMode):
             finally:
                 if counted:
                     log.python.start()
+
+    def _known(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> KnownCall | None:
+        """What is known of a call where no log asks for it: not of views, nor of what mostly runs on the host."""
+        if not args or id(func) in self._views:
+            return None
+        first = args[0]
+        return self.calls.of(func, args, kwargs) if isinstance(first, _Tensor) and first.is_meta else None
 
     def _prepare(self, func: Any) -> Handler:
         self._ops.append(func)
@@ -178,6 +186,7 @@ class DispatchMode(TorchDispatchMode):
                 return self._foreach_in_place
             return self._in_place
         if returns and all(r.alias_info is not None for r in returns):
+            self._views.add(id(func))
             return _view(func)
         return self._functional
 
@@ -226,15 +235,29 @@ class DispatchMode(TorchDispatchMode):
             known = None
         self.enter(func)
         try:
-            out = self.calls.run(func, args, kwargs, known)
+            out = self.make(func, args, kwargs, device, known)
         except NotImplementedError:
             if device == HOST:
                 self.machine.host_draws.settle()
                 return host_ops.run_for_real(func, args, kwargs)
             raise self.machine.report_unknown(no_rule(func, args)) from None
-        self.adopt(out, device)
-        values.propagate(self, func, args, kwargs, out)
-        self._note_recipe(func, args, kwargs, out)
+        self._note_recipe(func, args, kwargs, out, known)
+        return out
+
+    def make(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: int, known: KnownCall | None = None
+    ) -> Any:
+        """What an op's own meta kernel gives, its new storages booked, known values carried on."""
+        if known is not None and known.booked is not None and device == GPU:
+            out = make_tensor(known.made)
+            self.ledger.book_again(out.untyped_storage(), *known.booked)
+        else:
+            out = self.calls.run(func, args, kwargs, known)
+            self.adopt(out, device)
+            if known is not None and known.made is not None and isinstance(out, _Tensor) and device == GPU:
+                known.booked = (out.untyped_storage().nbytes(), self.ledger.shape_id(out))
+        if known is None or not known.without_contents:
+            values.propagate(self, func, args, kwargs, out)
         return out
 
     def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
@@ -250,7 +273,7 @@ class DispatchMode(TorchDispatchMode):
         out = self.run_in_place(func, args, kwargs, device, known)
         if device == HOST and draws(func) and known_values(args[0]) is None:
             self.machine.host_draws.skip(func, args, kwargs)
-        self._note_written(func, args, kwargs)
+        self._note_written(func, args, kwargs, known)
         return out
 
     def run_in_place(
@@ -290,9 +313,9 @@ class DispatchMode(TorchDispatchMode):
             self.enter(func)
             out = kernel(Call(self, func, args, kwargs, device, known))
             if is_mutable:
-                self._note_written(func, args, kwargs)
+                self._note_written(func, args, kwargs, known)
             else:
-                self._note_recipe(func, args, kwargs, out)
+                self._note_recipe(func, args, kwargs, out, known)
             return out
 
         return run

@@ -67,6 +67,7 @@ class OpLog:
         self._position = position
         self._log = ledger.builder.calls
         self._append = self._log.append
+        self._count_events = ledger.builder.count_events
         self._autocast = False
         self._compiled = 0
         self._loading = 0
@@ -110,7 +111,7 @@ class OpLog:
             self._note_stream()
         if self.python.count >= _FEWEST_CALLS and not self._loading:
             self._note_python()
-        self._append(number, ledger.module, ledger.phase, flags, ledger.builder.n_events)
+        self._append(number, ledger.module, ledger.phase, flags, self._count_events())
 
     @contextmanager
     def instead(self, op: str, args: tuple[Any, ...]) -> Iterator[None]:
@@ -221,7 +222,7 @@ class OpLog:
         ledger, position = self._ledger, self._position
         flags = (ENGINE | RECOMPUTED if position.in_module else ENGINE) if position.backward_depth else 0
         flags |= self._loading
-        self._log.mark(name, arguments, ledger.module, ledger.phase, flags, ledger.builder.n_events)
+        self._log.mark(name, arguments, ledger.module, ledger.phase, flags, self._count_events())
 
     def _note_python(self) -> None:
         called, self.python.count = self.python.count, 0

@@ -22,11 +22,13 @@ class PythonCalls:
 
     def __init__(self) -> None:
         self.count = 0
+        self.started = False
         self._known: dict[int, tuple[CodeType, bool]] = {}
         """By address, since hashing code takes long; the code itself is kept so that the address stays its own."""
         self._hook = self._called
 
     def start(self) -> None:
+        self.started = True
         if sys.getprofile() is None:
             sys.setprofile(self._hook)
 

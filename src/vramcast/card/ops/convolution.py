@@ -6,7 +6,7 @@ aten/src/ATen/native/cudnn/ConvShared.cpp.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from vramcast.card.choices import tf32
 from vramcast.card.dispatch.storages import GPU
 from vramcast.card.libraries.convolution import convolution_backend, cudnn_problem
+from vramcast.card.libraries.problem import ConvolutionProblem
 from vramcast.card.ops.layout import suggested_format
 from vramcast.card.ops.reductions import reduction_scratch
 from vramcast.card.ops.registry import Call, kernel
@@ -47,7 +48,7 @@ def _copy(call: Call, tensor: torch.Tensor, memory_format: torch.memory_format) 
 
 def _new(call: Call, size: Any, dtype: torch.dtype, memory_format: torch.memory_format) -> torch.Tensor:
     out = torch.empty(size, dtype=dtype, device="meta", memory_format=memory_format)
-    call.mode.adopt_tensor(out, call.device)
+    call.mode.ledger.book(out.untyped_storage(), call.device, out)
     return out
 
 
@@ -77,11 +78,32 @@ class _Geometry:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a forward pass does with such operands."""
+
+    geometry: _Geometry
+    size: list[int]
+    memory_format: torch.memory_format
+    uses_cudnn: bool
+    problems: dict[bool, ConvolutionProblem | None] = field(default_factory=dict)
+    """With TF32 or without."""
+
+    @classmethod
+    def of(cls, call: Call, x: torch.Tensor, w: torch.Tensor) -> _Plan:
+        geometry = _Geometry.of(call, x.dim() - 2)
+        size = output_size(x.size(), w.size(), geometry)
+        memory_format = output_format(x, w)
+        return cls(geometry, size, memory_format, geometry.backend(x, w, memory_format) == "cudnn")
+
+
 @kernel("aten::convolution", "aten::_convolution", "aten::cudnn_convolution")
 def convolution(call: Call) -> Any:
+    x, w = call.args[:2]
     if not in_second_backward(call):
-        return _convolution(call, call.args[0], call.args[1])
-    return _convolution(call, call.args[0], _copy(call, call.args[1], CONTIGUOUS))
+        return _convolution(call, x, w, call.once(_Plan.of, call, x, w))
+    w = _copy(call, w, CONTIGUOUS)
+    return _convolution(call, x, w, _Plan.of(call, x, w))
 
 
 def in_second_backward(call: Call) -> bool:
@@ -92,33 +114,37 @@ def in_second_backward(call: Call) -> bool:
     return node is not None and node.name().startswith("ConvolutionBackwardBackward")
 
 
-def _convolution(call: Call, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    geometry = _Geometry.of(call, x.dim() - 2)
-    size = output_size(x.size(), w.size(), geometry)
-    memory_format = output_format(x, w)
-    if geometry.backend(x, w, memory_format) != "cudnn":
+def _convolution(call: Call, x: torch.Tensor, w: torch.Tensor, plan: _Plan) -> torch.Tensor:
+    memory_format = plan.memory_format
+    if not plan.uses_cudnn:
         held = [_copy(call, x, CONTIGUOUS)]
-        out = _new(call, size, x.dtype, CONTIGUOUS)
+        out = _new(call, plan.size, x.dtype, CONTIGUOUS)
         held.append(_copy(call, w, CONTIGUOUS))
         return out
     x = _copy(call, x, memory_format)
-    out = _new(call, size, x.dtype, memory_format)
+    out = _new(call, plan.size, x.dtype, memory_format)
     w = _copy(call, w, memory_format)
     call.mode.machine.use_cudnn_for_convolution()
-    _workspace(call, "forward", x, w, out, geometry, memory_format)
+    in_tf32 = tf32.in_cudnn()
+    if in_tf32 not in plan.problems:
+        plan.problems[in_tf32] = _problem("forward", x, w, out, plan.geometry, memory_format, in_tf32)
+    _workspace(call, plan.problems[in_tf32])
     return out
 
 
-def _workspace(
-    call: Call, direction: str, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, geometry: _Geometry,
-    memory_format: torch.memory_format,
-) -> None:  # fmt: skip
-    problem = cudnn_problem(
+def _problem(
+    direction: str, x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, geometry: _Geometry,
+    memory_format: torch.memory_format, in_tf32: bool,
+) -> ConvolutionProblem | None:  # fmt: skip
+    return cudnn_problem(
         direction, x.size(), w.size(), y.size(), dtype=str(x.dtype).removeprefix("torch."),
         channels_last=memory_format is not CONTIGUOUS, stride=geometry.stride, padding=geometry.padding,
         dilation=geometry.dilation, groups=geometry.groups, transposed=geometry.transposed,
-        tf32=tf32.in_cudnn(),
+        tf32=in_tf32,
     )  # fmt: skip
+
+
+def _workspace(call: Call, problem: ConvolutionProblem | None) -> None:
     if problem is not None and call.device == GPU:
         call.mode.machine.run_convolution(problem, torch.backends.cudnn.benchmark)
 
@@ -182,13 +208,13 @@ def _cudnn_backward(
         layout = output_format(grad, w)
         grad_x = _new(call, x.size(), x.dtype, layout)
         held = [_copy(call, w, layout), _copy(call, grad, layout)]
-        _workspace(call, "backward_data", x, w, grad, geometry, layout)
+        _workspace(call, _problem("backward_data", x, w, grad, geometry, layout, tf32.in_cudnn()))
         del held
     if mask[1]:
         layout = output_format(x, grad)
         held = [_copy(call, grad, layout), _copy(call, x, layout)]
         grad_w = _new(call, w.size(), w.dtype, layout)
-        _workspace(call, "backward_weight", x, w, grad, geometry, layout)
+        _workspace(call, _problem("backward_weight", x, w, grad, geometry, layout, tf32.in_cudnn()))
         del held
     return grad_x, grad_w
 

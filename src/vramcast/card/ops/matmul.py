@@ -21,7 +21,8 @@ from vramcast.card.ops.registry import Call, kernel
 )
 def matmul(call: Call) -> Any:
     out = call.run()
-    held = [call.empty(t.size(), t.dtype) for t in (*reversed(call.args[:3]), out) if _needs_copy(t)]
+    copies = call.once(_copies, (*reversed(call.args[:3]), out))
+    held = [call.empty(size, dtype) for size, dtype in copies]
     call.mode.machine.use_cublas()
     del held
     return out
@@ -48,6 +49,10 @@ def matmul_into_dtype(call: Call) -> Any:
     return out
 
 
+def _copies(operands: tuple[Any, ...]) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(operand.size(), operand.dtype) for operand in operands if _needs_copy(operand)]
+
+
 def _needs_copy(operand: Any) -> bool:
     """cuBLAS wants one of the last two dimensions dense (prepare_batch_matrix_for_cublas in Blas.cpp)."""
     if not isinstance(operand, torch.Tensor) or operand.dim() < 2 or not operand.is_meta:
@@ -63,7 +68,8 @@ def _needs_copy(operand: Any) -> bool:
 def addmm(call: Call) -> Any:
     """A bias is added in cublasLt's epilogue, which has a small workspace of its own."""
     out = call.run()
-    held = [call.empty(t.size(), t.dtype) for t in (*reversed(call.args[1:3]), out) if _needs_copy(t)]
+    copies = call.once(_copies, (*reversed(call.args[1:3]), out))
+    held = [call.empty(size, dtype) for size, dtype in copies]
     call.mode.machine.use_cublas(lt=True)
     del held
     return out

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vramcast.card.dispatch.storages import GPU
 from vramcast.card.ops.data_reads import choice
 from vramcast.card.ops.registry import Call, kernel
 
@@ -143,17 +144,21 @@ def _accumulator(name: str, dtype: torch.dtype) -> int:
 )  # fmt: skip
 def reduction(call: Call) -> Any:
     out = call.run()
+    if call.device == GPU:
+        call.scratch(*call.once(_scratch, call, out))
+    return out
+
+
+def _scratch(call: Call, out: Any) -> list[int]:
     x = call.args[0]
     name = call.func._schema.name.removeprefix("aten::").removeprefix("linalg_vector_")
-    if call.device == 0 and isinstance(out, torch.Tensor) and _converted(name, x.dtype, out.dtype):
-        call.scratch(x.numel() * out.element_size())
-    elif call.device == 0 and isinstance(x, torch.Tensor) and x.numel() > 4096:
-        call.scratch(
-            *reduction_scratch(
-                x.size(), x.stride(), _dims(call, x), x.element_size(), _accumulator(name, x.dtype), call.gpu
-            )
+    if isinstance(out, torch.Tensor) and _converted(name, x.dtype, out.dtype):
+        return [x.numel() * out.element_size()]
+    if isinstance(x, torch.Tensor) and x.numel() > 4096:
+        return reduction_scratch(
+            x.size(), x.stride(), _dims(call, x), x.element_size(), _accumulator(name, x.dtype), call.gpu
         )
-    return out
+    return []
 
 
 @kernel("aten::argmax", "aten::argmin", "aten::max.dim", "aten::min.dim")

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.card.values import known_values as values
-
 if TYPE_CHECKING:
     from vramcast.card.dispatch.known_calls import KnownCall
     from vramcast.card.dispatch.modes import DispatchMode
@@ -56,9 +54,11 @@ def _without_outs(op: Any) -> Any:
     return None
 
 
+_META = torch.device("meta")
 _NONE = object()
-_PLACES: dict[tuple[str, str, str], tuple[int, Any]] = {}
-"""By op and argument; to look through a schema takes longer than many a rule."""
+_PLACES: dict[tuple[int, str], tuple[int, Any, Any]] = {}
+"""By the op's address and argument, with the op, so that its address stays its own; to look through a schema takes
+longer than many a rule."""
 
 
 def _place(schema: Any, name: str) -> tuple[int, Any]:
@@ -98,30 +98,36 @@ class Call:
         """An argument by its name in the op's schema."""
         if name in self.kwargs:
             return self.kwargs[name]
-        schema = self.func._schema
-        key = (schema.name, schema.overload_name, name)
-        place = _PLACES.get(key)
+        func = self.func
+        place = _PLACES.get((id(func), name))
         if place is None:
-            place = _PLACES[key] = _place(schema, name)
-        position, preset = place
+            place = _PLACES[id(func), name] = (*_place(func._schema, name), func)
+        position, preset, _ = place
         if position < len(self.args):
             return self.args[position]
         return default if preset is _NONE else preset
 
     def run(self) -> Any:
         """The op's own meta kernel, its new storages booked, known values carried on."""
-        out = self.mode.calls.run(self.func, self.args, self.kwargs, self.known)
-        self.mode.adopt(out, self.device)
-        values.propagate(self.mode, self.func, self.args, self.kwargs, out)
-        return out
+        return self.mode.make(self.func, self.args, self.kwargs, self.device, self.known)
+
+    def once(self, work_out: Callable[..., Any], *values: Any) -> Any:
+        """What a rule works out from sizes, strides, dtypes and plain values among the arguments, and from nothing
+        else: once for all calls that are alike in these."""
+        known = self.known
+        if known is None or not known.exact:
+            return work_out(*values)
+        if known.fact is None:
+            known.fact = (work_out(*values),)
+        return known.fact[0]
 
     def empty(self, size: Sequence[int], dtype: torch.dtype, stride: Sequence[int] | None = None) -> torch.Tensor:
         """A new booked tensor."""
         if stride is None:
-            out = torch.empty(size, dtype=dtype, device="meta")
+            out = torch.empty(size, dtype=dtype, device=_META)
         else:
-            out = torch.empty_strided(size, stride, dtype=dtype, device="meta")
-        self.mode.adopt_tensor(out, self.device)
+            out = torch.empty_strided(size, stride, dtype=dtype, device=_META)
+        self.mode.ledger.book(out.untyped_storage(), self.device, out)
         return out
 
     def scratch(self, *sizes: int) -> None:

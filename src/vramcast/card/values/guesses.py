@@ -27,7 +27,6 @@ from vramcast.card.values.known_values import one_thread
 from vramcast.card.values.origins import Origins
 from vramcast.card.values.recipe_reads import READ_LIMIT, begin_again, cost, prepare
 from vramcast.card.values.recipes import (
-    FAILURES,
     LIMIT,
     SPREAD,
     Ingredients,
@@ -39,8 +38,10 @@ from vramcast.card.values.recipes import (
     Written,
     real,
 )
+from vramcast.card.values.working_out import FAILURES, CannotWorkOut
 
 if TYPE_CHECKING:
+    from vramcast.card.dispatch.known_calls import KnownCall
     from vramcast.card.dispatch.position import Position
 
 DEPTH = 150
@@ -103,9 +104,11 @@ class Guesses:
 
     # -- noting recipes -------------------------------------------------------------------------------------
 
-    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def note(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, known: KnownCall | None = None
+    ) -> None:
         """Called after an op that makes new tensors."""
-        self._origins.note(func, args, kwargs, out)
+        self._origins.note(func, args, kwargs, out, known)
         if self._position.backward_depth and self._engine_is_running():
             return
         op = self._op(func)
@@ -156,7 +159,9 @@ class Guesses:
             if block is not None and given is not None:
                 block.recipe = Result(norm, given, 0, made)
 
-    def note_written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note_written(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None = None
+    ) -> None:
         """Called after an op that wrote into its first argument."""
         target = args[0] if args else None
         block = block_of(target) if isinstance(target, torch.Tensor) and target.is_meta else None
@@ -165,7 +170,7 @@ class Guesses:
         if self._is_reshape(func):
             return
         if not self._position.in_optimizer:
-            self._origins.note(func, args, kwargs, target)
+            self._origins.note(func, args, kwargs, target, known)
         if block.values is not None:
             block.recipe = None
             return
@@ -228,7 +233,7 @@ class Guesses:
             describe = self._describe
             described = [describe(arg) if isinstance(arg, _HOLDS_TENSORS) else arg for arg in args]
             named = {name: describe(value) for name, value in kwargs.items()} if kwargs else {}
-        except LookupError:
+        except CannotWorkOut:
             return None
         given = Ingredients(described, named, self._for_reads)
         return given if given.depth <= DEPTH else None
@@ -237,13 +242,13 @@ class Guesses:
         if isinstance(value, torch.Tensor):
             if not value.is_meta:
                 if value.numel() > LIMIT or value.layout is not torch.strided:
-                    raise LookupError
+                    raise CannotWorkOut
                 if getattr(value.untyped_storage(), UNKNOWN_CONTENT, False):
                     self._for_reads = True
                 return value
             block = block_of(value)
             if block is None:
-                raise LookupError
+                raise CannotWorkOut
             return View(self._recipe_of(value, block), value)
         if isinstance(value, (list, tuple)):
             return [self._describe(item) for item in value]

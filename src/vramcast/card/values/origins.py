@@ -8,12 +8,15 @@ jump about. Two batches through one network give different numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from vramcast.card.dispatch.ledger import WEIGHTS, Ledger
 from vramcast.card.dispatch.storages import ATTRIBUTE, Block
+
+if TYPE_CHECKING:
+    from vramcast.card.dispatch.known_calls import KnownCall
 
 _Tensor = torch.Tensor
 _strided = torch.strided
@@ -39,12 +42,17 @@ class Origins:
     def begin_step(self) -> None:
         self._fresh = 0
 
-    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    def note(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, known: KnownCall | None = None
+    ) -> None:
         """Called after an op that made `out`, or wrote into it. On the hot path."""
-        data, weights = self._of_arguments(args)
-        if kwargs:
-            more, others = self._of_arguments(kwargs.values())
-            data, weights = data | more, weights + others
+        if known is not None and known.places is not None:
+            data, weights = self._of_tensors(args, known.places)
+        else:
+            data, weights = self._of_arguments(args)
+            if kwargs:
+                more, others = self._of_arguments(kwargs.values())
+                data, weights = data | more, weights + others
         draws = self._draws.get(id(func))
         if draws is None:
             draws = self._draws[id(func)] = torch.Tag.nondeterministic_seeded in func.tags
@@ -56,6 +64,18 @@ class Origins:
             if block is not None:
                 block.data |= data
                 block.origin = origin
+
+    def _of_tensors(self, args: tuple[Any, ...], places: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+        """The same where all tensors are known to be strided and without data."""
+        data = 0
+        weights: tuple[int, ...] = ()
+        for place in places:
+            block = args[place].untyped_storage().__dict__.get(ATTRIBUTE)
+            if block is not None:
+                data |= block.data
+                if self._kind_of(block.block_id) == WEIGHTS:
+                    weights += (block.block_id,)
+        return data, weights
 
     def _of_arguments(self, args: Iterable[Any]) -> tuple[int, tuple[int, ...]]:
         data = 0
