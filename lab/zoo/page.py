@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -224,7 +225,7 @@ def _step_times(rows: list[Row], path: Path = step_times.TIMED) -> list[str]:
     lines += paragraph(
         f"{len(sizes)} scripts were timed on the GPU one at a time (`lab/zoo/quiet.py`; loaders gave the batches of "
         "the warm-up again: how long data takes to load is not predicted). For an undisturbed host, predictions are "
-        f"off by {sizes[len(sizes) // 2]:.1%} at the median, and {near / len(sizes):.0%} are within 20 %."
+        f"off by {statistics.median(sizes):.1%} at the median, and {near / len(sizes):.0%} are within 20 %."
     )
     lines += [""]
     cells = []

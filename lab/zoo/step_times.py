@@ -72,7 +72,7 @@ def told(timed: Path = TIMED, predicted: Path = PREDICTED) -> str:
     if not sizes:
         return "no step has been timed"
     near = sum(size <= NEAR for size in sizes)
-    middle = sizes[len(sizes) // 2]
+    middle = statistics.median(sizes)
     lines = [f"{len(sizes)} scripts, {middle:.1%} off at the median, {near / len(sizes):.0%} within 20 %"]
     for name, error in sorted(found.items(), key=lambda item: -abs(item[1])):
         record = measured[name]
