@@ -36,9 +36,18 @@ READ_BY_USERS = (
     *("jobs/schema", "jobs/folders.py", "jobs/compiling.py", "jobs/expressions.py", "jobs/training/divided.py"),
     *("card/distributed/nccl.py", "card/distributed/process_group.py", "card/values", "card/ops/data_reads.py"),
     *("card/ops/copies.py", "card/ops/sparse.py", "card/ops/deform_conv.py", "card/dispatch/host_ops.py"),
-    *("card/dispatch/failures.py", "card/dispatch/unknown.py", "card/compiled/compiler.py", "card/stand_ins/finder.py"),
-    *("card/stand_ins/known.py", "card/device/cuda_graphs.py", "launchers/python.py", "cli/ranks.py", "cli/commands"),
-    *("cli/progress.py", "cli/watching.py", "features/measure/worker.py", "features/guard"),
+    *("card/dispatch/failures.py", "card/dispatch/modules_elsewhere.py", "card/dispatch/unknown.py"),
+    *(
+        "card/compiled/compiler.py",
+        "card/stand_ins/finder.py",
+        "card/stand_ins/known.py",
+        "card/device/cuda_graphs.py",
+        "launchers/python.py",
+        "cli/ranks.py",
+        "cli/commands",
+    ),
+    *("cli/progress.py", "cli/watching.py"),
+    *("features/measure/worker.py", "features/guard"),
 )
 """Where notes and errors are put together from sentences of three words and more."""
 UNTRANSLATED = ("mcp", "pytest_plugin.py")
@@ -200,7 +209,7 @@ def _text(node: ast.AST) -> str | None:
 
 _OF_OTHERS = re.compile(
     "CUDA error|CUDAGraph|CUDA graphs must|Capture must|capturing a CUDA graph|CUDA_HOME|Torch not compiled|"
-    "CUDA tensor|"
+    "CUDA tensor|NVIDIA-SMI|MiB / |"
     "on CUDA$|INTERNAL ASSERT|Error building|Expected all tensors|Cannot re-initialize|Metadata-Version|def rule|"
     "checked in|modelled from|Traceback \\(most recent|cannot import name|invalid index of a 0-dim"
 )

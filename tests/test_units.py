@@ -16,14 +16,15 @@ from vramcast.errors import UsageError
         ("24GB", 24 * 10**9),
         ("512MiB", 512 * MIB),
         ("512m", 512 * MIB),
-        ("1024", 1024),
+        ("24", 24 * GIB),  # as on a card's box
+        ("25769803776", 24 * GIB),
     ],
 )
 def test_parse_bytes(text: str, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "24 apples", "-3GiB", "0GiB", "1e3"])
+@pytest.mark.parametrize("text", ["", "GiB", "24 apples", "-3GiB", "0GiB", "0", "1e3", "24576"])
 def test_parse_bytes_refuses(text: str) -> None:
     with pytest.raises(UsageError):
         parse_bytes(text)

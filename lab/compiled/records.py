@@ -65,20 +65,21 @@ class Slowdowns:
             if eager is not None and ours is not None and eager["host"] > HOST_BOUND * eager["last"]:
                 seconds = self.seconds(record, "eager")
                 assert seconds is not None
-                ratios.setdefault(_in_turns(record), []).append(seconds / ours)
+                ratios.setdefault(timed_in_turns(record), []).append(seconds / ours)
         self._medians = {in_turns: statistics.median(found) for in_turns, found in ratios.items()}
 
     def of(self, record: dict[str, Any]) -> float:
-        return self._medians.get(_in_turns(record), 1.0)
+        return self._medians.get(timed_in_turns(record), 1.0)
 
     @staticmethod
     def seconds(record: dict[str, Any], kind: str) -> float | None:
         """Seconds of a step, compiled or eager, on the host that `of` is about."""
-        if _in_turns(record):
+        if timed_in_turns(record):
             column = ("compiled", "eager").index(kind)
             return float(statistics.median(turn[column] for turn in record["times"]["turns"]))
         return measured_seconds(record, kind)
 
 
-def _in_turns(record: dict[str, Any]) -> bool:
+def timed_in_turns(record: dict[str, Any]) -> bool:
+    """Whether compiled and eager code took turns. The host of that day was much slower than an undisturbed one."""
     return "turns" in record.get("times", {})

@@ -25,11 +25,9 @@ from vramcast.timing.costs import generic
 from vramcast.timing.costs.calibration import Calibration
 from vramcast.timing.costs.card import Card
 from vramcast.timing.costs.curves import KindModel
-from vramcast.timing.costs.families import parts_of
 from vramcast.timing.costs.fitting import Sample, fit
 from vramcast.timing.costs.part import Part
-from vramcast.timing.costs.samples import samples_from_rows
-from vramcast.timing.costs.signature import parse_arguments
+from vramcast.timing.costs.samples import parts_of_row, samples_from_rows, turned_by
 
 RECORDS = DATA / "records" / "op_times"
 PACKAGED = ROOT / "src" / "vramcast" / "timing" / "calibrations" / "h200.json"
@@ -65,8 +63,7 @@ def trusted(rows: list[Row], card: Card) -> list[Row]:
     kept = []
     for row in rows:
         if row.get("doubtful"):
-            parts, _ = parts_of(row["op"], parse_arguments(row["args"]), card, tf32=False, cudnn_tf32=True)
-            ideal = sum(part.base for part in parts)
+            ideal = sum(part.base for part in parts_of_row(row, card))
             if row["total_ns"] / row["count"] * 1e-9 > FAR * ideal + 1e-4:
                 continue
         kept.append(row)
@@ -93,14 +90,12 @@ class Evaluation:
         self.card = card
         self.errors: dict[str, float] = {}
         self.kinds: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-        self._parts: dict[tuple[str, str], list[Part]] = {}
+        self._parts: dict[tuple[str, str, tuple[bool, bool]], list[Part]] = {}
 
     def parts(self, row: Row) -> list[Part]:
-        key = (row["op"], row["args"])
+        key = (row["op"], row["args"], turned_by(row["kernels"]))
         if key not in self._parts:
-            self._parts[key] = parts_of(
-                *(row["op"], parse_arguments(row["args"]), self.card), tf32=False, cudnn_tf32=True
-            )[0]
+            self._parts[key] = parts_of_row(row, self.card)
         return self._parts[key]
 
     def add(self, name: str, rows: Iterable[Row], predict: Predict) -> None:

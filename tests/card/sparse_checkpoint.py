@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 from pathlib import Path
 
 import torch
@@ -27,7 +26,3 @@ def write(folder: Path) -> None:
     with open(folder / "model.safetensors", "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         file.truncate(8 + len(text) + offset)
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1]))

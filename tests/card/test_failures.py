@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+import os
 from importlib import metadata
 from pathlib import Path
 from pickle import UnpicklingError
@@ -164,6 +166,10 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
         ),
         (RuntimeError("masked_fill_ only supports boolean masks, but got ..."), "written for an older PyTorch and"),
         (OSError("<urlopen error [Errno -2] Name or service not known>"), "there is no network here"),
+        (OSError("We couldn't connect to 'https://huggingface.co' to load the files"), "there is no network here"),
+        (FileNotFoundError(2, "No such file or directory", "data/a.txt"), "needs data/a.txt, with a card too"),
+        (FileNotFoundError(2, "No such file or directory", "data/a.txt"), "memory follows from shapes"),
+        (RuntimeError("Dataset not found or corrupted. You can use download=True"), "memory follows from shapes"),
     ],
 )
 def test_what_a_card_would_refuse_too_comes_with_a_remedy(error: Exception, remedy: str) -> None:
@@ -180,6 +186,7 @@ def test_what_a_card_would_refuse_too_comes_with_a_remedy(error: Exception, reme
         "assert_equal(3, banana=1)",
         "numpy.testing.assert_equal(3, banana=1)",
         "numpy.ndarray.no_such_method",
+        "numpy.random.default_rng().no_such_method()",
     ],
 )
 def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run: Run) -> None:
@@ -191,6 +198,18 @@ def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run:
     assert f"another version of what is installed here (numpy {metadata.version('numpy')}), and would end" in message
     assert "assumed" not in message
     assert "Error: " in message
+
+
+def test_a_base_class_that_takes_no_argument_any_more_is_of_another_version(run: Run) -> None:
+    script = """
+        import yaml
+        class Sampler(yaml.YAMLObject):
+            def __init__(self, data):
+                super().__init__(data)
+        Sampler([1])
+    """
+    with pytest.raises(ScriptFailed, match=r"(?s)another version of what is installed here \(PyYAML"):
+        run(script)
 
 
 @pytest.mark.parametrize("line", ["from collections import Iterable", "import time; time.clock()"])
@@ -210,23 +229,52 @@ def test_an_extension_that_would_be_compiled() -> None:
     assert "A CUDA extension is compiled here" in failure.remedy
 
 
-def test_a_cuda_extension_is_not_compiled(run: Run, tmp_path: Path) -> None:
-    """As torch.utils.cpp_extension does it; without CUDA in it, a build is none of our business."""
-    (tmp_path / "build.ninja").write_text("nvcc = /usr/local/cuda/bin/nvcc\n")
-    build = """
-        import subprocess, torch
-        torch.zeros(4, device="cuda")
-        try:
-            subprocess.run(["ninja", "-v"], cwd="{}", check=True, stdout=subprocess.PIPE)
-        except subprocess.CalledProcessError as error:
-            raise RuntimeError("Error building extension 'fused'") from error
-        except OSError:
-            print("no ninja here, or it may not write")
-    """
-    with pytest.raises(ScriptFailed, match=r"train\.py:7: the script cannot be followed beyond this line"):
-        run(build.format(tmp_path))
-    (tmp_path / "build.ninja").write_text("cxx = c++\n")
-    run(build.format(tmp_path))
+_WITH_AN_EXTENSION = (
+    MODEL
+    + """
+from torch.utils.cpp_extension import load
+def kernels():
+    return load(name="bias_act", sources=["bias_act.cpp", "bias_act.cu"])
+"""
+)
+
+
+def test_a_script_that_needs_its_cuda_extension_ends_there(run: Run) -> None:
+    with pytest.raises(ScriptFailed, match=r"train\.py:13: the script cannot be followed .*'bias_act'") as caught:
+        run(_WITH_AN_EXTENSION + "kernels()\n")
+    assert "leave it out" in str(caught.value)
+
+
+def test_a_script_that_can_do_without_its_cuda_extension_goes_on(run: Run) -> None:
+    from torch.utils import cpp_extension
+
+    before = cpp_extension._jit_compile
+    prediction = run(f"""{_WITH_AN_EXTENSION}
+try:
+    kernels()
+except RuntimeError as error:
+    print(error)
+step(torch.randn(2, 4, device="cuda"))
+""")
+    (note,) = notes(prediction, "extension")
+    assert note.startswith("the CUDA extension bias_act was not compiled, and is missing")
+    assert cpp_extension._jit_compile is before
+
+
+def test_an_extension_without_cuda_is_compiled(run: Run) -> None:
+    with pytest.raises(ScriptFailed, match="no_such_file"):
+        run("""
+            import torch
+            from torch.utils.cpp_extension import load
+            load(name="plain", sources=["no_such_file.cpp"])
+        """)
+
+
+def test_libraries_with_kernels_of_their_own_are_named() -> None:
+    error = type("CUDARuntimeError", (RuntimeError,), {"__module__": "cupy_backends.cuda.api.runtime"})
+    failure = failure_of(error("cudaErrorInsufficientDriver: CUDA driver version is insufficient"))
+    assert "cannot be followed beyond this line" in failure.sentence()
+    assert "cupy launches kernels of its own, past PyTorch" in failure.remedy
 
 
 def test_a_step_without_a_script() -> None:
@@ -499,3 +547,30 @@ def test_a_branch_is_chosen_with_it(run: Run) -> None:
     small, large = (run(text, assume=[parse_assumption(f"train.py:4={value}")]) for value in (1, 1000))
     # Nearly 16 MiB: before torch 2.9, cuBLASLt gives its 1 MiB back.
     assert large.peak_allocated_bytes - small.peak_allocated_bytes >= 15 << 20
+
+
+def test_a_package_in_the_folder_above_is_found_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("tools", "model", "data"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "model" / "net.py").touch()
+    script = os.fspath(tmp_path / "tools" / "train.py")
+    monkeypatch.chdir(tmp_path)
+    error = ModuleNotFoundError("No module named 'model'", name="model.net")
+    told = failure_of(error, script)
+    assert f"model is in {tmp_path}, which is not on" in told.remedy
+    assert "`PYTHONPATH=. vramcast run ...`" in told.remedy
+    assert "`vramcast run -m tools.train ...`" in told.remedy
+    assert told.ends_on_a_card
+    monkeypatch.chdir(tmp_path / "tools")
+    assert "`PYTHONPATH=.. vramcast run ...` puts it there." in failure_of(error, script).remedy
+    assert "must be installed" in failure_of(ModuleNotFoundError(name="data"), script).remedy  # it holds no code
+
+
+def test_a_folder_behind_an_installed_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "yaml").mkdir()
+    (tmp_path / "yaml" / "reader.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("yaml")
+    error = ModuleNotFoundError("No module named 'yaml.mine'", name="yaml.mine")
+    remedy = failure_of(error, os.fspath(tmp_path / "train.py")).remedy
+    assert f"it hides {tmp_path / 'yaml'}, which has no __init__.py" in remedy

@@ -132,3 +132,18 @@ def test_a_gradient_is_unknown_where_a_part_of_it_is(gpu: VirtualGpu, activation
     assert scale.grad is not None
     scale.grad.norm().item()
     assert any(text.startswith("read as a Python number") for text in notes(gpu))
+
+
+def test_columns_that_are_joined_keep_their_ranges(gpu: VirtualGpu) -> None:
+    """What detectors do: boxes, scores and classes in one tensor, of which the best rows are taken."""
+    made = torch.empty(2_000_000, 1, device="cuda").normal_()  # too much to be worked out for a read
+    boxes, scores = 300 + 10 * made.repeat(1, 4).tanh(), made.sigmoid()
+    classes = torch.full_like(made, 7.0)
+    found = torch.cat((boxes, scores, classes), 1)
+    found = found[torch.arange(300, device="cuda")].clone()
+    assert set(found[:, 5].tolist()) == {7.0}
+    assert all(0 < score < 1 for score in found[:, 4].tolist())
+    found[:, :4] /= 2
+    assert all(score < 1 for score in found[:, 4:5].flatten().cpu())
+    assert (found[:, :4].cpu() > 100).all()
+    assert 0 < found[:, 4].mean().item() < 1 and found[:, 5].sum().item() == 2100

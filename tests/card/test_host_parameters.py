@@ -249,8 +249,9 @@ def test_seven_billion_parameters_on_a_laptop(tmp_path: Path, build: bool) -> No
     pytest.importorskip("transformers")
     folder = tmp_path / "llama"
     if not build:
-        make = Path(__file__).with_name("sparse_checkpoint.py")
-        subprocess.run([sys.executable, str(make), str(folder)], check=True)
+        from tests.card import sparse_checkpoint
+
+        sparse_checkpoint.write(folder)
     script = tmp_path / "script.py"
     script.write_text(SEVEN_BILLION.format(build=build, path=folder))
     command = [sys.executable, "-m", "vramcast", "run", "--gpu", "h200", str(script)]

@@ -31,7 +31,8 @@ start = nvmlDeviceGetMemoryInfo(handle)
 print(nvmlDeviceGetName(handle), start.total, start.used + start.free == start.total)
 held = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
 print(nvmlDeviceGetMemoryInfo(handle).used - start.used)
-print(nvmlDeviceGetUtilizationRates(handle).gpu, nvmlDeviceGetComputeRunningProcesses(handle))
+(process,) = nvmlDeviceGetComputeRunningProcesses(handle)
+print(nvmlDeviceGetUtilizationRates(handle).gpu, process.usedGpuMemory == nvmlDeviceGetMemoryInfo(handle).used)
 for call in (lambda: nvmlDeviceGetHandleByIndex(5), lambda: nvmlDeviceGetSerial(handle)):
     try:
         call()
@@ -44,7 +45,7 @@ nvmlShutdown()
     first, held, rest, *errors = capsys.readouterr().out.splitlines()
     assert first == f"NVIDIA GeForce RTX 4090 {24564 * MIB} True"
     assert int(held) == 64 * MIB
-    assert rest == "0 []"
+    assert rest == "0 True"
     assert errors == ["NVMLError_InvalidArgument", "NVMLError_NotSupported"]
     assert pynvml.nvmlInit is before
 
@@ -81,3 +82,44 @@ print(nested["allocated_bytes"]["all"]["peak"] == flat["allocated_bytes.all.peak
 """
     )
     assert capsys.readouterr().out == "True\n"
+
+
+def test_the_accelerators_memory_is_the_cards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch.accelerator.memory")
+    runner(tmp_path)(
+        f"""{TRAINING}
+step()
+cuda, memory = torch.cuda, torch.accelerator.memory
+for module in (memory, torch.accelerator):
+    print(module.memory_allocated() == cuda.memory_allocated() > 0)
+    print(module.max_memory_reserved() == cuda.max_memory_reserved() > 0)
+print(memory.memory_stats()["allocated_bytes.all.peak"] == cuda.max_memory_allocated() > cuda.memory_allocated())
+memory.reset_peak_memory_stats()
+print(memory.max_memory_allocated() == cuda.memory_allocated())
+print(memory.get_memory_info() == cuda.mem_get_info())
+"""
+    )
+    assert capsys.readouterr().out.split() == ["True"] * 7
+
+
+def test_every_way_to_ask_gives_one_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pynvml")
+    runner(tmp_path)(
+        f"""{TRAINING}
+import os, pynvml, re, subprocess
+step()
+free, total = torch.cuda.mem_get_info()
+used = total - free
+pynvml.nvmlInit()
+print(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used == used)
+print(torch.cuda.device_memory_used() == used > torch.cuda.memory_reserved())
+mib = used // 2**20
+ask = lambda *words: subprocess.check_output(["nvidia-smi", *words], text=True)
+print(ask("--query-gpu=memory.used", "--format=csv,noheader,nounits") == f"{{mib}}\\n")
+print(ask("--query-compute-apps=pid,used_memory", "--format=csv,noheader") == f"{{os.getpid()}}, {{mib}} MiB\\n")
+print(re.search(r"(\\d+)MiB / (\\d+)MiB", ask()).groups() == (str(mib), "24564"))
+print(float(ask("--query-gpu=power.draw", "--format=csv,noheader,nounits")) > 0)
+print(len(os.popen("stty size", "r").read().split()))
+"""
+    )
+    assert capsys.readouterr().out.split() == ["True"] * 6 + ["2"]

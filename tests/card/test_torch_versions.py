@@ -196,3 +196,10 @@ def test_what_flash_attention_keeps(gpu: VirtualGpu) -> None:
     kept = torch.cuda.memory_allocated() - before - out.nbytes - 4 * 2 * 4 * 128
     assert kept == (0 if INSTALLED < (2, 7) else 2 * 512)
     out.sum().backward()
+
+
+@pytest.mark.skipif(not hasattr(torch._C, "_accelerator_getDefaultGenerator"), reason="asked for in later versions")
+def test_the_generator_of_an_accelerator_is_the_cards(gpu: VirtualGpu) -> None:
+    """Inductor asks for it where dropout is recomputed."""
+    generator = torch._C._accelerator_getDefaultGenerator(0)
+    assert generator.clone_state() is not None and generator is torch.cuda.default_generators[0]

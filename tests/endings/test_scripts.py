@@ -61,3 +61,13 @@ def test_the_report_is_printed_whatever_the_script_does_to_its_streams(ending: E
     assert done.returncode == 1
     assert json.loads(done.stdout)["fits"] is False, "the document and nothing else"
     assert "Traceback" not in done.stderr
+
+
+def test_semaphores_of_a_script_that_fails_are_taken_back(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import multiprocessing\nlock = multiprocessing.get_context('spawn').Lock()\n1 / 0\n"
+    )
+    command = [sys.executable, "-m", "vramcast", "run", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 3
+    assert "KeyError" not in done.stderr and "/dev/shm" not in done.stderr + done.stdout

@@ -121,6 +121,13 @@ def test_a_folder_of_pickles(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "config.json" in err
 
 
+@pytest.mark.parametrize(("name", "text"), [("a.json", ""), ("a.yaml", "# nothing yet"), ("a.toml", "")])
+def test_an_empty_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    assert main(["check", str(tmp_path / name)]) == 2
+    assert f"{name} is empty: a training config is expected" in capsys.readouterr().err
+
+
 def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "config.json" in _fails(capsys, str(tmp_path))
 

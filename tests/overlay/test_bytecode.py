@@ -18,8 +18,10 @@ from vramcast import overlay
 
 packages = Path(sys.argv[1])
 with overlay.protected(own_process=True):
+    import installed
+    assert all(entry.stat() for entry in os.scandir(packages))  # what is listed is there
     (packages / "patched.py").write_text("x = 2")
-    import installed, patched, mine
+    import patched, mine
     if os.fork() == 0:
         import imported_by_a_fork
         os._exit(0)

@@ -232,4 +232,19 @@ def test_a_mask_picks_at_most_what_it_covers() -> None:
 def test_more_kernels_are_launched_than_a_rule_counts() -> None:
     """Products are cleared for and split: on average more than one kernel each."""
     assert 1.0 < cost("aten.mm.default", "bf16(4096,1024), bf16(1024,1024)").launches < 2.0
+    assert cost("aten.mul.Tensor", "f32(64,64), f32(64,64)").launches == pytest.approx(1.0, abs=0.05)
+    assert cost("aten.mm.default", "f32(32,65536){1,32}, f32(65536,32)").launches > 1.5
+    assert cost("aten.im2col.default", "f32(64,48,28,28), [3, 3], [1, 1], [1, 1], [1, 1]").launches > 50
+    put = [
+        cost("aten.index_put_.default", f"f32(104), [b8(104)], {value}").launches for value in ("f32(9)", "cpu:f32()")
+    ]
+    assert put[0] > put[1] + 3
+    loss = cost("aten.binary_cross_entropy_with_logits.default", "f32(512), f32(512)")
+    assert loss.launches == pytest.approx(6.0, abs=0.6)
+
+
+def test_a_convolution_without_a_workspace_turns_nothing() -> None:
+    call = "aten.convolution.default", "f32(32,10,1020), f32(10,10,8), f32(10), [1], [7], [1], False, [0], 1"
+    turned, lying = (H200.cost(*call, turned=(value,)).launches for value in (True, False))
+    assert turned > 4 and lying < 3
     assert cost("aten.view.default", "f32(8,8), [64]").launches == 0

@@ -49,6 +49,8 @@ def noted(*ops: str) -> OpCalls:
         ("aten.nonzero.default", "b8(64)", True),
         ("aten.index.Tensor", "f32(64,8), [b8(64)]", True),
         ("aten.index.Tensor", "f32(64,8), [i64(64)]", False),
+        ("aten.index.Tensor", "f32(64,8), [cpu:i64(64)]", True),
+        ("aten.index.Tensor", "cpu:f32(64,8), [cpu:b8(64)]", False),
         ("aten.index_put_.default", "f32(96), [b8(96)], cpu:f32()", False),
         ("aten.index_put_.default", "f32(96), [b8(96)], f32()", True),
         ("aten.index_put_.default", "f32(96), [i64(4)], cpu:f32()", True),
@@ -67,6 +69,11 @@ def test_kinds_of_host_work() -> None:
     assert features("aten.mm.default", "f32(8,8), f32(8,8)", GRAD, 1) == (("forward op", 1.0),)
     assert features("aten.view.default", "f32(8,8), [64]", 0, 0) == (("unrecorded view", 1.0),)
     assert features("aten.mm.default", "f32(8,8)", ENGINE, 1) == (("backward op", 1.0),)
+    assert features("aten.add.Tensor", "f32(8,8), f32(8,8)", ENGINE, 1) == (("accumulated gradient", 1.0),)
+    assert features("aten._local_scalar_dense.default", "f32()", 0, 1) == (("read", 1.0),)
+    read_back = features("aten._to_copy.default", "f32(1024,1024), device=cpu", 0, 1)
+    assert read_back == (("unrecorded op", 1.0), ("new page", 1024.0))
+    assert features("aten.index.Tensor", "f32(8,8), [cpu:i64(4), cpu:i64(4)]", 0, 1)[1] == ("unrecorded op", 2.0)
     again = features("aten.mm.default", "bf16(8,8)", ENGINE | RECOMPUTED | GRAD | AUTOCAST, 1)
     assert again == (("forward op", 1.0), ("autocast", 1.0))
     assert features("aten._foreach_add_.List", "[f32(2), f32(3)], [f32(2), f32(3)]", 0, 1)[1] == (

@@ -19,6 +19,7 @@ from vramcast.timing import StepTime, Sync, predict_step
 from vramcast.timing.costs import CostModel
 from vramcast.timing.settings import HOST_VARIABLE, TimingSettings, timed_for, timing_settings
 from vramcast.timing.step import costs_of
+from vramcast.timing.workspaces import turned_operands
 from vramcast.trace import StepTrace
 from vramcast.trace.calls import GRAD, MARKS, RECOMPUTED
 
@@ -98,6 +99,7 @@ def test_everything_adds_up(plain: StepTrace) -> None:
     assert time.modules.seconds == pytest.approx(time.seconds, rel=1e-6)
     assert sum(time.limits.values()) == pytest.approx(1.0)
     assert time.low_seconds < time.seconds < time.high_seconds
+    assert time.by_values().high_seconds == pytest.approx(2 * time.seconds)
     assert time.flops == pytest.approx(3 * 2 * 2 * 4096 * 512 * 2048, rel=0.2)
     assert time.peak_share is not None and 0 < time.peak_share < 1
     for node in time.modules.walk():
@@ -288,3 +290,16 @@ def test_large_tensors_of_the_host_cost_what_they_move() -> None:
     without, ten = (predict_step(_with_loader(512, conversions)) for conversions in (0, 10))
     assert without is not None and ten is not None
     assert ten.seconds - without.seconds == pytest.approx(10 * 2 * (1 << 20) / 12e9, rel=0.1)
+
+
+def test_workspaces_say_which_convolutions_turn_their_operands() -> None:
+    with virtual_gpu("h200") as card:
+        card.log_ops(after_steps=None)
+        few, many = nn.Conv1d(10, 10, 8, padding=7).cuda(), nn.Conv2d(64, 64, 3).cuda()
+        with card.iteration():
+            few(torch.randn(32, 10, 1020, device="cuda", requires_grad=True)).square().sum().backward()
+            many(torch.randn(32, 64, 32, 32, device="cuda", requires_grad=True)).square().sum().backward()
+    trace = card.trace()
+    assert trace.calls is not None
+    found = turned_operands(trace, trace.calls, range(len(trace.calls)))
+    assert sorted(found.values()) == [(False,), (False, False), (True,), (True, True)]

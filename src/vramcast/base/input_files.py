@@ -107,6 +107,8 @@ def read_unpacked(path: str | Path, most_bytes: int) -> bytes:
 
 def parse_json(text: str | bytes, where: str, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     """UsageError for what is no JSON, or would take more memory than any file of ours."""
+    if not text.strip():
+        raise UsageError(f"{where} is empty")
     if len(text) > _SMALL_TEXT:
         counts = {sign: text.count(sign) if isinstance(text, str) else text.count(sign.encode()) for sign in _EXPANDS}
         if sum(_EXPANDS[sign] * count for sign, count in counts.items()) > _LARGEST_EXPANDED_BYTES:

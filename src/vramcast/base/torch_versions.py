@@ -18,7 +18,7 @@ NEWEST: Final = (2, 14)
 COMPILED_HERE: Final = ((2, 11), (2, 16))
 """From this version to below that one, torch.compile is run on the virtual card; its insides change with each."""
 COMPILED_AND_MEASURED: Final = (2, 11)
-"""The version whose compiled code was compared with real runs (docs/compile.md)."""
+"""The version whose compiled code was compared with real runs (docs/lab/compiled-code.md)."""
 
 # The caching allocator and its settings. Which of two equal blocks goes first: see allocator/blocks.py.
 WHOLE_CARD_IS_NO_LIMIT: Final = (2, 10)

@@ -12,6 +12,8 @@ GIB = 1024**3
 TIB = 1024**4
 LARGEST_BYTES = 1024 * TIB
 """Above this a size is a typo."""
+_MOST_GIB, _LEAST_BYTES = 1024, MIB
+"""A number without a unit is GiB up to the first, as on a card's box, and bytes from the second."""
 
 _UNITS = {
     "b": 1,
@@ -33,12 +35,16 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 def parse_bytes(text: str) -> int:
-    """24GiB, 24G, 24576MiB -> powers of two; 24GB -> 24 * 10**9; a bare number is bytes."""
+    """24GiB, 24G, 24576MiB -> powers of two; 24GB -> 24 * 10**9; a bare 24 is GiB, a bare 25769803776 bytes."""
     match = _SIZE.fullmatch(text)
     unit = match[2].lower() if match else ""
     if match is None or (unit and unit not in _UNITS):
         raise UsageError(f"cannot read {text!r} as a size; write it like 24GiB or 24576MiB")
-    size = min(float(match[1]) * _UNITS[unit or "b"], 2.0 * LARGEST_BYTES)
+    number = float(match[1])
+    if not unit and _MOST_GIB < number < _LEAST_BYTES:
+        raise UsageError(f"{text.strip()} of what? Write {text.strip()}MiB, or a size like 24GiB")
+    unit = unit or ("gib" if number <= _MOST_GIB else "b")
+    size = min(number * _UNITS[unit], 2.0 * LARGEST_BYTES)
     if round(size) <= 0:
         raise UsageError(f"a size must be above zero, not {text!r}")
     if size > LARGEST_BYTES:

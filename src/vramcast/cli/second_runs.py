@@ -102,4 +102,5 @@ def with_values(assumed: Prediction, trace_again: SecondRun) -> Prediction:
         places[0],
     )
     others = [note for note in found.notes if note.topic != COMPUTED_VALUES]
-    return dataclasses.replace(found, notes=(again, *others))
+    time = found.time and found.time.by_values()
+    return dataclasses.replace(found, notes=(again, *others), time=time)

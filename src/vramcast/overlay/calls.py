@@ -357,8 +357,8 @@ class Calls:
     def _check_program(self, event: str, args: tuple[Any, ...]) -> None:
         if not self._refuse_programs:
             return
-        words = _words(event, args)
-        if not _only_reads(words):
+        words, in_shell = _words(event, args)
+        if not _only_reads(words, in_shell):
             self._refuse(f"`{' '.join(words)[:80]}`: what another program writes cannot be kept off the disk here")
 
     def _refuse(self, what: str) -> None:
@@ -378,10 +378,10 @@ _GIT_READERS = {"branch", "cat-file", "config", "describe", "diff", "log", "ls-f
 _COMPILER_READERS = {"--version", "-v", "-V", "-dumpversion", "-dumpfullversion", "-dumpmachine"}
 
 
-def _only_reads(words: Sequence[str]) -> bool:
+def _only_reads(words: Sequence[str], in_shell: bool) -> bool:
     """Programs that scripts ask about the machine and their own version."""
     name = os.path.basename(words[0]) if words else ""
-    if any(character in " ".join(words) for character in "><|;&`$"):
+    if in_shell and any(character in " ".join(words) for character in "><|;&`$"):
         return False
     if name == "git":
         return next((word for word in words[1:] if not word.startswith("-")), "") in _GIT_READERS | {"status"}
@@ -390,14 +390,16 @@ def _only_reads(words: Sequence[str]) -> bool:
     return name in _READERS
 
 
-def _words(event: str, args: tuple[Any, ...]) -> list[str]:
+def _words(event: str, args: tuple[Any, ...]) -> tuple[list[str], bool]:
+    """Of the command, and whether a shell reads them."""
     command = args[0] if event == "os.system" else args[1]
     if isinstance(command, (str, bytes, os.PathLike)):
-        parts = os.fsdecode(command).split()
-    else:
-        parts = [os.fsdecode(word) for word in command]
+        return os.fsdecode(command).split(), True
+    parts = [os.fsdecode(word) for word in command]
     shell = [os.path.basename(parts[0]), *parts[1:2]] if parts else []
-    return " ".join(parts[2:]).split() if shell in (["sh", "-c"], ["bash", "-c"]) else parts
+    if shell in (["sh", "-c"], ["bash", "-c"]):
+        return " ".join(parts[2:]).split(), True
+    return parts, False
 
 
 def _paths_written(event: str, args: tuple[Any, ...]) -> list[Any]:

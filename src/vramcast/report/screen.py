@@ -6,8 +6,9 @@ long, section by section. `--full` prints the tables instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -38,6 +39,8 @@ class Section:
     least: int = 1
     """Lines that stay however short the screen is."""
     blank_before: bool = False
+    in_fewer: Callable[[int], Sequence[Line]] | None = None
+    """The same in so many lines, for what must still add up when it is shortened; without it the last lines go."""
 
 
 def compose(sections: Iterable[Section], most: int = MOST_LINES) -> list[Line]:
@@ -54,7 +57,12 @@ def compose(sections: Iterable[Section], most: int = MOST_LINES) -> list[Line]:
         if not can_give:
             blanks = max(0, blanks - too_many())
             break
-        _cut(lines[max(can_give, key=lambda i: len(lines[i]) - shown[i].least)])
+        longest = max(can_give, key=lambda i: len(lines[i]) - shown[i].least)
+        in_fewer = shown[longest].in_fewer
+        if in_fewer is None:
+            _cut(lines[longest])
+        else:
+            lines[longest] = list(in_fewer(len(lines[longest]) - 1))
     found: list[Line] = []
     for section, kept in zip(shown, lines, strict=True):
         if section.blank_before and found and blanks > 0:
@@ -88,8 +96,9 @@ def memory(account: Account, width: int) -> list[Section]:
     """What takes the memory: a bar for each kind, and the biggest modules."""
     kinds, modules = _kind_rows(account), biggest_modules(account.modules)
     if width < _SIDE_BY_SIDE:
+        in_fewer = partial(_kinds_in_fewer, kinds, account.device_bytes, width)
         return [
-            Section(tuple(_kinds(kinds, account.device_bytes, width)), least=3, blank_before=True),
+            Section(tuple(_kinds(kinds, account.device_bytes, width)), least=3, blank_before=True, in_fewer=in_fewer),
             Section(tuple(_modules(modules, account, width)), least=2),
         ]
     half = (width - len(_GAP)) // 2
@@ -120,6 +129,16 @@ def _kinds(parts: Sequence[Part], total_bytes: int, width: int) -> list[Line]:
         size, share = f"{part.size_bytes / GIB:.2f}", percent(part.size_bytes, total_bytes)
         lines.append(Line(f"{padded(name(part.name), label)}  {size:>8} GiB {share:>7}  {bar}", "code"))
     return lines
+
+
+def _kinds_in_fewer(parts: Sequence[Part], total_bytes: int, width: int, most: int) -> list[Line]:
+    """The smaller kinds as one line, which names them in place of a bar."""
+    shown, folded = parts[: most - 1], parts[most - 1 :]
+    rest = Part(say("everything else"), sum(part.size_bytes for part in folded))
+    *lines, last = _kinds([*shown, rest], total_bytes, width)
+    figures = last.text.rstrip("█")
+    names = ", ".join(name(part.name) for part in folded if part.name != rest.name)
+    return [*lines, *wrapped(f"{figures}{names}", width, "code", most=1)]
 
 
 @dataclass(frozen=True, slots=True)

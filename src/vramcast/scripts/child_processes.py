@@ -17,6 +17,7 @@ import multiprocessing.process
 import os
 import pickle
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import util
+from multiprocessing.synchronize import SemLock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,7 +38,7 @@ from vramcast.base.units import format_gib
 from vramcast.card.dispatch.failures import assumptions, failure_of
 from vramcast.card.dispatch.unknown import own_line
 from vramcast.scripts import nvidia_smi, nvml
-from vramcast.scripts.started_commands import asks_nvidia_smi, command_for, compiles_cuda, may_train, words_of
+from vramcast.scripts.started_commands import asks_nvidia_smi, asks_terminal_size, command_for, may_train, words_of
 from vramcast.trace import StepTrace
 
 if TYPE_CHECKING:
@@ -79,6 +82,7 @@ class Children:
         self._answers = _anonymous_file()
         self._process = os.getpid()
         self._before = set(children_of(self._process))
+        self._finalizers_before = set(util._finalizer_registry)  # type: ignore[attr-defined]
         self._spawning = threading.local()
         self._forking = ("", False, False)
         self._failure: BaseException | None = None
@@ -149,9 +153,17 @@ class Children:
         until = time.monotonic() + _SECONDS_TO_ANSWER
         while waiting & set(self._mine()) and time.monotonic() < until:
             time.sleep(0.02)
+        self._unlink_semaphores()
         for pid in _tree(self._mine()):
             _signal(pid, signal.SIGKILL)
         multiprocessing.active_children()  # takes their exit codes
+
+    def _unlink_semaphores(self) -> None:
+        """Those of the script, while the process that keeps account of them is there: another would be started for them
+        when Python ends, which does not know them and prints a KeyError for each."""
+        for key, finalizer in list(util._finalizer_registry.items()):  # type: ignore[attr-defined]
+            if key not in self._finalizers_before and finalizer._callback is SemLock._cleanup:  # type: ignore[attr-defined]
+                finalizer()
 
     # -- in the process that was forked ---------------------------------------------------------------------
 
@@ -342,11 +354,6 @@ class Children:
     def _starting(self, original: Callable[..., None]) -> Callable[..., None]:
         def _execute_child(popen: Any, args: Any, executable: Any, preexec_fn: Any, *rest: Any) -> None:
             words = words_of(args)
-            if compiles_cuda(words, rest[2]):
-                text = "a CUDA extension was not compiled, and is missing: on a card the script would run its kernels"
-                self._card.note("extension", text, own_line())
-                # As if the compiler had failed: torch then tells which extension could not be built.
-                raise subprocess.CalledProcessError(1, words, output=b"a virtual card compiles no CUDA extension")
             if may_train(words):
                 self._programs.append((own_line(), words))
                 text = (
@@ -358,8 +365,10 @@ class Children:
             others = list(rest)
             if asks_nvidia_smi(words):
                 text = nvidia_smi.answer(words, self._card.gpu, torch.cuda.device_count(), self._used_bytes)
-                args, executable = ["echo", text.rstrip()], None
-                others[6] = False
+                args, executable, others[6] = ["echo", text.rstrip()], None, False
+            elif asks_terminal_size(words) and not (sys.stdin and sys.stdin.isatty()):  # at a terminal it says
+                size = shutil.get_terminal_size()
+                args, executable, others[6] = ["echo", f"{size.lines} {size.columns}"], None, False
             # A real card would be used for real.
             others[3] = {**(os.environ if others[3] is None else others[3]), "CUDA_VISIBLE_DEVICES": ""}
             if preexec_fn is None and threading.current_thread() is threading.main_thread():

@@ -308,6 +308,8 @@ class ScriptEnding:
                     self._elsewhere = error
                     self._stop_from_elsewhere()
                 except Exception as error:
+                    if self._over:  # what it works with was taken away from it
+                        return
                     self._note_failure(error)
                     raise
 

@@ -5,6 +5,7 @@ What is not stood in for here is said not to be supported, as the library says o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,13 @@ from vramcast.gpus import GpuSpec
 if TYPE_CHECKING:
     from vramcast.card.device.patches import Patches
 
-_DRIVER, _CUDA = "580.65.06", 13000
+DRIVER, CUDA = "580.65.06", 13000
 """Of a driver that runs today's PyTorch."""
 
-_POWER_MILLIWATTS, _DEGREES, _CLOCK_MHZ = 100_000, 40, 1_000
+POWER_MILLIWATTS, DEGREES, CLOCK_MHZ = 100_000, 40, 1_000
 """Of a card at work; nothing is known of them, and memory follows from none."""
+
+UUID = "GPU-00000000-0000-0000-0000-000000000000"
 
 
 class Handle:
@@ -59,7 +62,9 @@ def install(put: Patches, gpu: GpuSpec, cards: Callable[[], int], used_bytes: Ca
         return _Answer(**fields) if version is None else _Answer(version=version, reserved=0, **fields)
 
     def processes(card: Handle) -> list[_Answer]:
-        return []
+        """This one, which is what the card is used by: the context, and what PyTorch holds."""
+        used = used_bytes(card.index)
+        return [_Answer(pid=os.getpid(), usedGpuMemory=used)] if used else []
 
     def not_supported(name: str) -> Any:
         refuse("NVML_ERROR_NOT_SUPPORTED")
@@ -68,28 +73,28 @@ def install(put: Patches, gpu: GpuSpec, cards: Callable[[], int], used_bytes: Ca
         "nvmlInit": lambda: None,
         "nvmlInitWithFlags": lambda flags: None,
         "nvmlShutdown": lambda: None,
-        "nvmlSystemGetDriverVersion": lambda: text(_DRIVER),
-        "nvmlSystemGetNVMLVersion": lambda: text(f"13.{_DRIVER}"),
-        "nvmlSystemGetCudaDriverVersion": lambda: _CUDA,
-        "nvmlSystemGetCudaDriverVersion_v2": lambda: _CUDA,
+        "nvmlSystemGetDriverVersion": lambda: text(DRIVER),
+        "nvmlSystemGetNVMLVersion": lambda: text(f"13.{DRIVER}"),
+        "nvmlSystemGetCudaDriverVersion": lambda: CUDA,
+        "nvmlSystemGetCudaDriverVersion_v2": lambda: CUDA,
         "nvmlDeviceGetCount": lambda: cards(),
         "nvmlDeviceGetHandleByIndex": handle,
         "nvmlDeviceGetHandleByUUID": lambda name: handle(),
         "nvmlDeviceGetHandleByPciBusId": lambda name: handle(),
         "nvmlDeviceGetIndex": lambda card: card.index,
         "nvmlDeviceGetName": lambda card: text(gpu.name),
-        "nvmlDeviceGetUUID": lambda card: text("GPU-00000000-0000-0000-0000-000000000000"),
+        "nvmlDeviceGetUUID": lambda card: text(UUID),
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetUtilizationRates": lambda card: _Answer(gpu=0, memory=0),
-        "nvmlDeviceGetTemperature": lambda card, sensor=0: _DEGREES,
-        "nvmlDeviceGetPowerUsage": lambda card: _POWER_MILLIWATTS,
-        "nvmlDeviceGetPowerManagementLimit": lambda card: _POWER_MILLIWATTS,
-        "nvmlDeviceGetEnforcedPowerLimit": lambda card: _POWER_MILLIWATTS,
+        "nvmlDeviceGetTemperature": lambda card, sensor=0: DEGREES,
+        "nvmlDeviceGetPowerUsage": lambda card: POWER_MILLIWATTS,
+        "nvmlDeviceGetPowerManagementLimit": lambda card: POWER_MILLIWATTS,
+        "nvmlDeviceGetEnforcedPowerLimit": lambda card: POWER_MILLIWATTS,
         "nvmlDeviceGetTotalEnergyConsumption": lambda card: 0,
-        "nvmlDeviceGetClockInfo": lambda card, clock: _CLOCK_MHZ,
-        "nvmlDeviceGetMaxClockInfo": lambda card, clock: _CLOCK_MHZ,
+        "nvmlDeviceGetClockInfo": lambda card, clock: CLOCK_MHZ,
+        "nvmlDeviceGetMaxClockInfo": lambda card, clock: CLOCK_MHZ,
         "nvmlDeviceGetComputeRunningProcesses": processes,
-        "nvmlDeviceGetGraphicsRunningProcesses": processes,
+        "nvmlDeviceGetGraphicsRunningProcesses": lambda card: [],
         "nvmlDeviceGetCudaComputeCapability": lambda card: gpu.compute_capability,
         "_nvmlGetFunctionPointer": not_supported,
     }

@@ -33,6 +33,10 @@ def asks_nvidia_smi(words: Sequence[str]) -> bool:
     return os.path.basename(words[0] if words else "") == "nvidia-smi" and not _SHELL & set(words)
 
 
+def asks_terminal_size(words: Sequence[str]) -> bool:
+    return [os.path.basename(words[0] if words else ""), *words[1:]] == ["stty", "size"]
+
+
 def may_train(words: Sequence[str]) -> bool:
     for place, word in enumerate(words):
         name = os.path.basename(word)
@@ -42,17 +46,6 @@ def may_train(words: Sequence[str]) -> bool:
             after = [other for other in words[place + 1 :] if not other.startswith("-") or other in ("-m", "-c")]
             return bool(after) and (after[0].endswith(".py") or (after[0] == "-m" and after[1:2] != ["pip"]))
     return False
-
-
-def compiles_cuda(words: Sequence[str], folder: Any) -> bool:
-    """torch.utils.cpp_extension builds with ninja, in a folder of the extension's own."""
-    if not words or os.path.basename(words[0]) != "ninja" or folder is None:
-        return False
-    try:
-        with open(os.path.join(folder, "build.ninja"), "rb") as file:
-            return b"nvcc" in file.read(1 << 20)
-    except OSError:
-        return False
 
 
 def command_for(words: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 
 from vramcast.base.errors import UsageError
 from vramcast.timing.costs.calibration import Calibration
+from vramcast.timing.costs.families.elementwise import LARGEST_KEPT_BLOCK
 from vramcast.timing.costs.signature import parse_arguments
 from vramcast.timing.queues import Latencies
 from vramcast.timing.settings import timing_settings
@@ -61,6 +62,13 @@ _FEW_KERNELS = 20
 _FEW_ROWS = 60
 """Between the optimizers of two parameters, inside a backward pass, lie the ops of a layer."""
 
+NEW_PAGE = "new page"
+_PAGE_BYTES = 4096
+_READ = "_local_scalar_dense"
+
+_SUMS = ("aten.add.Tensor", "aten.add_.Tensor")
+"""What the engine itself calls to add up gradients, without a node of the graph for it."""
+
 HOST_BYTE = "host byte"
 _BYTES_PER_SECOND = 12e9
 """What ops on tensors of the host read and write: conversions of 237 MB from float64 to float32 in a zoo script's step
@@ -89,6 +97,8 @@ def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool 
         return ((name, 1.0),) if name is not None else ()
     namespace, _, name = op.partition(".")
     if flags & COMPILED:
+        if is_on_host(arguments):
+            return ()  # in a real run a part of one small kernel in C++ (card/compiled/host_ops.py)
         if namespace == "triton":
             return (("compiled launch", 1.0),)
         if "convolution" in name:
@@ -101,14 +111,19 @@ def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool 
     if namespace != "aten":
         return (("library op", 1.0),)
     if is_on_host(arguments):
-        if name.startswith("_local_scalar_dense"):
+        if name.startswith(_READ):
             return (("host read", 1.0),)
         return ("host op", 1.0), (HOST_BYTE, host_bytes(name, arguments))
+    if name.startswith(_READ):
+        return (("read", 1.0),)
     if flags & ENGINE and not flags & RECOMPUTED:
         where = "backward"
     else:
         where = "forward" if flags & GRAD else "unrecorded"
-    work = [(f"{where} {'op' if kernels else 'view'}", 1.0), *_further(kernels)]
+    kind = f"{where} {'op' if kernels else 'view'}"
+    if where == "backward" and op in _SUMS:
+        kind = "accumulated gradient"
+    work = [(kind, 1.0), *_further(kernels)]
     if "convolution" in name or "cudnn" in name:
         work.append(("library call", 1.0))
     if name.startswith("_cudnn_rnn"):
@@ -117,7 +132,27 @@ def features(op: str, arguments: str, flags: int, kernels: float, is_next: bool 
         work.append(("recurrent weight", float(weights * (2 if "backward" in name else 1))))
     if flags & AUTOCAST and kernels and where != "backward":
         work.append(("autocast", 1.0))
+    pages, copied = new_pages(name, arguments), copied_indices(name, arguments)
+    if pages:
+        work.append((NEW_PAGE, pages))
+    if copied:
+        work.append(("unrecorded op", float(copied)))
     return tuple(work)
+
+
+def new_pages(name: str, arguments: str) -> float:
+    """Pages of ordinary memory that a copy from the card is the first to write to."""
+    if not name.startswith("_to_copy") or "device=cpu" not in arguments:
+        return 0.0
+    moved = sum(tensor.nbytes for tensor in parse_arguments(arguments).tensors)
+    return moved / _PAGE_BYTES if moved > LARGEST_KEPT_BLOCK else 0.0
+
+
+def copied_indices(name: str, arguments: str) -> int:
+    """Indices of the host, which an op on the card copies there first, one after the other."""
+    if not name.startswith(("index.", "index_put", "_index_put_impl_", "_unsafe_index")):
+        return 0
+    return arguments.partition("[")[2].partition("]")[0].count("cpu:")
 
 
 def host_bytes(name: str, arguments: str) -> float:

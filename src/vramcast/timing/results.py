@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from vramcast.timing.interval import interval
 from vramcast.timing.queues import Timeline
 
 HOST, ARITHMETIC, BANDWIDTH, LAUNCHES = "host", "arithmetic", "memory bandwidth", "small kernels"
@@ -115,6 +116,11 @@ class StepTime:
             limits={**limits, BUBBLE: 1 - share},
             peak_share=None if self.peak_share is None else self.peak_share * share,
         )
+
+    def by_values(self) -> StepTime:
+        """The same step where values decide on sizes or how often a loop runs: less certain."""
+        low, high = interval(self.seconds, calibrated=self.calibrated, by_values=True)
+        return replace(self, low_seconds=low, high_seconds=high)
 
     @property
     def host_bound(self) -> bool:

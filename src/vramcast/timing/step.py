@@ -5,8 +5,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
 from vramcast.gpus import GpuSpec
@@ -35,7 +36,8 @@ from vramcast.timing.results import (
 from vramcast.timing.settings import TimingSettings, timing_settings
 from vramcast.timing.streams import Communicate, has_collectives, steady_streams, stream_work
 from vramcast.timing.waits import waits
-from vramcast.trace import StepTrace
+from vramcast.timing.workspaces import turned_operands
+from vramcast.trace import UNKNOWN_SIZE, StepTrace
 from vramcast.trace.calls import BACKWARD_END as BACKWARD_END_MARK
 from vramcast.trace.calls import ITERATION, MARKS, RECOMPUTED, REPLAYED, STREAM_MARKS, OpCalls
 from vramcast.trace.schema import ALLOC, FREE, KINDS
@@ -77,7 +79,8 @@ def predict_step(
         return None
     spec = GpuSpec.from_dict(trace.gpu) if gpu is None else gpu
     model = model or CostModel.for_gpu(spec)
-    step = Step(calls, rows, model, host or host_of(model.calibration), time_copies=time_copies)
+    turned = turned_operands(trace, calls, rows)
+    step = Step(calls, rows, model, host or host_of(model.calibration), turned, time_copies=time_copies)
     return _time(trace, spec, step, further_passes, sync, data_seconds, keep_rows)
 
 
@@ -97,13 +100,20 @@ class Step:
     """The rows of one iteration with what each takes."""
 
     def __init__(
-        self, calls: OpCalls, rows: range, model: CostModel, host: HostModel, *, time_copies: bool = True
+        self,
+        calls: OpCalls,
+        rows: range,
+        model: CostModel,
+        host: HostModel,
+        turned: Mapping[int, tuple[bool, ...]],
+        *,
+        time_copies: bool = True,
     ) -> None:
         self.calls, self.rows, self.model, self.host = calls, rows, model, host
         self.count = steps_in(calls, rows)
         """How many steps the rows are: what they take is divided by it."""
         self.stretches = stretches(calls, rows)
-        self.costs = costs_of(calls, model)
+        self.costs = costs_of(calls, model, turned)
         if not time_copies:
             self.costs = [_NO_COST if cost.kind in _BETWEEN else cost for cost in self.costs]
         self.works = works_of(calls, rows, self.costs, host, model.card.spec)
@@ -112,16 +122,18 @@ class Step:
             self.works[0] = replace(first, host_seconds=first.host_seconds + self.count * host.mark_seconds(ITERATION))
 
 
-def costs_of(calls: OpCalls, model: CostModel) -> list[OpCost]:
-    """The cost of every distinct call."""
+def costs_of(
+    calls: OpCalls, model: CostModel, turned: Mapping[int, tuple[bool, ...]] = MappingProxyType({})
+) -> list[OpCost]:
+    """The cost of every distinct call. `turned`: of convolutions, by call (workspaces.py)."""
     tf32, cudnn_tf32 = calls.settings.get("matmul tf32", False), calls.settings.get("cudnn tf32", True)
     return [
         _COMMUNICATION
         if op in STREAM_MARKS or op == BACKWARD_END_MARK or op.startswith(_OF_COLLECTIVES)
         else _NO_COST
         if op in MARKS
-        else model.cost(op, arguments, tf32=tf32, cudnn_tf32=cudnn_tf32)
-        for op, arguments in zip(calls.ops, calls.arguments, strict=True)
+        else model.cost(op, arguments, tf32=tf32, cudnn_tf32=cudnn_tf32, turned=turned.get(number))
+        for number, (op, arguments) in enumerate(zip(calls.ops, calls.arguments, strict=True))
     ]
 
 
@@ -239,7 +251,8 @@ def _time(
         totals.phases[SYNC] = totals.limits[SYNC] = _exposed(trace, gpu, step, elapsed, sync)
     seconds = totals.seconds
     card_seconds = totals.device + totals.kernels * step.host.latencies.gap_seconds + totals.not_of_the_card
-    low, high = interval(seconds, calibrated=step.model.calibrated)
+    by_values = any(note.topic == UNKNOWN_SIZE for note in trace.notes)
+    low, high = interval(seconds, calibrated=step.model.calibrated, by_values=by_values)
     always = (FORWARD, BACKWARD, OPTIMIZER)
     return StepTime(
         seconds=seconds,

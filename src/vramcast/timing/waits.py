@@ -32,10 +32,10 @@ def waits(op: str, arguments: str) -> bool:
         return (from_host or to_host) and not _is_non_blocking(name, arguments)
     if name in _INDEXING:
         # A mask becomes indices first, and their number must be known. A number of the host's is written through a mask
-        # by a fill, and copied to the card for indices.
+        # by a fill, and copied to the card for indices. Indices of the host are copied to the card, too.
         _, _, rest = arguments.partition("[")
         indices, _, value = rest.partition("]")
-        return ("b8(" in indices) != value.startswith(", cpu:")
+        return on_card and (("b8(" in indices) != value.startswith(", cpu:") or "cpu:" in indices)
     return name == "repeat_interleave" and op.endswith(".Tensor") and "output_size" not in arguments
 
 

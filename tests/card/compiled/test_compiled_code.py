@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask
+from torch.overrides import BaseTorchFunctionMode
 
 import vramcast
 from tests.card.reading import sizes_of
@@ -61,6 +62,16 @@ def test_code_that_enters_a_function_mode_leaves_the_card_in_place() -> None:
         before = torch.cuda.memory_allocated()
         kept = torch.empty(MIB).cuda()
         assert kept.is_cuda and torch.cuda.memory_allocated() - before == 4 * MIB
+        torch.set_default_device("cuda")
+        try:
+            torch.compile(_in_a_mode)(torch.ones(4))
+        finally:
+            torch.set_default_device(None)  # fails where the device's mode is not the lowest any more
+
+
+def _in_a_mode(x: torch.Tensor) -> torch.Tensor:
+    with BaseTorchFunctionMode():
+        return x + 1
 
 
 def test_backward_and_optimizer() -> None:
@@ -70,6 +81,24 @@ def test_backward_and_optimizer() -> None:
         weights = sum(p.numel() for p in model.parameters()) * 4
         assert torch.cuda.memory_allocated() < weights + 80 * MIB, "weights, and the workspaces of cuBLAS"
         assert card.trace().steps == 3
+
+
+def test_what_runs_on_the_host_is_computed_and_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scale and counts on the host beside a tensor on the card, as in compiled optimizers."""
+    monkeypatch.setattr("torch._inductor.async_compile.AsyncCompile.cpp_pybinding", None)
+    with vramcast.virtual_gpu("h200") as card:
+
+        @torch.compile
+        def step(weight: torch.Tensor, scale: torch.Tensor, counts: list[torch.Tensor]) -> torch.Tensor:
+            torch._foreach_add_(counts, 1)
+            scale = scale * 2 + 1
+            weight.sub_(scale)
+            return scale
+
+        counts = [torch.tensor(1.0), torch.tensor(2.0)]
+        scale = step(torch.ones(8, device="cuda"), torch.tensor(3.0), counts)
+        assert scale.item() == 7.0 and counts == [2.0, 3.0]
+        assert not card.trace().notes
 
 
 @pytest.mark.parametrize("layer", [nn.RMSNorm(256), nn.Mish()], ids=["rms_norm", "mish"])

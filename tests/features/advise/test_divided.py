@@ -42,10 +42,13 @@ def answer(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     return document
 
 
+SHARDED = [*ASKED, "--gpus", "4", "--keep", "offload,optimizer,precision,loss,allocator"]
+
+
 def test_sharding_comes_before_what_changes_the_training(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["advise", str(folder), *ASKED, "--gpus", "4", "--keep", "offload,optimizer,precision,loss,allocator"]
+    words = ["advise", str(folder), *SHARDED]
     config, job_file = tmp_path / "accelerate.yaml", tmp_path / "job.yaml"
     found = answer(capsys, *words, "--write", str(config))
     assert not found["asked"]["fits"]
@@ -60,6 +63,11 @@ def test_sharding_comes_before_what_changes_the_training(
     write_config(job_file, loaded, best["overrides"])
     assert load_job(str(job_file)).job.gpus == with_overrides(loaded.job, best["overrides"]).gpus
 
+
+@pytest.mark.exhaustive
+def test_the_fastest_layout_is_the_best_advice(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["advise", str(folder), *SHARDED]
+    best = answer(capsys, *words)["best"][0]
     fastest = answer(capsys, *words, "--fastest")["ways"][0]
     assert fastest["layout"] == best["text"]
     assert fastest["step_seconds"] == pytest.approx(best["step_seconds"])

@@ -23,6 +23,7 @@ from vramcast.card.device import patches
 from vramcast.card.device.cuda_api import CardProperties
 from vramcast.card.device.installed_torch import INSTALLED
 from vramcast.card.device.patches import Patches
+from vramcast.card.dispatch.tensor_answers import written_without_values
 from vramcast.card.dispatch.unknown import UnknownKernel
 
 if TYPE_CHECKING:
@@ -196,14 +197,15 @@ class Compiler:
         return __call__
 
     def _guards_as_when_run(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Guards compare what they find when the function is called, and then the card is in sight."""
+        """Guards compare what they find when the function is called, and then the card is in sight. Of a tensor that
+        they compare by identity they keep a text."""
 
         @functools.wraps(original)
         def __init__(manager: Any, f_code: Any, output_graph: Any, *args: Any, **kwargs: Any) -> None:
             from torch._dynamo.utils import get_torch_function_mode_stack
 
             before = output_graph.torch_function_mode_stack
-            with self.visibility.show():
+            with self.visibility.show(), written_without_values():
                 output_graph.torch_function_mode_stack = get_torch_function_mode_stack()
                 try:
                     original(manager, f_code, output_graph, *args, **kwargs)

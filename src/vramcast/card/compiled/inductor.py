@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.card.choices import tf32
-from vramcast.card.compiled import benchmarks, constants, cuda_graphs, shortcuts
+from vramcast.card.compiled import benchmarks, constants, cuda_graphs, host_ops, shortcuts
 from vramcast.card.compiled.kernels import Kernel
 from vramcast.card.compiled.triton_driver import shared_memory_per_block
 from vramcast.card.dispatch.unknown import GENERATED
@@ -35,6 +35,7 @@ def install(put: Patches, machine: Machine, compiler: Compiler) -> None:
     _log_graphs(put, machine)
     constants.install(put, visibility)
     shortcuts.install(put, visibility)
+    host_ops.install(put)
     benchmarks.install(put, machine, visibility)
     cuda_graphs.install(put, machine)
 

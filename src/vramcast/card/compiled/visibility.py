@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.modules import module as nn_module
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _disable_current_modes
 
 from vramcast.card.dispatch.functions import FunctionMode
@@ -101,12 +102,14 @@ def _set_function_modes(modes: list[Any]) -> None:
 
 def keeping_the_card(set_stack: Callable[[list[Any]], None]) -> Callable[[list[Any]], None]:
     """Compiled code that enters or leaves function modes sets the whole stack, as it was seen while the card was
-    hidden: the card's own mode stays where it is."""
+    hidden: the card's own mode stays where it is, above that of a default device, which has to be the lowest."""
 
     @functools.wraps(set_stack)
     def set_torch_function_mode_stack(stack: list[Any]) -> None:
         own = [mode for mode in _function_modes() if isinstance(mode, FunctionMode)]
-        set_stack([*own, *(mode for mode in stack if mode not in own)])
+        others = [mode for mode in stack if mode not in own]
+        lowest = sum(isinstance(mode, DeviceContext) for mode in others[:1])
+        set_stack([*others[:lowest], *own, *others[lowest:]])
 
     return set_torch_function_mode_stack
 

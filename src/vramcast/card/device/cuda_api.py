@@ -364,30 +364,13 @@ def _snapshot(ledger: Ledger) -> dict[str, Any]:
 
 
 def install(put: Patches, api: dict[str, Any], machine: Machine) -> None:
-    """Put the replacements wherever torch keeps these names, and the generic accelerator beside them."""
+    """Put the replacements wherever torch keeps these names."""
     for name, value in _distinct(api).items():
         put.set(torch.cuda, name, value)
         for module in (torch.cuda.memory, torch.cuda.random):
             if hasattr(module, name):
                 put.set(module, name, value)
-    accelerator = {
-        "is_available": api["is_available"],
-        "device_count": api["device_count"],
-        "current_accelerator": lambda check_available=False: torch.device("cuda"),
-        "current_device_index": api["current_device"],
-        "current_device_idx": api["current_device"],
-        "set_device_index": api["set_device"],
-        "set_device_idx": api["set_device"],
-        "current_stream": api["current_stream"],
-        "set_stream": api["set_stream"],
-        "synchronize": api["synchronize"],
-        "get_memory_info": api["mem_get_info"],
-    }
-    for name in dir(torch.accelerator):
-        value = accelerator.get(name, api.get(name))
-        if value is not None:
-            put.set(torch.accelerator, name, _copy(value, name) if isinstance(value, FunctionType) else value)
-    put.set(torch.accelerator, "device_index", Device)
+    _install_accelerator(put, api)
     put.set(torch, "Stream", Stream)
     put.set(torch, "Event", Event)
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
@@ -397,10 +380,35 @@ def install(put: Patches, api: dict[str, Any], machine: Machine) -> None:
     put.set(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)  # libraries take it from there directly
     if hasattr(torch._C, "_accelerator_setAllocatorSettings"):
         put.set(torch._C, "_accelerator_setAllocatorSettings", api["_set_allocator_settings"])
+    if hasattr(torch._C, "_accelerator_getDefaultGenerator"):
+        put.set(torch._C, "_accelerator_getDefaultGenerator", api["default_generators"].__getitem__)
     put.set(torch.Tensor, "record_stream", lambda tensor, stream: machine.record_stream(tensor, stream.stream_id))
     legacy_types.install(put)
     put.set(torch._C, "_cuda_clearCublasWorkspaces", machine.clear_cublas_workspaces)
     cuda_graphs.install(put, machine.graphs)
+
+
+def _install_accelerator(put: Patches, api: dict[str, Any]) -> None:
+    """torch.accelerator and its submodules (those that the installed version has): mostly torch.cuda's names."""
+    dtypes = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    accelerator = {
+        **api,
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "current_device_index": api["current_device"],
+        "current_device_idx": api["current_device"],
+        "set_device_index": api["set_device"],
+        "set_device_idx": api["set_device"],
+        "get_memory_info": api["mem_get_info"],
+        "get_device_capability": lambda device=None: {"supported_dtypes": set(dtypes)},
+        "empty_host_cache": lambda: None,
+        "device_index": Device,
+    }
+    submodules = [getattr(torch.accelerator, name, None) for name in ("memory", "random")]
+    for module in filter(None, [torch.accelerator, *submodules]):
+        for name in dir(module):
+            value = accelerator.get(name)
+            if value is not None:
+                put.set(module, name, _copy(value, name) if isinstance(value, FunctionType) else value)
 
 
 def _distinct(api: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import torch
 
 from vramcast import overlay
 from vramcast.base.errors import DEFECT, CannotPredict, UsageError, VramcastError
+from vramcast.card.dispatch import modules_elsewhere
 from vramcast.card.dispatch.other_versions import failed_assert, wanted_otherwise
 from vramcast.card.dispatch.unknown import is_machinery, is_of_vramcast, short_path, where_raised
 from vramcast.card.stand_ins.known import absent, hint
@@ -53,6 +54,9 @@ _COMPILED_HERE = ("Error building extension", "CUDA_HOME environment variable is
 
 _NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
 
+_OWN_KERNELS = ("cupy", "numba", "pycuda")
+"""Packages that compile and launch kernels of their own, past torch. Their errors bear their names."""
+
 _WRITTEN_FOR = {
     re.compile(r"module 'numpy' has no attribute '(?:int|float|bool|object|complex|str|long)'"): "NumPy before 1.24",
     re.compile(r"was removed in the NumPy 2\.0"): "NumPy before 2.0",
@@ -74,7 +78,22 @@ _MIXED_REDUCTIONS = re.compile(r"CompiledFunctionBackward returned an invalid gr
 """Inductor hands a gradient of shape [C] to a parameter of shape [1, C, 1, 1]: pytorch/pytorch issue 178080, torch 2.10
 and 2.11."""
 
-_NO_NETWORK = re.compile(r"Name or service not known|Temporary failure in name resolution|Network is unreachable")
+_NO_NETWORK = re.compile(
+    r"Name or service not known|Temporary failure in name resolution|Network is unreachable"
+    r"|\bcouldn't connect to 'https?:|\boffline mode is enabled|cannot find the requested files in the local cache",
+    re.IGNORECASE,
+)
+
+_NO_FILE = re.compile(r"\[Errno 2\][^']*'([^']+)'")
+
+_NO_DATA_SET = re.compile(r"\bDataset not found\b", re.IGNORECASE)
+
+_NO_DERIVATIVE = re.compile(r"\bderivative for aten::\w+ is not implemented")
+
+_MADE_UP_DATA = (
+    "\nWhere that is data, made-up data of the same form and sizes does as well for a prediction: memory follows from "
+    "shapes (for images: torchvision.datasets.FakeData)."
+)
 
 _PASSED_ON = ("Traceback (most recent call last)", "Original Traceback (most recent call last)")
 """In the message of an error that a worker of a loader, a replica or a process had: its last line says what it was."""
@@ -125,6 +144,7 @@ class Failure:
 
 def failure_of(error: BaseException, path: str = "") -> Failure:
     """`path`: the script, whose own lines are named before those of what it calls."""
+    launcher = type(error).__module__.partition(".")[0].partition("_")[0]
     is_ours = is_our_failure(error)
     text = str(error)
     remedy = overlay.hint(error)
@@ -141,6 +161,13 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             "an option for PyTorch's own operators), or wrap its calls in torch.library.custom_op and teach vramcast "
             'what they return with @vramcast.rule("namespace::op").'
         )
+    elif launcher in _OWN_KERNELS and _is_of_driver(error):
+        needs_a_card = True
+        remedy += (
+            f"\n{launcher} launches kernels of its own, past PyTorch, which a virtual card cannot run: leave them out, "
+            "or wrap their calls in torch.library.custom_op and teach vramcast what they return with "
+            '@vramcast.rule("namespace::op").'
+        )
     elif needs_a_card:
         remedy += (
             "\nA compiled extension looked at the tensor itself. Wrap the call in torch.library.custom_op and teach "
@@ -152,7 +179,7 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             f"\nThe script was written for {older} and would end here on a card, too: run it where that is "
             "installed, or change that line."
         )
-    elif missing := absent(error, sys.executable):
+    elif missing := modules_elsewhere.remedy(error, path) or absent(error, sys.executable):
         ends_on_a_card = True
         remedy += missing
     elif not is_ours and (packages := wanted_otherwise(error)):
@@ -167,7 +194,17 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             "TORCHINDUCTOR_MIX_ORDER_REDUCTION to 0, here and there."
         )
     elif _NO_NETWORK.search(text):
+        ends_on_a_card = True
         remedy += "\nThe script downloads something, and there is no network here: get it before, where there is one."
+        remedy += _MADE_UP_DATA
+    elif _NO_DATA_SET.search(text):
+        ends_on_a_card = True
+        remedy += _MADE_UP_DATA
+    elif _NO_DERIVATIVE.search(text):
+        ends_on_a_card = True
+    elif not is_ours and not remedy and (found := _NO_FILE.search(text)) and isinstance(error, FileNotFoundError):
+        ends_on_a_card = True
+        remedy += f"\nThe script needs {found[1]}, with a card too, and it is not here." + _MADE_UP_DATA
     elif beyond := _BEYOND_THE_CARDS.search(text):
         cards = int(beyond[1]) + 1
         remedy += f"\nFor a machine with {cards} cards: `vramcast run --gpus {cards} --one-process ...`."
@@ -195,7 +232,7 @@ def is_our_failure(error: BaseException) -> bool:
         return True
     filename = _innermost_file(error.__traceback__)
     if _is_of_driver(error) and not is_of_vramcast(filename):  # in our own code it is what a card would say
-        return True
+        return not type(error).__module__.startswith(_OWN_KERNELS)
     if isinstance(error, NotImplementedError):
         return is_of_vramcast(filename) or filename.startswith(_WITHOUT_CUDA)
     if isinstance(error, _MEANT) or (isinstance(error, TypeError) and _OF_ARGUMENTS.match(text)):
@@ -206,6 +243,8 @@ def is_our_failure(error: BaseException) -> bool:
 def _is_of_driver(error: BaseException) -> bool:
     """Raised by the driver of this computer, which a call has reached that should have ended on the virtual card."""
     if isinstance(error, getattr(torch, "AcceleratorError", ())):
+        return True
+    if type(error).__module__.startswith(("cupy_backends.cuda", "numba.cuda.cudadrv", "pycuda")):
         return True
     return isinstance(error, (RuntimeError, AssertionError)) and bool(_OF_DRIVER.search(str(error)))
 

@@ -10,12 +10,15 @@ import linecache
 import re
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import FrameType, ModuleType
 
 _NO_SUCH_NAME = re.compile(r"\bcannot import name\b")
 
 _CALLED_WITH = re.compile(r"([\w.]+)\(\) (?:got an unexpected keyword|takes \d+|takes from|missing \d+ required)")
 """The TypeError that Python raises where arguments do not suit a function, which it names."""
+
+_NO_LONGER_TAKEN = "object.__init__() takes exactly one argument"
+"""The TypeError for `super().__init__(x)` where the base class has no __init__ any more, as torch's Sampler."""
 
 _PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
 
@@ -27,15 +30,27 @@ def wanted_otherwise(error: BaseException) -> list[str]:
     if isinstance(error, ImportError):
         return _installed(error.name) if error.name and _NO_SUCH_NAME.search(str(error)) else []
     if isinstance(error, AttributeError):
-        owner = error.obj
-        name = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__ if isinstance(owner, type) else ""
-        return _installed(name) if name else []
+        return _owner_of(error.obj)
+    if isinstance(error, TypeError) and str(error).startswith(_NO_LONGER_TAKEN):
+        return _base_of_the_caller(error)
     if isinstance(error, TypeError) and (called := _CALLED_WITH.match(str(error))):
         function = _function_named(called[1], error)
         return [each for each in _installed(function.__module__) if each != _PYTHON] if function else []
     if isinstance(error, AssertionError):
         return [each for name in _VERSION_OF.findall(failed_assert(error)) for each in _installed(name)]
     return []
+
+
+def _owner_of(owner: object) -> list[str]:
+    """Of a name that a module, a class or an object does not have. An object of torch's or of Python's own may lack it
+    for other reasons."""
+    if isinstance(owner, ModuleType):
+        return _installed(owner.__name__)
+    if isinstance(owner, type):
+        return _installed(owner.__module__)
+    name = type(owner).__module__
+    package = name.split(".")[0]
+    return [] if package in {"torch", "__main__", *sys.stdlib_module_names} else _installed(name)
 
 
 def failed_assert(error: BaseException) -> str:
@@ -49,16 +64,29 @@ def failed_assert(error: BaseException) -> str:
     return line if line.startswith("assert") else ""
 
 
+def _base_of_the_caller(error: BaseException) -> list[str]:
+    """The first base class from an installed package, of the object whose method failed."""
+    frame = _innermost_frame(error)
+    caller = frame.f_locals.get("self") if frame is not None else None
+    bases = [] if caller is None else type(caller).__mro__[1:-1]
+    return next((found for base in bases if (found := _installed(base.__module__))), [])
+
+
+def _innermost_frame(error: BaseException) -> FrameType | None:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return None if trace is None else trace.tb_frame
+
+
 def _function_named(qualified: str, error: BaseException) -> Callable[..., object] | None:
     """The function, or the class of the method, by that name among what the failing function names: `f`, `module.f`."""
-    trace = error.__traceback__
-    if trace is None:
+    frame = _innermost_frame(error)
+    if frame is None:
         return None
-    while trace.tb_next is not None:
-        trace = trace.tb_next
     wanted = qualified.removesuffix(".__init__")
-    names = trace.tb_frame.f_code.co_names
-    values = [trace.tb_frame.f_globals[name] for name in names if name in trace.tb_frame.f_globals]
+    names = frame.f_code.co_names
+    values = [frame.f_globals[name] for name in names if name in frame.f_globals]
     for value in values:  # grows by what is named in its modules
         if isinstance(value, ModuleType):
             inside = [vars(value)[name] for name in names if name in vars(value)]

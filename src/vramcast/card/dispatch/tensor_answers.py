@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +14,17 @@ from vramcast.card.dispatch.storages import GPU, HOST, block_of, known_values
 
 _LARGEST_PRINTED = 1 << 20
 """Elements; a larger tensor is printed without any."""
+_unread: list[None] = []
+
+
+@contextmanager
+def written_without_values() -> Iterator[None]:
+    """Inside, the text of a tensor is for nobody's eyes, and its values are not asked for."""
+    _unread.append(None)
+    try:
+        yield
+    finally:
+        _unread.pop()
 
 
 @handles(torch.Tensor.device.__get__)
@@ -100,7 +113,7 @@ def _repr(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str
     if placement(tensor) == REAL:
         return str(func(*args, **kwargs))
     device = "" if placement(tensor) == HOST else f", device='{device_of(tensor)}'"
-    if tensor.layout is not torch.strided or tensor.numel() > _LARGEST_PRINTED:
+    if _unread or tensor.layout is not torch.strided or tensor.numel() > _LARGEST_PRINTED:
         return f"tensor(...{device}, size={tuple(tensor.shape)}, dtype={tensor.dtype})"
     content = mode.read(tensor, "printed")
     with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes():

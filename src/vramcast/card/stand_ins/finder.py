@@ -12,7 +12,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from vramcast.card.dispatch.unknown import caller
-from vramcast.card.stand_ins import hub_kernels, transformer_engine, transformers_attention
+from vramcast.card.stand_ins import cuda_extensions, hub_kernels, transformer_engine, transformers_attention
 from vramcast.card.stand_ins.guarded import is_guarded
 from vramcast.card.stand_ins.known import KNOWN, Package, names_of
 
@@ -57,8 +57,10 @@ class StandIns(DistributionFinder):
         transformers_attention.install(self)
         hub_kernels.install(self)
         transformer_engine.install()
+        cuda_extensions.install(self._note)
 
     def remove(self) -> None:
+        cuda_extensions.remove()
         transformer_engine.remove()
         hub_kernels.remove()
         transformers_attention.remove()

@@ -27,7 +27,6 @@ from vramcast.card.values.known_values import one_thread
 from vramcast.card.values.origins import Origins
 from vramcast.card.values.recipe_reads import READ_LIMIT, begin_again, cost, prepare
 from vramcast.card.values.recipes import (
-    FAILURES,
     LIMIT,
     SPREAD,
     Ingredients,
@@ -39,6 +38,7 @@ from vramcast.card.values.recipes import (
     Written,
     real,
 )
+from vramcast.card.values.working_out import FAILURES, CannotWorkOut
 
 if TYPE_CHECKING:
     from vramcast.card.dispatch.known_calls import KnownCall
@@ -233,7 +233,7 @@ class Guesses:
             describe = self._describe
             described = [describe(arg) if isinstance(arg, _HOLDS_TENSORS) else arg for arg in args]
             named = {name: describe(value) for name, value in kwargs.items()} if kwargs else {}
-        except LookupError:
+        except CannotWorkOut:
             return None
         given = Ingredients(described, named, self._for_reads)
         return given if given.depth <= DEPTH else None
@@ -242,13 +242,13 @@ class Guesses:
         if isinstance(value, torch.Tensor):
             if not value.is_meta:
                 if value.numel() > LIMIT or value.layout is not torch.strided:
-                    raise LookupError
+                    raise CannotWorkOut
                 if getattr(value.untyped_storage(), UNKNOWN_CONTENT, False):
                     self._for_reads = True
                 return value
             block = block_of(value)
             if block is None:
-                raise LookupError
+                raise CannotWorkOut
             return View(self._recipe_of(value, block), value)
         if isinstance(value, (list, tuple)):
             return [self._describe(item) for item in value]

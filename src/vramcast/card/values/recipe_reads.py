@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from vramcast.card.values.known_values import one_thread
-from vramcast.card.values.recipes import FAILURES, Layer, Recipe, View
+from vramcast.card.values.recipes import Layer, Recipe, View
+from vramcast.card.values.working_out import FAILURES
 
 READ_LIMIT = 1 << 22
 """Most elements, all that go into it together, for which a value that is read is worked out in full."""

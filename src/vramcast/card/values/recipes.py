@@ -14,13 +14,12 @@ import torch
 
 from vramcast.card.dispatch.storages import Block
 from vramcast.card.values import samples
+from vramcast.card.values.working_out import FAILURES, CannotWorkOut, call
 
 LIMIT = 1 << 23
 """Most elements of a tensor whose contents are ever worked out for a size."""
 SPREAD = 0.1
 """Standard deviation of what layers compute."""
-FAILURES = (LookupError, RuntimeError, NotImplementedError, TypeError, ValueError)
-"""What an op raises on the CPU that a recipe cannot be worked out with."""
 _KEPT_BYTES = 1 << 22
 _CPU = torch.device("cpu")
 
@@ -88,7 +87,7 @@ class Layer(Recipe):
 
     def _numbers(self, count: int) -> torch.Tensor:
         if not self.dtype.is_floating_point:
-            raise LookupError
+            raise CannotWorkOut
         generator = torch.Generator().manual_seed(self.seed)
         return torch.randn(count, generator=generator, device="cpu").mul_(self.spread).to(self.dtype)
 
@@ -125,11 +124,11 @@ class View:
         elements = self._elements()
         if self.size.numel() == 1:
             elements = elements[self.offset % elements.numel()].reshape(1)
-        return samples.Sampled(elements, self.size)
+        return samples.of_view(elements, self.offset, self.size, self.stride)
 
     def _elements(self) -> torch.Tensor:
         if self.recipe.sample is None:
-            raise LookupError
+            raise CannotWorkOut
         return self.recipe.sample.to(self.dtype)
 
 
@@ -175,11 +174,11 @@ class Result(Recipe):
 
     def work_out(self, done: dict[Recipe, torch.UntypedStorage]) -> torch.UntypedStorage:
         with _seeded(self.func, self.seed):
-            made = self.func(*real(self.args, done), **real(self.kwargs, done))
+            made = call(self.func, real(self.args, done), real(self.kwargs, done))
         if not isinstance(made, torch.Tensor):
             made = made[self.output]
         if made.shape != self.size or made.dtype != self.dtype:
-            raise LookupError
+            raise CannotWorkOut
         if made.stride() != self.stride or made.storage_offset() or _shared(made):
             made = torch.empty_strided(self.size, self.stride, dtype=made.dtype, device="cpu").copy_(made)
         content: torch.UntypedStorage = made.untyped_storage()
@@ -192,7 +191,7 @@ class Result(Recipe):
         if not isinstance(made, torch.Tensor):
             made = made[self.output]
         if made is None:
-            raise LookupError
+            raise CannotWorkOut
         return made.to(self.dtype).reshape(-1)  # type: ignore[no-any-return]
 
 
@@ -223,19 +222,22 @@ class Written(Recipe):
         else:
             content = _worked_out(self.before, done).clone()
         with _seeded(self.func, self.seed):
-            self.func(self.target.on(content), *real(self.args, done), **real(self.kwargs, done))
+            call(self.func, [self.target.on(content), *real(self.args, done)], real(self.kwargs, done))
         return content
 
     def sampled(self) -> torch.Tensor:
         if isinstance(self.before, int):
             elements = torch.zeros(samples.SIZE, dtype=self.dtype, device="cpu")
         else:
-            before = next(self.views()).sampled().elements
+            before = self.before.sample
+            if before is None:
+                before = next(self.views()).sampled().elements
             elements = before.to(self.dtype, copy=True) if before.numel() > 1 else before.repeat(samples.SIZE)
         if self.target.size.numel() == self.count and self.target.dtype == self.dtype:
+            elements = samples.take(elements) if elements.numel() > samples.SIZE else elements
             args, kwargs = _sampled(self.args), _sampled(self.kwargs)
             with _seeded(self.func, self.seed):
-                self.func(elements, *samples.elements_of(args), **samples.elements_of(kwargs))
+                call(self.func, [elements, *samples.elements_of(args)], samples.elements_of(kwargs))
         return elements  # what is written into a part of it is too little to show
 
 
@@ -281,7 +283,7 @@ def _worked_out(recipe: Recipe, done: dict[Recipe, torch.UntypedStorage]) -> tor
 
 def _whole(recipe: Recipe, done: dict[Recipe, torch.UntypedStorage]) -> torch.UntypedStorage:
     if recipe.count > LIMIT:
-        raise LookupError
+        raise CannotWorkOut
     if recipe.sample is not None:  # read before
         repeats = -(-recipe.count // recipe.sample.numel())
         return recipe.sample.repeat(repeats)[: recipe.count].clone().untyped_storage()
@@ -293,7 +295,7 @@ def _whole(recipe: Recipe, done: dict[Recipe, torch.UntypedStorage]) -> torch.Un
         except FAILURES:
             pass
     if recipe.stand_in is None:
-        raise LookupError
+        raise CannotWorkOut
     return recipe.stand_in.work_out(done)
 
 

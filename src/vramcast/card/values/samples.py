@@ -3,6 +3,9 @@
 A sample is a vector of SIZE elements that stands for all of a tensor: the tensor holds it again and again. Elementwise
 ops run on samples as they are; what sums, compares or normalises the elements has a rule here. So a softmax over
 50,000 classes still sums to one, an exponential is positive, and a cross entropy is near the logarithm of the classes.
+
+What is joined column by column, as boxes, scores and classes, has SIZE rows instead: a column that is read, or computed
+with, holds what went into it.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from typing import Any
 
 import torch
 
+from vramcast.card.values.working_out import call
+
 SIZE = 256
 
 
@@ -24,6 +29,8 @@ class Sampled:
     elements: torch.Tensor
     """SIZE of them, or one."""
     size: torch.Size
+    rows: torch.Tensor | None = None
+    """SIZE rows, one after the other, where the columns differ and the tensor is made of whole rows."""
 
     @property
     def count(self) -> int:
@@ -56,7 +63,7 @@ def run(func: Any, name: str, args: list[Any], kwargs: dict[str, Any], size: tor
     """The elements of each output; a single tensor for a single output."""
     chosen = RULES.get(name)
     if chosen is None:
-        return func(*elements_of(args), **elements_of(kwargs))
+        return call(func, elements_of(args), elements_of(kwargs))
     return chosen(func, args, kwargs, size)
 
 
@@ -76,6 +83,19 @@ def laid_out(elements: torch.Tensor, offset: int, size: Sequence[int], stride: S
         shape[dim] = length
         where = where + (torch.arange(length, device="cpu") * step).reshape(shape)
     return elements[where.expand(tuple(size)) % elements.numel()]
+
+
+def of_view(elements: torch.Tensor, offset: int, size: torch.Size, stride: Sequence[int]) -> Sampled:
+    """A view of a storage that holds the elements, one or SIZE of them or SIZE rows, again and again."""
+    if elements.numel() <= SIZE:
+        return Sampled(elements, size)
+    if not size.numel():
+        return Sampled(take(elements), size)
+    length = elements.numel() // SIZE
+    is_whole = offset % length == 0 and size[-1:] == (length,) and stride[-1] == 1
+    first = torch.Size(min(one, SIZE) if dim == 0 else min(one, length) for dim, one in enumerate(size))
+    part = take(laid_out(elements, offset, first, stride)) if first.numel() <= SIZE * length else take(elements)
+    return Sampled(part, size, elements if is_whole and all(one % length == 0 for one in stride[:-1]) else None)
 
 
 def elements_of(value: Any) -> Any:
@@ -228,7 +248,7 @@ def _negative_log_likelihood(func: Any, args: list[Any], kwargs: dict[str, Any],
 )  # fmt: skip
 def _loss(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
     x = args[0]
-    loss = func(*elements_of(args), **elements_of(kwargs))
+    loss = call(func, elements_of(args), elements_of(kwargs))
     if _argument(func, args, kwargs, "reduction") == _SUM:
         return loss * (x.count / max(a.elements.numel() for a in args if isinstance(a, Sampled)))
     return loss
@@ -249,9 +269,17 @@ def _distance(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Si
 # -- elements in another order, or some of them -------------------------------------------------------------------
 
 
+@rule("index", "index_select", "_unsafe_index")
+def _chosen(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    x, where = args[0], args[1]
+    last = len(x.size) - 1
+    keeps_rows = where % max(len(x.size), 1) != last if isinstance(where, int) else where[last:] in ([], [None])
+    return x.elements if x.rows is None or not keeps_rows else x.rows
+
+
 @rule(
-    "clone", "copy", "diagonal_copy", "flip", "gather", "index", "index_select", "masked_select", "repeat", "roll",
-    "scatter", "scatter_add", "select_scatter", "slice_scatter", "take_along_dim", "tril", "triu", "_unsafe_index",
+    "diagonal_copy", "flip", "gather", "masked_select", "repeat", "roll", "scatter", "scatter_add", "select_scatter",
+    "slice_scatter", "take_along_dim", "tril", "triu",
 )  # fmt: skip
 def _some(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
     return args[0].elements
@@ -262,16 +290,30 @@ def _sorted(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size
     return args[0].elements, None
 
 
-@rule("_to_copy")
+@rule("clone", "_to_copy")
 def _converted(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
-    dtype = kwargs.get("dtype")
-    return args[0].elements if dtype is None else args[0].elements.to(dtype)
+    x, dtype = args[0], kwargs.get("dtype")
+    elements = x.elements if x.rows is None else x.rows
+    return elements if dtype is None else elements.to(dtype)
+
+
+_MOST_COLUMNS = 64
 
 
 @rule("cat", "stack")
 def _joined(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
     parts = [part for part in args[0] if part.count]
+    dim = _argument(func, args, kwargs, "dim")
+    if len(size) > 1 and dim % len(size) == len(size) - 1 and size[-1] <= _MOST_COLUMNS:
+        return torch.cat([_columns(part, size) for part in parts], dim=1).reshape(-1)
     return take(torch.cat([part.elements[: max(1, SIZE * part.count // size.numel())] for part in parts]))
+
+
+def _columns(part: Sampled, size: torch.Size) -> torch.Tensor:
+    """SIZE rows of a part that is joined to others."""
+    count = part.size[-1] if len(part.size) == len(size) else 1
+    elements = part.elements if part.rows is None else part.rows
+    return elements.repeat(-(-SIZE * count // elements.numel()))[: SIZE * count].reshape(SIZE, count)
 
 
 # -- made from nothing --------------------------------------------------------------------------------------------
@@ -279,17 +321,17 @@ def _joined(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size
 
 @rule("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "bernoulli", "fill", "log_sigmoid_forward")
 def _alike(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
-    return func(*elements_of(args), **elements_of(kwargs))
+    return call(func, elements_of(args), elements_of(kwargs))
 
 
 @rule("binomial", "native_dropout", "poisson", "_standard_gamma")
 def _drawn(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
-    return func(*elements_of(args), **elements_of(kwargs))
+    return call(func, elements_of(args), elements_of(kwargs))
 
 
 @rule("_sample_dirichlet")
 def _shares(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
-    return func(*elements_of(args), **elements_of(kwargs)) * (SIZE / size[-1])
+    return call(func, elements_of(args), elements_of(kwargs)) * (SIZE / size[-1])
 
 
 @rule("zeros", "ones", "full", "rand", "randn", "randint", "new_zeros", "new_ones", "new_full")

@@ -249,8 +249,8 @@ def predict_and_change(
     card, _ = choose_card(loaded.job, gpu)
     said = {"target.memory": memory, "allocator_conf": allocator_conf}
     job = with_overrides(loaded.job, {key: value for key, value in said.items() if value is not None})
-    with Runs(card, steps=steps, workers=workers, progress=progress, like=loaded.job) as runs:
-        runs.expect(expected_changes(job, card, runs.workers))
+    wishes = expected_changes(job, card, workers) if workers > 1 else ()
+    with Runs(card, steps=steps, workers=workers, progress=progress, like=loaded.job, wishes=wishes) as runs:
         result = predict(loaded, gpu, memory, steps, allocator_conf=allocator_conf, progress=progress)
         if result.fits:
             return result, ()

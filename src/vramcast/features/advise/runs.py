@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from vramcast.base.errors import UsageError, VramcastError
+from vramcast.base.errors import VramcastError
 from vramcast.base.factories import hush_torch, without_collections
 from vramcast.base.processes import is_worker
 from vramcast.features.advise.estimate import Corners, corners_of
@@ -74,10 +74,20 @@ class Runs:
     before anything was traced here, since PyTorch's autograd does not survive a fork once it has run on a machine
     with a GPU."""
 
-    def __init__(self, gpu: GpuSpec, *, steps: int, workers: int, progress: Progress, like: Job | None = None) -> None:
-        """Import what the job `like` needs before forking, so that not every fork has to."""
+    def __init__(
+        self,
+        gpu: GpuSpec,
+        *,
+        steps: int,
+        workers: int,
+        progress: Progress,
+        like: Job | None = None,
+        wishes: Sequence[Wish] = (),
+    ) -> None:
+        """Import what the job `like` and the wishes need before forking, so that not every fork has to. `wishes` will
+        probably be asked for: idle workers begin them while the job itself is predicted here."""
         self.n_traced = 0
-        self._like = like
+        self._like, self._wishes = like, wishes
         self.workers = workers if sys.platform == "linux" else 1
         self._gpu, self._steps, self._progress = gpu, steps, progress
         self._pool: ProcessPoolExecutor | None = None
@@ -93,12 +103,16 @@ class Runs:
         if self.workers > 1:
             import multiprocessing
 
-            if self._like is not None:
-                preload(self._like)
+            for job in (self._like, *(wish.job for wish in self._wishes)):
+                if job is not None:
+                    preload(job)
             gc.freeze()  # what was imported is not garbage, so the forks need not scan it
             context = multiprocessing.get_context("fork")
             self._pool = ProcessPoolExecutor(self.workers, context, initializer=is_worker, initargs=(os.getpid(),))
             self._pool.submit(_nothing)  # forks all of them now, before anything is traced here
+            for wish in self._wishes:
+                task = (wish, self._gpu, self._steps)
+                self._expected.append((wish.job, self._pool.submit(_answer, _trace, task)))
         return self
 
     def __exit__(
@@ -109,19 +123,6 @@ class Runs:
         if kind is not None or not all(future.done() for _, future in self._expected):
             _kill_workers(self._pool)
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
-
-    def expect(self, wishes: Sequence[Wish]) -> None:
-        """Let idle workers begin what will probably be asked for, while the job itself is predicted here; where
-        nothing is known yet, let them import what LoRA and QLoRA need."""
-        job = self._like
-        if self._pool is None or job is None or job.task != "training":
-            return
-        if any(component.transformers and component.mode == "trained" for component in job.components.values()):
-            for _ in range(self.workers):
-                self._pool.submit(_import_libraries, "peft", "bitsandbytes")
-        for wish in wishes:
-            task = (wish, self._gpu, self._steps)
-            self._expected.append((wish.job, self._pool.submit(_answer, _trace, task)))
 
     def trace(self, wishes: Sequence[Wish]) -> list[Traced | VramcastError]:
         """Traces in the order of the wishes; an error takes the place of the trace it prevented."""
@@ -183,15 +184,6 @@ class Runs:
 
 
 def _nothing() -> None: ...
-
-
-def _import_libraries(*names: str) -> None:
-    from vramcast.jobs.building.libraries import library
-
-    for name in names:
-        with contextlib.suppress(UsageError):  # whoever needs it says that it is not there
-            library(name, "advice")
-    gc.freeze()
 
 
 def _kill_workers(pool: ProcessPoolExecutor) -> None:

@@ -65,9 +65,9 @@ def check(
     if margin:
         spec = _less(spec or choose_card(loaded.job, None)[0], margin)
     card = spec if spec is not None else choose_card(loaded.job, None)[0]
-    with Runs(card, steps=steps, workers=workers if changes else 1, progress=progress, like=loaded.job) as runs:
-        if changes:
-            runs.expect(expected_changes(loaded.job, card, runs.workers))
+    workers = workers if changes else 1
+    wishes = expected_changes(loaded.job, card, workers) if workers > 1 else ()
+    with Runs(card, steps=steps, workers=workers, progress=progress, like=loaded.job, wishes=wishes) as runs:
         result = _predicted(loaded, spec, steps, allocator_conf, progress)
         found: tuple[Suggestion, ...] = ()
         if changes and not result.fits and loaded.job.gpus.pipeline == 1:

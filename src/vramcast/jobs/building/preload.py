@@ -26,3 +26,7 @@ def preload(job: Job) -> None:
                 diffusers_folder.find_class(component)
             else:
                 library(component.source, job.name)
+            if component.mode == "lora":
+                library("peft", job.name)
+            if component.quantization != "none":
+                library("bitsandbytes", job.name)

@@ -45,6 +45,7 @@ READERS: tuple[str, ...] = (
     "megatron",
     "torchtitan",
     "torchtune",
+    "other_tools",
     "deepspeed",
     "accelerate",
     "lightning",
@@ -146,8 +147,10 @@ def read(path: Path, request: Request | None = None) -> Reading:
         )
     if reader is None:
         check_readable(path)
+        importlib.import_module("vramcast.jobs.readers.other_tools").check_trains(path)
         names = ", ".join(reader.NAME for reader in readers())
         raise UsageError(
-            f"{path}: not recognised as any of: {names}. `vramcast init` writes a vramcast.yaml to begin with"
+            f"{path}: not recognised as any of: {names}. Put `vramcast run` before the command that trains with it; or "
+            "`vramcast init` writes a vramcast.yaml to begin with"
         )
     return reader.read(path, request or Request())

@@ -142,7 +142,7 @@ def _degrees(keys: Keys, kind: str | None, unsupported: dict[str, str]) -> dict[
         unsupported["gpus"] = "distributed_type: TP without parallelism_config_tp_size does not say over how many GPUs"
     if copies > 1 and shards > 1:
         gpus |= {"strategy": "hsdp", "replicas": copies}
-    elif shards > 1:
+    elif shards > 1 and kind != "DEEPSPEED":  # which divides over all cards by itself
         gpus["strategy"] = "fsdp"
     return gpus
 

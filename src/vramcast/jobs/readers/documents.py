@@ -36,12 +36,20 @@ def read_document(path: Path) -> Document:
     """UsageError names the file and the line that cannot be read."""
     text = read_text(path)
     suffix = path.suffix.lower()
+    if not text.strip():
+        raise _empty(path)
     if suffix in _YAML:
         data, lines = parse_yaml(text, str(path))
+        if data is None:
+            raise _empty(path)
         return Document(data, lines.get)
     data = _parse_toml(text, path) if suffix in _TOML else _parse_json(text, path)
     _check_values(data, path)
     return Document(data, functools.partial(_search_line, text))
+
+
+def _empty(path: Path) -> UsageError:
+    return UsageError(f"{path} is empty: a training config is expected; `vramcast init` writes one to begin with")
 
 
 def beside(name: str, folder: Path) -> Path:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from vramcast.jobs.fields import Count, Section, Size
 
@@ -144,6 +144,11 @@ class Target(Section):
     """What PyTorch may reserve at most (24GiB), instead of what the card has; the CUDA context is not part of it."""
     fraction: Annotated[float, Field(gt=0, le=1, strict=False)] | None = None
     """The same as a share of the card: what torch.cuda.set_per_process_memory_fraction is called with."""
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _without_unit(cls, value: Any) -> Any:
+        return str(value) if type(value) in (int, float) else value
 
     @model_validator(mode="after")
     def _one_limit(self) -> Self:

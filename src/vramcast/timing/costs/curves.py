@@ -58,8 +58,12 @@ class KindModel:
     tags: Mapping[str, float] = field(default_factory=dict)
     spread: float = 0.0
     """Half of the measured kernels lie within this of the curve, in log2."""
-    launches: float = 1.0
-    """Kernels that are launched over those that the kind's rule counts."""
+    launches: Curve = Curve((0.0,), (1.0,))
+    """Kernels that are launched over those that the kind's rule counts, by the size: libraries clear and split what is
+    large."""
+
+    def launched(self, part: Part) -> float:
+        return part.kernels * self.launches.at(size_of(part))
 
     def seconds(self, part: Part) -> float:
         x = size_of(part)
@@ -78,7 +82,7 @@ class KindModel:
             "features": {name: _curve_data(curve) for name, curve in self.features.items()},
             "tags": {tag: round(value, 3) for tag, value in self.tags.items() if abs(value) >= 0.0005},
             "spread": round(self.spread, 3),
-            "launches": round(self.launches, 3),
+            "launches": _curve_data(self.launches),
         }
 
     @classmethod
@@ -88,8 +92,14 @@ class KindModel:
             features={str(name): _curve(curve) for name, curve in data["features"].items()},
             tags={str(tag): _figure(value) for tag, value in data["tags"].items()},
             spread=_figure(data.get("spread", 0.0), least=0.0),
-            launches=_figure(data.get("launches", 1.0), least=0.0, most=1e6),
+            launches=_launches(data.get("launches", 1.0)),
         )
+
+
+def _launches(data: Any) -> Curve:
+    """A curve, or one number for all sizes, as earlier calibrations have it."""
+    pairs = data if isinstance(data, list) else [[0.0, data]]
+    return _curve([[knot, _figure(value, least=0.0, most=1e6)] for knot, value in pairs], most=1e6)
 
 
 def _curve_data(curve: Curve) -> list[list[float]]:
@@ -104,9 +114,9 @@ def _figure(value: Any, least: float = -_LARGEST_LOG, most: float = _LARGEST_LOG
     return figure
 
 
-def _curve(data: Sequence[Sequence[float]]) -> Curve:
+def _curve(data: Sequence[Sequence[float]], most: float = _LARGEST_LOG) -> Curve:
     knots = tuple(_figure(knot) for knot, _ in data)
-    values = tuple(_figure(value) for _, value in data)
+    values = tuple(_figure(value, most=most) for _, value in data)
     if not knots or any(later <= earlier for earlier, later in pairwise(knots)):
         raise ValueError("a curve's knots must rise")
     return Curve(knots, values)

@@ -24,6 +24,9 @@ _FEATURE_RIDGE = 0.05
 _TAG_RIDGE = 0.3
 _ROBUST_SCALE = 0.12
 _SMALLEST_SIZE = -10.0
+_LAUNCHES_KNOT_STEP = 3.0
+_DRAWN = 3.0
+"""Rows that the mean of a kind counts as, where the kernels of one size are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +56,38 @@ def fit(samples: Iterable[Sample], start: dict[str, KindModel] | None = None) ->
         if all(len(sample.parts) == 1 for sample in known):
             break
     launches = _launches(known)
-    return {kind: replace(model, launches=launches.get(kind, 1.0)) for kind, model in models.items()}
+    return {kind: replace(model, launches=launches.get(kind, model.launches)) for kind, model in models.items()}
 
 
-def _launches(samples: Sequence[Sample]) -> dict[str, float]:
-    """For each kind, kernels that were launched over those that its rule counts: libraries clear, split and add up as
-    they see fit. An operator of several parts shares its kernels out as the round before says."""
-    factors: dict[str, float] = {}
+def _launches(samples: Sequence[Sample]) -> dict[str, Curve]:
+    """For each kind and size, kernels that were launched over those that its rule counts: libraries clear, split and
+    add up as they see fit. An operator of several parts shares its kernels out as the round before says."""
+    curves: dict[str, Curve] = {}
     for _ in range(_ROUNDS):
-        sums: dict[str, list[float]] = {}
+        found: dict[str, list[tuple[float, float, float]]] = {}
         for sample in samples:
-            counted = [part.kernels * factors.get(part.kind, 1.0) for part in sample.parts]
-            together = sum(counted)
+            factors = [curves[part.kind].at(size_of(part)) if part.kind in curves else 1.0 for part in sample.parts]
+            together = sum(part.kernels * factor for part, factor in zip(sample.parts, factors, strict=True))
             if not sample.kernels or not together:
                 continue
-            for part, kernels in zip(sample.parts, counted, strict=True):
-                sum_ = sums.setdefault(part.kind, [0.0, 0.0])
-                sum_[0] += kernels / together * sample.kernels
-                sum_[1] += part.kernels
-        factors = {kind: launched / counted for kind, (launched, counted) in sums.items() if counted}
-    return factors
+            for part, factor in zip(sample.parts, factors, strict=True):
+                size = max(size_of(part), _SMALLEST_SIZE)
+                found.setdefault(part.kind, []).append((size, factor * sample.kernels / together, float(part.kernels)))
+        curves = {kind: _mean_by_size(rows) for kind, rows in found.items() if any(weight for *_, weight in rows)}
+    return curves
+
+
+def _mean_by_size(rows: Sequence[tuple[float, float, float]]) -> Curve:
+    """Weighted means around knots, from (size, value, weight). A knot with few rows is drawn to the mean of all."""
+    mean = sum(value * weight for _, value, weight in rows) / sum(weight for *_, weight in rows)
+    knots = _knots([size for size, _, _ in rows], _LAUNCHES_KNOT_STEP)
+    values = []
+    for knot in knots:
+        near = [(value, weight * (1 - abs(size - knot) / _LAUNCHES_KNOT_STEP)) for size, value, weight in rows
+                if abs(size - knot) < _LAUNCHES_KNOT_STEP]  # fmt: skip
+        drawn = _DRAWN * sum(weight for *_, weight in rows) / len(rows)
+        values.append((mean * drawn + sum(v * w for v, w in near)) / (drawn + sum(w for _, w in near)))
+    return Curve(knots, tuple(values))
 
 
 def _guess(models: dict[str, KindModel], part: Part) -> float:

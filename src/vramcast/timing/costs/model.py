@@ -9,6 +9,7 @@ from vramcast.timing.costs import generic
 from vramcast.timing.costs.calibration import Calibration, find_calibration
 from vramcast.timing.costs.card import Card
 from vramcast.timing.costs.families import parts_of
+from vramcast.timing.costs.families.convolution import TURNED
 from vramcast.timing.costs.part import Part
 from vramcast.timing.costs.signature import parse_arguments
 
@@ -48,7 +49,7 @@ class CostModel:
         )
         self.unknown_ops: dict[str, int] = {}
         """Calls of operators taken as elementwise for want of a rule, by name."""
-        self._known: dict[tuple[str, str, bool, bool], OpCost] = {}
+        self._known: dict[tuple[str, str, bool, bool, tuple[bool, ...] | None], OpCost] = {}
 
     @staticmethod
     def for_gpu(spec: GpuSpec, calibration: Calibration | None = None) -> CostModel:
@@ -57,24 +58,36 @@ class CostModel:
             calibration.check_card(spec.id)
         return CostModel(spec, calibration or find_calibration(spec.id))
 
-    def cost(self, op: str, args: str, *, tf32: bool = False, cudnn_tf32: bool = True) -> OpCost:
-        """The cost of `op` (`aten.mm.default`) with arguments as `describe_arguments` writes them."""
-        key = (op, args, tf32, cudnn_tf32)
+    def cost(
+        self,
+        op: str,
+        args: str,
+        *,
+        tf32: bool = False,
+        cudnn_tf32: bool = True,
+        turned: tuple[bool, ...] | None = None,
+    ) -> OpCost:
+        """The cost of `op` (`aten.mm.default`) with arguments as `describe_arguments` writes them. `turned`: of a
+        convolution, where it is known, as timing/workspaces.py says."""
+        key = (op, args, tf32, cudnn_tf32, turned)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._work_out(op, args, tf32, cudnn_tf32)
+            known = self._known[key] = self._work_out(*key)
         if op in self.unknown_ops:
             self.unknown_ops[op] += 1
         return known
 
-    def _work_out(self, op: str, args: str, tf32: bool, cudnn_tf32: bool) -> OpCost:
-        parts, listed = parts_of(op, parse_arguments(args), self.card, tf32=tf32, cudnn_tf32=cudnn_tf32)
+    def _work_out(self, op: str, args: str, tf32: bool, cudnn_tf32: bool, turned: tuple[bool, ...] | None) -> OpCost:
+        arguments = parse_arguments(args)
+        if turned is not None:
+            arguments.kwargs[TURNED] = list(turned)
+        parts, listed = parts_of(op, arguments, self.card, tf32=tf32, cudnn_tf32=cudnn_tf32)
         if not listed and parts:
             self.unknown_ops.setdefault(op, 0)
         if not parts:
             return _NOTHING
         times = [self.part_seconds(part) for part in parts]
-        launches = sum(part.kernels * self._launches(part.kind) for part in parts)
+        launches = sum(self._launched(part) for part in parts)
         longest = max(zip(times, parts, strict=True), key=lambda pair: pair[0])[1]
         return OpCost(
             kind=longest.kind,
@@ -92,9 +105,9 @@ class CostModel:
         seconds = model.seconds(part) if model is not None else generic.seconds(part, self.card.spec)
         return max(seconds, self.card.least_seconds(part.flops, part.unit, part.bytes))
 
-    def _launches(self, kind: str) -> float:
-        model = self.calibration.kinds.get(kind) if self.calibration else None
-        return model.launches if model is not None else 1.0
+    def _launched(self, part: Part) -> float:
+        model = self.calibration.kinds.get(part.kind) if self.calibration else None
+        return model.launched(part) if model is not None else part.kernels
 
     def _limit(self, part: Part, seconds: float) -> str:
         if seconds < _LAUNCH_BOUND * generic.LAUNCH_SECONDS:

@@ -37,7 +37,7 @@ def _named(function: Callable[[str, Arguments, Card], list[Part]], name: str) ->
 
 
 def _table() -> dict[str, Family]:
-    table: dict[str, Family] = {}
+    table = {name: _named(elementwise.pointwise, name) for name in POINTWISE}
     for module in (
         gemm,
         convolution,
@@ -57,7 +57,8 @@ def _table() -> dict[str, Family]:
     table |= {name: _named(spatial.pool, name) for name in spatial.POOLS}
     table |= {name: _named(spatial.resample, name) for name in spatial.RESAMPLES}
     table |= {name: _named(spatial.sparse, name) for name in spatial.SPARSE}
-    table |= {name: _named(elementwise.pointwise, name) for name in POINTWISE}
+    table |= {name: _named(reductions.loss, name) for name in reductions.LOSSES}
+    table |= {name: _named(reductions.loss_backward, name) for name in reductions.LOSSES_BACKWARD}
     return table
 
 

@@ -38,6 +38,10 @@ _LONGEST_HALF_WINDOW = 64
 _LONG_WINDOW_SHARE = 0.25
 
 
+TURNED = "turned"
+"""A keyword that is no argument of the operator's: for each product that a call makes, whether operands are turned."""
+
+
 def _sizes(value: Value, count: int, default: int) -> list[int]:
     sizes = [item for item in value if isinstance(item, int)] if isinstance(value, list) else []
     if len(sizes) == 1:
@@ -78,7 +82,8 @@ class _Shape:
         self.spatial = prod(x.shape[2:])
 
 
-def _part(card: Card, shape: _Shape, direction: str, cudnn_tf32: bool) -> Part:
+def _part(card: Card, shape: _Shape, direction: str, cudnn_tf32: bool, turned: bool | None) -> Part:
+    """`turned`: whether cuDNN turns the operands to channels last; None where that is not known."""
     x = shape.x
     unit = unit_of(x.dtype, cudnn_tf32 and card.has_tf32)
     layout = "nhwc" if shape.last else "nchw"
@@ -98,7 +103,9 @@ def _part(card: Card, shape: _Shape, direction: str, cudnn_tf32: bool) -> Part:
     vector = 16 // shape.item
     c_in, c_out = _whole(shape.c_in, vector), _whole(shape.c_out, vector)
     kernels = 1
-    turned = not shape.last and not pointwise and shape.spatial > 1
+    windows = not shape.last and not pointwise and shape.spatial > 1
+    if windows and turned is False:
+        return _as_it_lies(card, shape, direction, unit, tags)
     if pointwise and not shape.strided and not shape.last:
         # A matrix product for each image, its rows as long as the image has places.
         batch = shape.x_shape[0]
@@ -113,9 +120,9 @@ def _part(card: Card, shape: _Shape, direction: str, cudnn_tf32: bool) -> Part:
     # Where tiles would be nearly empty, the FP32 units are as good.
     base = min(base, shape.flops * _PLAIN_SHARE / card.rate("f32"))
     base = max(base, shape.bytes / card.bandwidth)
-    if turned:
-        # Tensor core kernels want channels last: the operands are turned, and the result turned back; small ones are
-        # computed as they lie. So recorded convolutions of windows launch three to five kernels each way.
+    if windows:
+        # Tensor core kernels want channels last: the operands are turned, and the result turned back. So recorded
+        # convolutions of windows launch three to five kernels each way.
         base += 2 * shape.bytes / card.bandwidth
         kernels = 3
     few = min(shape.c_in, shape.c_out)
@@ -124,6 +131,18 @@ def _part(card: Card, shape: _Shape, direction: str, cudnn_tf32: bool) -> Part:
     idle = card.sms * 128 * 128 / max(m * n, 1)
     features = (feature("k", k), feature("few", few), feature("spatial", shape.spatial), feature("idle", idle))
     return Part(f"conv-{direction}", base, shape.flops, shape.bytes, unit, features, tuple(tags), kernels)
+
+
+def _as_it_lies(card: Card, shape: _Shape, direction: str, unit: str, tags: list[str]) -> Part:
+    """Without workspace no operand is turned: one kernel, on the FP32 units where the numbers are of 32 bits. That of a
+    weight's gradient adds up where it has cleared first."""
+    m, n, k = _product(shape, direction, shape.c_in, shape.c_out)
+    plain = "f32" if shape.item == 4 else unit
+    base = tiled_seconds(card, 1, m, n, k, plain, splits=direction == "wgrad")
+    base = max(min(base, shape.flops * _PLAIN_SHARE / card.rate("f32")), shape.bytes / card.bandwidth)
+    features = (feature("k", k), feature("few", min(shape.c_in, shape.c_out)), feature("spatial", shape.spatial))
+    kernels = 2 if direction == "wgrad" else 1
+    return Part(f"direct-{direction}", base, shape.flops, shape.bytes, plain, features, tuple(tags), kernels)
 
 
 def _product(shape: _Shape, direction: str, c_in: int, c_out: int) -> tuple[int, int, int]:
@@ -221,6 +240,11 @@ def output_shape(x: Tensor, weight: Tensor, args: Arguments) -> tuple[int, ...]:
     return (x.shape[0], channels, *spatial)
 
 
+def _turned(args: Arguments) -> list[bool | None]:
+    known = args.kwargs.get(TURNED)
+    return [value if isinstance(value, bool) else None for value in known] if isinstance(known, list) else [None] * 2
+
+
 def forward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
     x, weight = args.tensor(0), args.tensor(1)
     if x is None or weight is None or len(x.shape) < 3:
@@ -229,7 +253,8 @@ def forward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[P
     transposed, groups = values[6] is True, values[8] if isinstance(values[8], int) else 1
     y = output_shape(x, weight, args)
     shape = _Shape(x, weight, y, groups, transposed, max(_sizes(values[5], len(x.shape) - 2, 1)))
-    parts = [_part(card, shape, "dgrad" if transposed else "fwd", cudnn_tf32)]
+    turned = _turned(args)[0]
+    parts = [_part(card, shape, "dgrad" if transposed else "fwd", cudnn_tf32, turned)]
     parts += made_contiguous(card, [tensor for tensor in (x, weight) if not tensor.dense])
     if isinstance(values[2], Tensor):
         moved = 2 * shape.y_bytes
@@ -249,10 +274,11 @@ def backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[
     mask = values[10] if isinstance(values[10], list) else [True, True, True]
     shape = _Shape(x, weight, dy.shape, groups, values[7] is True, max(_sizes(values[6], len(x.shape) - 2, 1)))
     parts = []
+    turned = _turned(args)
     if mask[0] is True:
-        parts.append(_part(card, shape, "fwd" if values[7] is True else "dgrad", cudnn_tf32))
+        parts.append(_part(card, shape, "fwd" if values[7] is True else "dgrad", cudnn_tf32, turned[0]))
     if mask[1] is True:
-        parts.append(_part(card, shape, "wgrad", cudnn_tf32))
+        parts.append(_part(card, shape, "wgrad", cudnn_tf32, turned[1]))
     if len(mask) > 2 and mask[2] is True:
         moved = float(dy.nbytes)
         direction = "outer" if shape.last else "inner"

@@ -125,6 +125,12 @@ def pointwise(name: str, args: Arguments, card: Card) -> list[Part]:
     return [walk(card, bare, tensors, shape, dtype, float(count * item_bytes(dtype)), tensors[0] if in_place else None)]
 
 
+def masked_fill(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """Out of place: a copy, which is filled."""
+    x = args.tensor(0)
+    return [] if x is None else [*transfer(card, x, x), *pointwise("masked_fill_", args, card)]
+
+
 def _target(source: Tensor, args: Arguments) -> Tensor:
     """What a copy writes: its dtype and layout."""
     wanted = args.kwargs.get("dtype")
@@ -147,10 +153,11 @@ def channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(steps[dim] for dim in range(len(shape)))
 
 
-_READ_BACK = 1 << 19
-"""More than this, brought to ordinary memory, goes through the driver's own buffer, as what comes from there does (the
-U-Net in the zoo that reads back all weights and gradients: 57 ms for 0.25 GB). Less goes at the rate of the link, and
-so does what comes from pinned memory (294 MB in the zoo's 3-D network: 5.3 ms)."""
+LARGEST_KEPT_BLOCK = 1 << 19
+"""More than this, brought to ordinary memory, goes through the driver's own buffer, as what comes from there does, into
+pages that nobody has written to yet (`new_pages` in timing/host.py): larger blocks go back to the system when they are
+freed. Less goes at the rate of the link, and so does what comes from pinned memory (294 MB in the zoo's 3-D network:
+5.3 ms)."""
 
 
 def transfer(card: Card, source: Tensor, target: Tensor, *, pinned: bool = False) -> list[Part]:
@@ -161,7 +168,7 @@ def transfer(card: Card, source: Tensor, target: Tensor, *, pinned: bool = False
         moved = float(source.nbytes)
         # The link's figure is for both directions together; a copy goes one way.
         base = moved / (_link(card) / 2)
-        is_direct = pinned if target.device == "cuda" else moved <= _READ_BACK
+        is_direct = pinned if target.device == "cuda" else moved <= LARGEST_KEPT_BLOCK
         kind = "copy-to-host" if is_direct else "copy-to-device"
         return [Part(kind, max(base, 1e-9), 0.0, moved)]
     if source.dtype == target.dtype and source.dense and source.order == target.order:
@@ -328,12 +335,13 @@ FILLS = (
     "linspace"
 )
 RANDOM = (
-    "rand randn rand_like randn_like randint randint_like bernoulli bernoulli_ normal_ uniform_ random_ randperm "
+    "rand randn rand_like randn_like randint randint_like bernoulli bernoulli_ normal_ uniform_ random_ "
     "exponential_ multinomial"
 )
 FAMILY = {
     "_to_copy": to_copy, "clone": to_copy, "contiguous": to_copy, "copy_": copy_into, "native_dropout": dropout,
     "cat": concatenate, "stack": concatenate, "slice_backward": placed, "select_backward": placed,
     "constant_pad_nd": placed, "_local_scalar_dense": read_scalar, "repeat": repeat, "roll": roll,
+    "masked_fill": masked_fill,
     **dict.fromkeys(FILLS.split(), fill), **dict.fromkeys(RANDOM.split(), random),
 }  # fmt: skip

@@ -21,12 +21,14 @@ _TILES = (
     (64, 32),
     (32, 64),
 )
-_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
 _LEAST_DEPTH = 128
 # A tile of m x n reads m + n elements for m·n products: small ones are fed too slowly. Half the rate is lost where
 # m·n / (m + n) is this.
 _HALF_RATE_INTENSITY = {"f32": 8.0, "tf32": 16.0}
 _DEFAULT_HALF_RATE_INTENSITY = 16.0
+# Most of their kernels split the depth and add up by themselves.
+_SPLIT_INSIDE = ("gemm-half", "gemm-tf32")
 
 
 def unit_of(dtype: str, tf32: bool) -> str:
@@ -37,9 +39,14 @@ def unit_of(dtype: str, tf32: bool) -> str:
 
 def tiled_seconds(card: Card, batch: int, m: int, n: int, k: int, unit: str, *, splits: bool = True) -> float:
     """The best that any tile gives, and any split of the depth where there are kernels for it, in whole waves."""
+    return tiled(card, batch, m, n, k, unit, splits=splits)[0]
+
+
+def tiled(card: Card, batch: int, m: int, n: int, k: int, unit: str, *, splits: bool = True) -> tuple[float, int]:
+    """The same, and into how many the depth is split: a second kernel adds those up."""
     rate_of_one = card.rate(unit) / card.sms
     half = _HALF_RATE_INTENSITY.get(unit, _DEFAULT_HALF_RATE_INTENSITY)
-    best = float("inf")
+    best, best_split = float("inf"), 1
     for tile_m, tile_n in _TILES:
         tiles = batch * ceil(m / tile_m) * ceil(n / tile_n)
         intensity = tile_m * tile_n / (tile_m + tile_n)
@@ -50,8 +57,10 @@ def tiled_seconds(card: Card, batch: int, m: int, n: int, k: int, unit: str, *, 
             waves = tiles * split / card.sms
             # Stream-K and persistent kernels even out the last of many waves.
             waves = ceil(waves) if waves < 4 else waves + 0.5
-            best = min(best, waves * a_tile * (k / split))
-    return best
+            seconds = waves * a_tile * (k / split)
+            if seconds < best:
+                best, best_split = seconds, split
+    return best, best_split
 
 
 def _inner_is_last(matrix: Tensor) -> bool:
@@ -86,6 +95,7 @@ def product(
     aligned = min(alignment(_leading(left), left.item), alignment(_leading(right), right.item), alignment(n, left.item))
     narrow = min(m, n)
     layout = ("n" if _inner_is_last(left) else "t") + ("n" if _inner_is_last(right) else "t")
+    kernels = 1
     if narrow == 1 or k == 1:
         kind, base = "gemv", moved / card.bandwidth
     else:
@@ -95,11 +105,14 @@ def product(
         elif left.item == 2 and aligned < 16:
             # Rows that begin on odd elements are read one by one.
             kind += "-odd" if aligned == 2 else "-unaligned"
-        base = max(tiled_seconds(card, batch, m, n, k, unit), moved / card.bandwidth)
+        seconds, split = tiled(card, batch, m, n, k, unit)
+        base = max(seconds, moved / card.bandwidth)
+        if split > 1 and batch == 1 and kind not in _SPLIT_INSIDE:
+            kernels = 2  # the second adds up
     idle = card.sms * 128 * 128 / max(batch * m * n, 1)
     features = (feature("k", k), feature("narrow", narrow), feature("batch", batch), feature("idle", idle))
     tags = (layout, f"align{aligned}" if left.item == 2 else "", "batched" if batch > 1 else "", *extra)
-    return Part(kind, base, flops, moved, unit, features, tuple(tag for tag in tags if tag))
+    return Part(kind, base, flops, moved, unit, features, tuple(tag for tag in tags if tag), kernels)
 
 
 def mm(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:

@@ -89,24 +89,27 @@ def _picked(x: Tensor, places: object) -> int:
 
 def _masked(card: Card, x: Tensor, mask: Tensor) -> list[Part]:
     """The mask is counted and scanned; how many are chosen is not in the text: half of them is the middle."""
-    moved = 3.0 * mask.nbytes
     count = x.numel / 2
     base = max(2 * count * x.item / card.bandwidth, count * STRIDED_INSTRUCTIONS / card.issue)
-    return [
-        Part("scan", max(moved / card.bandwidth, 1e-10), 0.0, moved, kernels=4),
-        Part("gather", max(base, 1e-10), 0.0, 0.0, tags=("index",)),
-    ]
+    return [_counted(card, mask), Part("gather", max(base, 1e-10), 0.0, 0.0, tags=("index",))]
+
+
+def _counted(card: Card, mask: Tensor) -> Part:
+    """A mask becomes indices."""
+    moved = 3.0 * mask.nbytes
+    return Part("scan", max(moved / card.bandwidth, 1e-10), 0.0, moved, kernels=4)
+
+
+def _masks(args: Arguments) -> list[Tensor]:
+    places = args.args[1] if isinstance(args.args[1], list) else []
+    return [item for item in places if isinstance(item, Tensor) and item.dtype in ("b8", "u8")]
 
 
 def index(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
     x = args.tensor(0)
     if x is None or len(args.args) < 2:
         return []
-    masks = (
-        [item for item in args.args[1] if isinstance(item, Tensor) and item.dtype in ("b8", "u8")]
-        if isinstance(args.args[1], list)
-        else []
-    )
+    masks = _masks(args)
     if masks:
         return _masked(card, x, masks[0])
     count = _picked(x, args.args[1])
@@ -117,7 +120,8 @@ def index(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Par
 
 
 def index_put(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
-    """With accumulation: a copy of the tensor, the indices checked and sorted, the values added in order."""
+    """With accumulation: a copy of the tensor, the indices checked and sorted, the values added in order. A number of
+    the host's is written through a mask by a fill."""
     x, values = args.tensor(0), args.tensor(2)
     if x is None or values is None or len(args.args) < 2:
         return []
@@ -125,14 +129,15 @@ def index_put(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list
     count = max(prod(broadcast(indices)), 1)
     width = values.numel // max(count, 1)
     moved = float(2 * values.nbytes)
+    counted = [_counted(card, mask) for mask in _masks(args)] if values.device == "cuda" else []
     if len(args.args) > 3 and args.args[3] is True:
         features = (feature("indices", count), feature("rows", x.numel / max(width, 1)), feature("width", width))
         adding = Part(
             "scatter-sorted", max(moved / card.bandwidth, 1e-10), 0.0, moved, features=features, tags=("put",)
         )
-        return [adding, _sorting(card, count), Part("index-checks", 1e-6, kernels=12)]
+        return [*counted, adding, _sorting(card, count), Part("index-checks", 1e-6, kernels=12)]
     base = max(moved / card.bandwidth, values.numel * STRIDED_INSTRUCTIONS / card.issue)
-    return [Part("gather", max(base, 1e-10), 0.0, moved, tags=("put",))]
+    return [*counted, Part("gather", max(base, 1e-10), 0.0, moved, tags=("put",))]
 
 
 def index_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:

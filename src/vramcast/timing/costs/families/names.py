@@ -22,9 +22,9 @@ _POINTWISE = """
     leaky_relu_backward elu_backward softplus_backward threshold_backward glu_backward log_sigmoid_backward
     native_dropout_backward _prelu_kernel_backward logit_backward eq ne lt le gt ge isnan isinf isfinite logical_and
     logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not __and__ __or__ __xor__
-    __lshift__ __rshift__ bitwise_left_shift bitwise_right_shift mse_loss mse_loss_backward smooth_l1_loss
-    smooth_l1_loss_backward huber_loss huber_loss_backward binary_cross_entropy binary_cross_entropy_backward
-    binary_cross_entropy_with_logits l1_loss masked_scatter tril triu flip polar complex xlogy conj_physical angle
+    __lshift__ __rshift__ bitwise_left_shift bitwise_right_shift
+    binary_cross_entropy binary_cross_entropy_backward
+    l1_loss masked_scatter tril triu flip polar complex xlogy conj_physical angle
     _amp_update_scale lgamma digamma
 """
 HOST_ONLY = frozenset(_HOST_ONLY.split())

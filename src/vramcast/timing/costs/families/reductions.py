@@ -12,6 +12,18 @@ from vramcast.timing.costs.signature import Arguments, Tensor
 # Cycles for a target of a loss, and for an element that waits for the one before it, read off the H200's times.
 _TARGET_CYCLES = 1.6
 _SCAN_CYCLES = 320.0
+# exp and log1p are some 35 instructions of CUDA's library, each of which waits four cycles for the one before it.
+_EXPONENTIAL_CYCLES = 140.0
+# Columns of a weight that a block normalises (ATen/native/cuda/WeightNorm.cu, TILE_W).
+_NORM_COLUMNS = 16
+# Passes of a loss over its elements, and which of its arguments says what becomes of them. With logits it is composed
+# of other operators (ATen/native/Loss.cpp).
+_LOSSES = {
+    "mse_loss": (1, 2), "smooth_l1_loss": (1, 2), "huber_loss": (1, 2), "binary_cross_entropy": (1, 3),
+    "binary_cross_entropy_with_logits": (5, 4),
+}  # fmt: skip
+LOSSES = tuple(_LOSSES)
+LOSSES_BACKWARD = ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
 
 
 def reduce(name: str, args: Arguments, card: Card) -> list[Part]:
@@ -34,6 +46,44 @@ def reduce(name: str, args: Arguments, card: Card) -> list[Part]:
     features = (feature("outputs", outputs), feature("length", length))
     tags = (name, f"{x.item}-byte", "dense" if x.dense else "gaps")
     return [Part(kind, max(moved / card.bandwidth, 1e-10), float(x.numel), moved, "f32", features, tags)]
+
+
+def loss(name: str, args: Arguments, card: Card) -> list[Part]:
+    """A loss of two tensors: passes over its elements, then their sum or mean unless each is asked for."""
+    passes, place = _LOSSES[name]
+    parts = pointwise(name, args, card) * passes
+    wanted = args.args[place] if len(args.args) > place else 1
+    x = args.tensor(0)
+    return parts if wanted == 0 or x is None else [*parts, *reduce("mean", Arguments((x,), {}), card)]
+
+
+def loss_backward(name: str, args: Arguments, card: Card) -> list[Part]:
+    """A result of zeros, then the gradient."""
+    x = args.tensor(1)
+    zeros = float(x.nbytes) if x is not None else 0.0
+    return [Part("fill", max(zeros / card.bandwidth, 1e-10), 0.0, zeros), *pointwise(name, args, card)]
+
+
+def weight_norm(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """A weight over its norms, read twice: a block for each row, or one for a few columns where the last dimension is
+    kept, so that few columns leave the card waiting."""
+    return _weight_norm("weight-norm", args, card, 0)
+
+
+def weight_norm_backward(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    return _weight_norm("weight-norm-backward", args, card, 1)
+
+
+def _weight_norm(kind: str, args: Arguments, card: Card, place: int) -> list[Part]:
+    weight = args.tensor(place)
+    if weight is None or not weight.shape:
+        return []
+    kept = args.args[-1]
+    last = len(weight.shape) > 1 and isinstance(kept, int) and kept % len(weight.shape) == len(weight.shape) - 1
+    blocks = weight.shape[-1] / _NORM_COLUMNS if last else weight.shape[0]
+    moved = (3.0 + 2.0 * place) * weight.nbytes
+    base = moved / (card.bandwidth * min(1.0, blocks / card.sms))
+    return [Part(kind, max(base, 1e-10), 4.0 * weight.numel, moved)]
 
 
 def _softmax(kind: str, reads: list[Tensor], dim: int, card: Card, extra: float = 0.0) -> list[Part]:
@@ -143,17 +193,23 @@ def scan(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part
     return _scan(args, x, card, 2.0 * x.nbytes)
 
 
+def scan_of_exponentials(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """Each element waits for an exponential and a logarithm, too."""
+    x = args.tensor(0)
+    return [] if x is None else _scan(args, x, card, 2.0 * x.nbytes, _EXPONENTIAL_CYCLES)
+
+
 def scan_with_indices(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
     """Where each value came from is written, too."""
     x = args.tensor(0)
     return [] if x is None else _scan(args, x, card, 2.0 * x.nbytes + 8.0 * x.numel)
 
 
-def _scan(args: Arguments, x: Tensor, card: Card, moved: float) -> list[Part]:
+def _scan(args: Arguments, x: Tensor, card: Card, moved: float, more_cycles: float = 0.0) -> list[Part]:
     dim = args.args[1] if len(args.args) > 1 and isinstance(args.args[1], int) else -1
     rank = len(x.shape)
     if rank > 1 and dim % rank != rank - 1:
-        base = max(moved / card.bandwidth, x.shape[dim] * _SCAN_CYCLES / card.clock)
+        base = max(moved / card.bandwidth, x.shape[dim] * (_SCAN_CYCLES + more_cycles) / card.clock)
         return [Part("scan-outer", base, float(x.numel), moved)]
     return [Part("scan", max(moved / card.bandwidth, 1e-10), float(x.numel), moved)]
 
@@ -164,10 +220,11 @@ _REDUCTION_NAMES = (
 )
 REDUCTIONS = _REDUCTION_NAMES.split()
 FAMILY = {
+    "_weight_norm_interface": weight_norm, "_weight_norm_interface_backward": weight_norm_backward,
     "_softmax": softmax, "_log_softmax": log_softmax, "_safe_softmax": safe_softmax,
     "_softmax_backward_data": softmax_backward, "_log_softmax_backward_data": log_softmax_backward,
     "nll_loss_forward": nll_loss, "nll_loss2d_forward": nll_loss, "nll_loss_backward": nll_loss_backward,
     "nll_loss2d_backward": nll_loss_backward, "sort": sort, "argsort": sort, "topk": select, "unique": sort,
-    "_unique2": sort, "cumsum": scan, "cumprod": scan, "logcumsumexp": scan,
+    "_unique2": sort, "cumsum": scan, "cumprod": scan, "logcumsumexp": scan_of_exponentials,
     "cummax": scan_with_indices, "cummin": scan_with_indices,
 }  # fmt: skip

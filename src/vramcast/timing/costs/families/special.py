@@ -16,6 +16,11 @@ _SAMPLE_INSTRUCTIONS = 250.0
 # One block's cycles for a box, and for each box that this one is compared with, read off the H200's times.
 _BOX_CYCLES = 130.0
 _PAIR_CYCLES = 0.08
+# No kernel is shorter.
+_LEAST_SECONDS = 1.5e-6
+# Keys and places of a random order are read and written once for each digit of the keys.
+_SORT_PASSES = 8
+_ONE_BLOCK = 2048
 
 
 def grouped_product(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
@@ -115,14 +120,24 @@ def rearranged(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> lis
 
 
 def windows(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
-    """im2col: every element as often as windows hold it."""
+    """im2col: every element as often as windows hold it, by a kernel for each image of the batch."""
     x = args.tensor(0)
-    if x is None:
+    if x is None or not x.shape:
         return []
+    images = x.shape[0] if len(x.shape) == 4 else 1
     count = x.numel * (prod(args.integers(1)) or 1)
     moved = float(x.nbytes + count * x.item)
-    base = max(moved / card.bandwidth, count * STRIDED_INSTRUCTIONS / card.issue)
-    return [Part("elementwise-strided", max(base, 1e-10), 0.0, moved, tags=("copy", f"{x.item}-byte"))]
+    base = max(moved / card.bandwidth, count * STRIDED_INSTRUCTIONS / card.issue, images * _LEAST_SECONDS)
+    return [Part("windows", max(base, 1e-10), 0.0, moved, tags=(f"{x.item}-byte",), kernels=images)]
+
+
+def shuffled(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
+    """randperm: random keys, which are sorted: a few by one block, more of them in passes over the digits."""
+    count = next((value for value in args.args if isinstance(value, int)), 0)
+    if "cuda" not in str(args.kwargs.get("device", "")):
+        return []
+    moved = 16.0 * count * _SORT_PASSES
+    return [Part("shuffled", max(moved / card.bandwidth, 1e-10), 0.0, moved, kernels=5 if count <= _ONE_BLOCK else 16)]
 
 
 def chosen(args: Arguments, card: Card, tf32: bool, cudnn_tf32: bool) -> list[Part]:
@@ -154,6 +169,6 @@ FAMILY = {
     "pixel_shuffle": rearranged, "pixel_unshuffle": rearranged, "channel_shuffle": rearranged,
     "reflection_pad1d": rearranged, "reflection_pad2d": rearranged, "reflection_pad1d_backward": rearranged,
     "reflection_pad2d_backward": rearranged, "replication_pad2d": rearranged, "replication_pad2d_backward": rearranged,
-    "im2col": windows, "col2im": rearranged, "nonzero": chosen, "masked_select": chosen,
+    "im2col": windows, "randperm": shuffled, "col2im": rearranged, "nonzero": chosen, "masked_select": chosen,
     "_ctc_loss": steps_of_alignment, "_ctc_loss_backward": steps_of_alignment,
 }  # fmt: skip

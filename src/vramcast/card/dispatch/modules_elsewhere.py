@@ -1,0 +1,78 @@
+"""A module that was not found although it lies near the script: in the folder above, in its `src`, or behind a package
+of the same name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+_LEVELS = 4
+"""Folders above the script, and above the working directory, in which a module is looked for."""
+
+
+def remedy(error: BaseException, path: str) -> str:
+    """What to do where Python does not look for a module that is there; nothing for other errors.
+
+    `path`: the script.
+    """
+    if not isinstance(error, ModuleNotFoundError) or not error.name or not path:
+        return ""
+    top = error.name.partition(".")[0]
+    script = Path(path).absolute()
+    for folder in _near(script):
+        if not _holds(folder, top):
+            continue
+        if folder in map(Path, filter(None, sys.path)):
+            return _hidden(folder / top)
+        command = f"PYTHONPATH={os.path.relpath(folder)} vramcast run ..."
+        text = (
+            f"\n{top} is in {folder}, which is not on the script's import path; the import would fail on a card too. "
+            f"`{command}` puts it there."
+        )
+        if module := _name_as_module(script, folder):
+            text += f" So does `vramcast run -m {module} ...`."
+        return text
+    return ""
+
+
+def _hidden(folder: Path) -> str:
+    """Python looks there, and has found another before: a folder without __init__.py is the last that it takes."""
+    found = getattr(sys.modules.get(folder.name), "__file__", None)
+    if found is None or Path(found).is_relative_to(folder):
+        return ""
+    return (
+        f"\n{folder.name} is the installed package in {os.path.dirname(found)}, with a card too: it hides {folder}, "
+        "which has no __init__.py. Make one, or run the script where that package is not installed."
+    )
+
+
+def _name_as_module(script: Path, folder: Path) -> str:
+    """What `python -m` would start, in the working directory."""
+    if folder != Path.cwd() or not script.is_relative_to(folder):
+        return ""
+    parts = script.with_suffix("").relative_to(folder).parts
+    return ".".join(parts) if len(parts) > 1 and all(part.isidentifier() for part in parts) else ""
+
+
+def _near(script: Path) -> Iterator[Path]:
+    seen: set[Path] = set()
+    for start in (Path.cwd(), script.parent):
+        for folder in [start, *start.parents][:_LEVELS]:
+            for place in (folder, folder / "src"):
+                if place not in seen:
+                    seen.add(place)
+                    yield place
+
+
+def _holds(folder: Path, name: str) -> bool:
+    """Whether the folder has a module or package of that name."""
+    if (folder / f"{name}.py").is_file():
+        return True
+    try:
+        return any(each.suffix == ".py" for each in (folder / name).iterdir()) or (
+            any((each / "__init__.py").is_file() for each in (folder / name).iterdir())
+        )
+    except OSError:
+        return False
