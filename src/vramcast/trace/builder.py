@@ -43,6 +43,8 @@ class TraceBuilder:
         self._rows: list[int] = []
         self._n_blocks = 0
         self._kinds: dict[int, int] = {}
+        self.kind_if_said = self._kinds.get
+        """Of the hot path: the kind that a block was said to be, else None."""
         self._default_kind = KIND_ID[default_kind]
         self._ops, self._modules, self._phases, self._labels = _Names(), _Names(), _Names(), _Names()
         self._shapes = _Names()
@@ -149,7 +151,8 @@ class TraceBuilder:
         del self._events[last + 2 :]
         self._n_blocks = sum(event & _CODE_MASK == ALLOC for event in self._events)
         del self._rows[self._n_blocks * _ROW :]
-        self._kinds = {block: kind for block, kind in self._kinds.items() if block < self._n_blocks}
+        for block in [block for block in self._kinds if block >= self._n_blocks]:
+            del self._kinds[block]
         self.calls.end_at(len(self._events))
 
     def live_blocks(self, on: Callable[[int], bool] = lambda stream: True) -> LiveBlocks:

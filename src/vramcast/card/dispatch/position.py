@@ -23,6 +23,8 @@ from vramcast.card.dispatch.storages import GPU, Block, block_of
 from vramcast.trace import calls
 from vramcast.trace.schema import KINDS
 
+_next_sequence_number = torch._C._autograd._get_sequence_nr
+
 
 def _without_functions(method: Callable[..., None]) -> Callable[..., None]:
     """Inside, attributes of tensors are read past the program's function modes, which takes a tenth of the time."""
@@ -186,7 +188,7 @@ class Position:
 
     def _changed(self, name: int) -> None:
         self.ledger.module = name
-        number = torch._C._autograd._get_sequence_nr()
+        number = _next_sequence_number()
         if self._changes[-1] == number:
             self._change_module[-1] = name
         else:

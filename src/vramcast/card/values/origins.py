@@ -35,7 +35,7 @@ class Origins:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._kind_of = ledger.builder.kind_of
+        self._kind_of = ledger.builder.kind_if_said
         self._fresh = 0
         self._draws: dict[int, bool] = {}
 
