@@ -14,7 +14,8 @@ from tests.accuracy.conftest import EVERY_VARIABLE
 pytestmark = pytest.mark.accuracy
 
 SET = "quiet-2"
-MEDIAN = 0.08
+MEDIAN = 0.08 if os.environ.get(EVERY_VARIABLE) else 0.14
+"""Of all 46; every sixth of them gives 6 to 14 %, by where one begins."""
 WITHIN_20_PERCENT = 0.9
 """What was reached; docs/lab/step-times.md says which are missed and why."""
 EACH = 6
