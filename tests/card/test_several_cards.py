@@ -216,3 +216,17 @@ def test_a_batch_that_parameters_on_the_host_made_is_scattered(tmp_path: Path) -
         """
     )
     assert prediction.steps == 3
+
+
+def test_a_subclass_is_scattered_as_a_plain_tensor() -> None:
+    """BigGAN's latent vectors know how they are drawn; what C++ makes of a part of them does not."""
+
+    class Drawn(torch.Tensor):
+        def to(self, *args: object, **kwargs: object) -> torch.Tensor:
+            raise AssertionError("the program's own method is not called for a part")
+
+    def program() -> None:
+        net = nn.DataParallel(nn.Linear(8, 2).cuda())
+        assert type(net(torch.randn(6, 8, device="cuda").as_subclass(Drawn))) is torch.Tensor
+
+    run(program, cards=1)

@@ -136,7 +136,8 @@ def _cuda(device: int) -> torch.device:
 def _scatter(
     tensor: torch.Tensor, devices: Sequence[int], chunk_sizes: Any = None, dim: int = 0, streams: Any = None
 ) -> tuple[torch.Tensor, ...]:
-    chunks = tensor.split(chunk_sizes, dim) if chunk_sizes is not None else tensor.chunk(len(devices), dim)
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass of the program's goes into C++ as a plain tensor
+        chunks = tensor.split(chunk_sizes, dim) if chunk_sizes is not None else tensor.chunk(len(devices), dim)
     scattered = []
     for chunk, device, stream in itertools.zip_longest(chunks, devices[: len(chunks)], streams or ()):
         if chunk is None:
