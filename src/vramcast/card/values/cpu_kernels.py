@@ -1,4 +1,8 @@
-"""What ops that only CUDA has compute, by ops of the CPU."""
+"""What ops that only CUDA has compute, or only CUDA with these types, by ops of the CPU.
+
+A function may give fewer results than the op has: those that follow it are for its backward pass alone (seeds,
+logarithms of sums), which is computed without them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from vramcast.card.values.cpu_attention import ATTENTION
 
 _aten = torch.ops.aten
 
@@ -19,8 +25,25 @@ def on_cpu(func: Any) -> Callable[..., Any]:
 def _batch_norm(
     input: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float
 ) -> Any:
-    outs = _aten.native_batch_norm(input, weight, bias, mean, variance, training, momentum, eps)
+    outs = _native_batch_norm(input, weight, bias, mean, variance, training, momentum, eps)
     return (*outs, torch.zeros(0, dtype=torch.uint8, device="cpu"))
+
+
+def _native_batch_norm(
+    input: Any, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    """Half-precision activations beside fp32 weights: in fp32."""
+    out, *saved = _aten.native_batch_norm(_wide(input), weight, bias, mean, variance, training, momentum, eps)
+    return (out.to(input.dtype), *saved)
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.element_size() < 4 else tensor
+
+
+def _native_batch_norm_backward(gradient: Any, input: Any, *rest: Any) -> Any:
+    of_input, *others = _aten.native_batch_norm_backward(_wide(gradient), _wide(input), *rest)
+    return (of_input.to(input.dtype), *others)
 
 
 def _batch_norm_backward(
@@ -35,12 +58,15 @@ def _batch_norm_backward(
     _: Any,
 ) -> Any:
     wanted = [True, True, True]
-    return _aten.native_batch_norm_backward(
+    return _native_batch_norm_backward(
         gradient, input, weight, mean, variance, saved_mean, saved_var, True, eps, wanted
     )
 
 
 _SAME: dict[str, Callable[..., Any]] = {
+    **ATTENTION,
+    "aten::native_batch_norm": _native_batch_norm,
+    "aten::native_batch_norm_backward": _native_batch_norm_backward,
     "aten::cudnn_batch_norm": _batch_norm,
     "aten::cudnn_batch_norm_backward": _batch_norm_backward,
 }

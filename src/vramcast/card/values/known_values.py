@@ -160,8 +160,10 @@ def computed(
 
 
 def learn_all(tensors: Sequence[torch.Tensor], contents: Sequence[Any]) -> None:
-    """Give fresh tensors what an op has computed, in their own layout."""
-    for virtual, actual in zip(tensors, (c for c in contents if isinstance(c, torch.Tensor)), strict=False):
+    """Give fresh tensors what an op has computed, in their own layout; those that it has not computed are zeros."""
+    found = [content for content in contents if isinstance(content, torch.Tensor)]
+    found += [torch.zeros(rest.shape, dtype=rest.dtype, device="cpu") for rest in tensors[len(found) :]]
+    for virtual, actual in zip(tensors, found, strict=False):
         if virtual.shape == actual.shape and virtual.dtype == actual.dtype:
             if virtual.stride() != actual.stride():
                 match = torch.empty_strided(virtual.size(), virtual.stride(), dtype=virtual.dtype, device="cpu")
