@@ -165,6 +165,10 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
             "written for an older PyTorch and",
         ),
         (RuntimeError("masked_fill_ only supports boolean masks, but got ..."), "written for an older PyTorch and"),
+        (
+            RuntimeError("view size is not compatible with input tensor's size and stride (at least one dimension ..."),
+            "from sizes and strides, not from values",
+        ),
         (OSError("<urlopen error [Errno -2] Name or service not known>"), "there is no network here"),
         (OSError("We couldn't connect to 'https://huggingface.co' to load the files"), "there is no network here"),
         (FileNotFoundError(2, "No such file or directory", "data/a.txt"), "needs data/a.txt, with a card too"),

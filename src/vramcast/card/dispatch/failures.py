@@ -90,6 +90,8 @@ _NO_DATA_SET = re.compile(r"\bDataset not found\b", re.IGNORECASE)
 
 _NO_DERIVATIVE = re.compile(r"\bderivative for aten::\w+ is not implemented")
 
+_OF_STRIDES = re.compile(r"view size is not compatible with input tensor's size and stride")
+
 _MADE_UP_DATA = (
     "\nWhere that is data, made-up data of the same form and sizes does as well for a prediction: memory follows from "
     "shapes (for images: torchvision.datasets.FakeData)."
@@ -202,6 +204,12 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
         remedy += _MADE_UP_DATA
     elif _NO_DERIVATIVE.search(text):
         ends_on_a_card = True
+    elif _OF_STRIDES.search(text):
+        ends_on_a_card = True
+        remedy += (
+            "\nThat follows from sizes and strides, not from values, so that the script would end here on a card, too. "
+            "A comparison keeps the strides of what is compared, which it did not in old versions of PyTorch."
+        )
     elif not is_ours and not remedy and (found := _NO_FILE.search(text)) and isinstance(error, FileNotFoundError):
         ends_on_a_card = True
         remedy += f"\nThe script needs {found[1]}, with a card too, and it is not here." + _MADE_UP_DATA
