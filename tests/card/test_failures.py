@@ -578,3 +578,13 @@ def test_a_folder_behind_an_installed_package_is_named(tmp_path: Path, monkeypat
     error = ModuleNotFoundError("No module named 'yaml.mine'", name="yaml.mine")
     remedy = failure_of(error, os.fspath(tmp_path / "train.py")).remedy
     assert f"it hides {tmp_path / 'yaml'}, which has no __init__.py" in remedy
+
+
+def test_a_file_that_a_package_of_the_script_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "losses").mkdir()
+    (tmp_path / "losses" / "__init__.py").write_text("from .mine import Loss\n")
+    monkeypatch.chdir(tmp_path)
+    error = ModuleNotFoundError("No module named 'losses.mine'", name="losses.mine")
+    told = failure_of(error, os.fspath(tmp_path / "train.py"))
+    assert f"{tmp_path / 'losses'} has no module mine" in told.remedy
+    assert told.ends_on_a_card

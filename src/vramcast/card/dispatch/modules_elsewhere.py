@@ -24,8 +24,8 @@ def remedy(error: BaseException, path: str) -> str:
     for folder in _near(script):
         if not _holds(folder, top):
             continue
-        if folder in map(Path, filter(None, sys.path)):
-            return _hidden(folder / top)
+        if folder in (script.parent, *map(Path, filter(None, sys.path))):
+            return _hidden(folder / top) or _lacking(folder / top, error.name)
         command = f"PYTHONPATH={os.path.relpath(folder)} vramcast run ..."
         text = (
             f"\n{top} is in {folder}, which is not on the script's import path; the import would fail on a card too. "
@@ -45,6 +45,17 @@ def _hidden(folder: Path) -> str:
     return (
         f"\n{folder.name} is the installed package in {os.path.dirname(found)}, with a card too: it hides {folder}, "
         "which has no __init__.py. Make one, or run the script where that package is not installed."
+    )
+
+
+def _lacking(package: Path, name: str) -> str:
+    """Python looks there, and the package is the one that was meant: a file of it is missing."""
+    inside = name.partition(".")[2]
+    if not inside or not package.is_dir():
+        return ""
+    return (
+        f"\n{package} has no module {inside}, so that the import would fail on a card too: get the file (it may have to "
+        "be generated, compiled or downloaded, as the README says), or leave the import out."
     )
 
 
