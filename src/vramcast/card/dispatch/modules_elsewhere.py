@@ -54,8 +54,8 @@ def _lacking(package: Path, name: str) -> str:
     if not inside or not package.is_dir():
         return ""
     return (
-        f"\n{package} has no module {inside}, so that the import would fail on a card too: get the file (it may have to "
-        "be generated, compiled or downloaded, as the README says), or leave the import out."
+        f"\n{package} has no module {inside}, so that the import would fail on a card too: get the file (it may "
+        "have to be generated, compiled or downloaded, as the README says), or leave the import out."
     )
 
 
