@@ -131,6 +131,13 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
             "written for NumPy before 1.24 and",
         ),
         (AttributeError("`np.Inf` was removed in the NumPy 2.0 release."), "written for NumPy before 2.0 and"),
+        (
+            ValueError(
+                "setting an array element with a sequence. The requested array has an inhomogeneous shape after 1 ..."
+            ),
+            "written for NumPy before 1.24 and",
+        ),
+        (OverflowError("Python integer -1 out of bounds for uint8"), "written for NumPy before 2.0 and"),
         (ModuleNotFoundError("No module named 'torch._six'"), "written for PyTorch before 2.0 and"),
         (IndexError("invalid index of a 0-dim tensor. Use `tensor.item()` ..."), "written for PyTorch before 0.5 and"),
         (
@@ -588,3 +595,20 @@ def test_a_file_that_a_package_of_the_script_lacks_is_named(tmp_path: Path, monk
     told = failure_of(error, os.fspath(tmp_path / "train.py"))
     assert f"{tmp_path / 'losses'} has no module mine" in told.remedy
     assert told.ends_on_a_card
+
+
+def test_a_module_behind_an_installed_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sys.path.append("core")` puts core/numpy.py behind NumPy."""
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "numpy.py").write_text("def fetch_dataloader(args):\n    return []\n")
+    monkeypatch.chdir(tmp_path)
+    for line in ("numpy.fetch_dataloader", "from numpy import fetch_dataloader"):
+        with pytest.raises((AttributeError, ImportError)) as caught:
+            exec(f"import numpy; {line}")
+        told = failure_of(caught.value, os.fspath(tmp_path / "train.py"))
+        assert f"it hides the module of that name in {tmp_path / 'core'}" in told.remedy
+        assert "`PYTHONPATH=core vramcast run ...`" in told.remedy
+    with pytest.raises(AttributeError) as caught:
+        exec("import numpy; numpy.no_such")
+    assert "numpy" in (remedy := failure_of(caught.value, os.fspath(tmp_path / "train.py")).remedy)
+    assert "hides" not in remedy
