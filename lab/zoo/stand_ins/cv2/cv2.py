@@ -117,6 +117,18 @@ def _planes(picture: np.ndarray, work: Any) -> np.ndarray:
     return done.astype(picture.dtype).reshape(*done.shape[:2], *picture.shape[2:])
 
 
+def split(picture: np.ndarray) -> list[np.ndarray]:
+    return [np.ascontiguousarray(plane) for plane in np.moveaxis(picture, -1, 0)]
+
+
+def merge(planes: Sequence[np.ndarray]) -> np.ndarray:
+    return np.stack(planes, axis=-1)
+
+
+def LUT(picture: np.ndarray, table: np.ndarray) -> np.ndarray:
+    return np.asarray(table)[picture]
+
+
 def resize(
     picture: np.ndarray, dsize: Sequence[int] | None, fx: float = 0, fy: float = 0, interpolation: int = INTER_LINEAR
 ) -> np.ndarray:
