@@ -253,7 +253,7 @@ def test_what_is_not_a_script(write: Write, tmp_path: Path) -> None:
         run(write("def ("))
     with pytest.raises(UsageError, match="no such script"):
         run(os.fspath(tmp_path / "missing.py"))
-    with pytest.raises(CannotPredict, match="allocated nothing on the GPU: .* did it catch and log an error"):
+    with pytest.raises(CannotPredict, match=r"allocated nothing on the GPU: .* did it catch and log an error"):
         run(write("print('hello')"))
 
 

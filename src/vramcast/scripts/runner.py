@@ -193,8 +193,8 @@ def run_program_on(
                 )
             if not card.trace().n_blocks:
                 raise CannotPredict(
-                    f"{short_path(path)} ended by itself and had allocated nothing on the GPU: does it ever move anything "
-                    "to cuda, and did it catch and log an error (which would stand above)?"
+                    f"{short_path(path)} ended by itself and had allocated nothing on the GPU: does it ever move "
+                    "anything to cuda, and did it catch and log an error (which would stand above)?"
                 )
         note_what_is_missing(failure is not None)
         uneven = uneven_batches.summary(card.trace()) if steps is not None and failure is None else ""
