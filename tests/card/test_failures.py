@@ -137,6 +137,7 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
             ),
             "written for NumPy before 1.24 and",
         ),
+        (TypeError("only 0-dimensional arrays can be converted to Python scalars"), "written for NumPy before 2.4 and"),
         (OverflowError("Python integer -1 out of bounds for uint8"), "written for NumPy before 2.0 and"),
         (ModuleNotFoundError("No module named 'torch._six'"), "written for PyTorch before 2.0 and"),
         (IndexError("invalid index of a 0-dim tensor. Use `tensor.item()` ..."), "written for PyTorch before 0.5 and"),

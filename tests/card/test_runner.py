@@ -373,6 +373,22 @@ def test_batches_of_different_sizes_are_noted(write: Write) -> None:
     assert "the largest input of a step takes 96.0 KiB to 160.0 KiB" in text
 
 
+def test_a_batch_that_two_optimizers_share_is_one(write: Write) -> None:
+    script = """
+        import torch
+        critic, maker = (torch.nn.Linear(512, 512).cuda() for _ in range(2))
+        one, other = (torch.optim.AdamW(model.parameters()) for model in (critic, maker))
+        for rows in {sizes}:
+            critic(torch.randn(rows, 512).cuda()).sum().backward()
+            one.step()
+            maker(torch.randn(1, 512).cuda()).sum().backward()
+            other.step()
+    """
+    assert texts(run(write(script.format(sizes=[64] * 5)), steps=3), "batches") == []
+    (text,) = texts(run(write(script.format(sizes=[64, 64, 80, 80, 80])), steps=3), "batches")
+    assert "the largest input of a step takes 128.0 KiB to 160.0 KiB" in text
+
+
 def test_what_is_drawn_without_a_seed_is_the_same_each_time(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """And the numbers of the process around it go on as they were."""
     path = write("""

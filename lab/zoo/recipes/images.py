@@ -214,6 +214,22 @@ def flying_chairs(folder: Path, *, count: int = 40, size: list[int]) -> None:
         (folder / f"{name}_flow.flo").write_bytes(header + flow.tobytes())
 
 
+def flying_things(folder: Path, *, size: list[int], scenes: int = 4, frames: int = 6) -> None:
+    """Sequences of pictures with the flow to the next and to the last one, as FlyingThings3D has them."""
+    height, width = size
+    for scene in range(scenes):
+        place = f"TRAIN/A/{scene:04d}"
+        for number in range(frames):
+            _save(
+                folder / "frames_cleanpass" / place / f"left/{number:04d}.png", picture(scene + number, height, width)
+            )
+            flow = np.random.default_rng(number).normal(0, 5, (height, width, 3)).astype("<f4")
+            for direction in ("into_future", "into_past"):
+                path = folder / "optical_flow" / place / direction / f"left/{number:04d}.pfm"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(f"PF\n{width} {height}\n-1.0\n".encode() + flow.tobytes())
+
+
 def pictures_in_lmdb(folder: Path, *, name: str, sizes: list[int], count: int = 256) -> None:
     """A database of JPEG files, each picture in several sizes, as progressively growing GANs are trained on them."""
     import lmdb
@@ -319,6 +335,7 @@ RECIPES = (
     clips,
     coco,
     flying_chairs,
+    flying_things,
     image_folder,
     listed_objects,
     listed_pictures,

@@ -197,7 +197,7 @@ def run_program_on(
                     "anything to cuda, and did it catch and log an error (which would stand above)?"
                 )
         note_what_is_missing(failure is not None)
-        uneven = uneven_batches.summary(card.trace()) if steps is not None and failure is None else ""
+        uneven = uneven_batches.summary(card.trace(), stopping.rounds) if steps is not None and failure is None else ""
         if uneven:
             card.note("batches", uneven)
     run.refused = failure is not None

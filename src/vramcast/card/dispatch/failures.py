@@ -60,6 +60,7 @@ _OWN_KERNELS = ("cupy", "numba", "pycuda")
 _WRITTEN_FOR = {
     re.compile(r"module 'numpy' has no attribute '(?:int|float|bool|object|complex|str|long)'"): "NumPy before 1.24",
     re.compile(r"was removed in the NumPy 2\.0|^Python integer -?\d+ out of bounds for u?int\d+"): "NumPy before 2.0",
+    re.compile(r"only 0-dimensional arrays can be converted to Python scalars"): "NumPy before 2.4",
     re.compile(r"requested array has an inhomogeneous shape"): "NumPy before 1.24",
     re.compile(r"No module named 'torch\._six'"): "PyTorch before 2.0",
     re.compile(r"invalid index of a 0-dim tensor\b"): "PyTorch before 0.5",
