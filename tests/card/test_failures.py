@@ -157,6 +157,13 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
             f"another version of what is installed here (torch {metadata.version('torch')}), and",
         ),
         (
+            AttributeError(
+                "Caught AttributeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+                "AttributeError: module 'collections' has no attribute 'Mapping'"
+            ),
+            "another version of what is installed here (Python 3.",
+        ),
+        (
             RuntimeError("stft requires the return_complex parameter be given for real inputs, and will ..."),
             "written for PyTorch before 2.0 and",
         ),
