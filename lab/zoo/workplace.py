@@ -63,13 +63,13 @@ def _put_in_place(partial: Path, folder: Path) -> None:
 
 def _files(git_folder: Path, repository: Repository) -> Iterator[tuple[str, bytes]]:
     """Path and content of each file of the commit. Files above a size are pictures, notebooks and data: no script of
-    the zoo needs them, and a mirror may have left them out."""
+    the zoo needs them, and a mirror may have left them out. Links lead to folders of their authors' machines."""
     git = ["git", "--git-dir", str(git_folder)]
     listing = subprocess.run(
         [*git, "ls-tree", "-r", "-z", repository.commit, "--", *repository.only], check=True, stdout=subprocess.PIPE
     ).stdout.decode()
     entries = [line.split("\t", 1) for line in listing.split("\0") if line]
-    blobs = [(header.split()[2], path) for header, path in entries if header.split()[1] == "blob"]
+    blobs = [(header.split()[2], path) for header, path in entries if header.startswith("100")]
     asked = "".join(f"{blob}\n" for blob, _ in blobs).encode()
     answer = io.BytesIO(
         subprocess.run([*git, "cat-file", "--batch"], check=True, input=asked, stdout=subprocess.PIPE).stdout

@@ -131,6 +131,14 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
             "written for NumPy before 1.24 and",
         ),
         (AttributeError("`np.Inf` was removed in the NumPy 2.0 release."), "written for NumPy before 2.0 and"),
+        (
+            ValueError(
+                "setting an array element with a sequence. The requested array has an inhomogeneous shape after 1 ..."
+            ),
+            "written for NumPy before 1.24 and",
+        ),
+        (TypeError("only 0-dimensional arrays can be converted to Python scalars"), "written for NumPy before 2.4 and"),
+        (OverflowError("Python integer -1 out of bounds for uint8"), "written for NumPy before 2.0 and"),
         (ModuleNotFoundError("No module named 'torch._six'"), "written for PyTorch before 2.0 and"),
         (IndexError("invalid index of a 0-dim tensor. Use `tensor.item()` ..."), "written for PyTorch before 0.5 and"),
         (
@@ -149,6 +157,13 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
             f"another version of what is installed here (torch {metadata.version('torch')}), and",
         ),
         (
+            AttributeError(
+                "Caught AttributeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+                "AttributeError: module 'collections' has no attribute 'Mapping'"
+            ),
+            "another version of what is installed here (Python 3.",
+        ),
+        (
             RuntimeError("stft requires the return_complex parameter be given for real inputs, and will ..."),
             "written for PyTorch before 2.0 and",
         ),
@@ -165,6 +180,10 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
             "written for an older PyTorch and",
         ),
         (RuntimeError("masked_fill_ only supports boolean masks, but got ..."), "written for an older PyTorch and"),
+        (
+            RuntimeError("view size is not compatible with input tensor's size and stride (at least one dimension ..."),
+            "from sizes and strides, not from values",
+        ),
         (OSError("<urlopen error [Errno -2] Name or service not known>"), "there is no network here"),
         (OSError("We couldn't connect to 'https://huggingface.co' to load the files"), "there is no network here"),
         (FileNotFoundError(2, "No such file or directory", "data/a.txt"), "needs data/a.txt, with a card too"),
@@ -574,3 +593,30 @@ def test_a_folder_behind_an_installed_package_is_named(tmp_path: Path, monkeypat
     error = ModuleNotFoundError("No module named 'yaml.mine'", name="yaml.mine")
     remedy = failure_of(error, os.fspath(tmp_path / "train.py")).remedy
     assert f"it hides {tmp_path / 'yaml'}, which has no __init__.py" in remedy
+
+
+def test_a_file_that_a_package_of_the_script_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "losses").mkdir()
+    (tmp_path / "losses" / "__init__.py").write_text("from .mine import Loss\n")
+    monkeypatch.chdir(tmp_path)
+    error = ModuleNotFoundError("No module named 'losses.mine'", name="losses.mine")
+    told = failure_of(error, os.fspath(tmp_path / "train.py"))
+    assert f"{tmp_path / 'losses'} has no module mine" in told.remedy
+    assert told.ends_on_a_card
+
+
+def test_a_module_behind_an_installed_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sys.path.append("core")` puts core/numpy.py behind NumPy."""
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "numpy.py").write_text("def fetch_dataloader(args):\n    return []\n")
+    monkeypatch.chdir(tmp_path)
+    for line in ("numpy.fetch_dataloader", "from numpy import fetch_dataloader"):
+        with pytest.raises((AttributeError, ImportError)) as caught:
+            exec(f"import numpy; {line}")
+        told = failure_of(caught.value, os.fspath(tmp_path / "train.py"))
+        assert f"it hides the module of that name in {tmp_path / 'core'}" in told.remedy
+        assert "`PYTHONPATH=core vramcast run ...`" in told.remedy
+    with pytest.raises(AttributeError) as caught:
+        exec("import numpy; numpy.no_such")
+    assert "numpy" in (remedy := failure_of(caught.value, os.fspath(tmp_path / "train.py")).remedy)
+    assert "hides" not in remedy

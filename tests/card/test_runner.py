@@ -253,7 +253,7 @@ def test_what_is_not_a_script(write: Write, tmp_path: Path) -> None:
         run(write("def ("))
     with pytest.raises(UsageError, match="no such script"):
         run(os.fspath(tmp_path / "missing.py"))
-    with pytest.raises(CannotPredict, match="allocated nothing"):
+    with pytest.raises(CannotPredict, match=r"allocated nothing on the GPU: .* did it catch and log an error"):
         run(write("print('hello')"))
 
 
@@ -371,6 +371,22 @@ def test_batches_of_different_sizes_are_noted(write: Write) -> None:
     assert texts(run(write(script.format(sizes=[64, 64, 64])), steps=3), "batches") == []
     (text,) = texts(run(write(script.format(sizes=[64, 80, 48])), steps=3), "batches")
     assert "the largest input of a step takes 96.0 KiB to 160.0 KiB" in text
+
+
+def test_a_batch_that_two_optimizers_share_is_one(write: Write) -> None:
+    script = """
+        import torch
+        critic, maker = (torch.nn.Linear(512, 512).cuda() for _ in range(2))
+        one, other = (torch.optim.AdamW(model.parameters()) for model in (critic, maker))
+        for rows in {sizes}:
+            critic(torch.randn(rows, 512).cuda()).sum().backward()
+            one.step()
+            maker(torch.randn(1, 512).cuda()).sum().backward()
+            other.step()
+    """
+    assert texts(run(write(script.format(sizes=[64] * 5)), steps=3), "batches") == []
+    (text,) = texts(run(write(script.format(sizes=[64, 64, 80, 80, 80])), steps=3), "batches")
+    assert "the largest input of a step takes 128.0 KiB to 160.0 KiB" in text
 
 
 def test_what_is_drawn_without_a_seed_is_the_same_each_time(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

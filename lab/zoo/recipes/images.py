@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import pickle
 import struct
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from lab.zoo.recipes.files import word
 
 
 def picture(seed: int, height: int, width: int, channels: int = 3) -> np.ndarray:
@@ -199,16 +202,149 @@ def captioned_pictures(folder: Path, *, count: int = 40, size: int = 256) -> Non
     (folder / "train" / "metadata.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def flying_chairs(folder: Path, *, count: int = 40, size: list[int]) -> None:
+    """Pairs of pictures with the flow between them, as FlyingChairs has them."""
+    height, width = size
+    for number in range(count):
+        name = f"{number + 1:05d}"
+        for part in (1, 2):
+            _save(folder / f"{name}_img{part}.ppm", picture(2 * number + part, height, width))
+        flow = np.random.default_rng(number).normal(0, 5, (height, width, 2)).astype("<f4")
+        header = struct.pack("<fii", 202021.25, width, height)
+        (folder / f"{name}_flow.flo").write_bytes(header + flow.tobytes())
+
+
+def flying_things(folder: Path, *, size: list[int], scenes: int = 4, frames: int = 6) -> None:
+    """Sequences of pictures with the flow to the next and to the last one, as FlyingThings3D has them."""
+    height, width = size
+    for scene in range(scenes):
+        place = f"TRAIN/A/{scene:04d}"
+        for number in range(frames):
+            _save(
+                folder / "frames_cleanpass" / place / f"left/{number:04d}.png", picture(scene + number, height, width)
+            )
+            flow = np.random.default_rng(number).normal(0, 5, (height, width, 3)).astype("<f4")
+            for direction in ("into_future", "into_past"):
+                path = folder / "optical_flow" / place / direction / f"left/{number:04d}.pfm"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(f"PF\n{width} {height}\n-1.0\n".encode() + flow.tobytes())
+
+
+def pictures_in_lmdb(folder: Path, *, name: str, sizes: list[int], count: int = 256) -> None:
+    """A database of JPEG files, each picture in several sizes, as progressively growing GANs are trained on them."""
+    import lmdb
+    from PIL import Image
+
+    with lmdb.open(str(folder / name), map_size=1 << 30) as database, database.begin(write=True) as transaction:
+        for number in range(count):
+            for size in sizes:
+                out = io.BytesIO()
+                Image.fromarray(picture(number, size, size)).save(out, "JPEG")
+                transaction.put(f"{size}-{number:05d}".encode(), out.getvalue())
+        transaction.put(b"length", str(count).encode())
+
+
+def listed_objects(
+    folder: Path,
+    *,
+    splits: list[str],
+    images: str,
+    count: int = 24,
+    size: list[int],
+    objects: int = 4,
+    labels: int = 20,
+) -> None:
+    """Pictures, and for each split a JSON of their paths and one of the objects in each."""
+    height, width = size
+    for part, split in enumerate(splits):
+        draw = np.random.default_rng(part)
+        paths, found = [], []
+        for number in range(count):
+            path = folder / images / f"{split}{number:05d}.jpg"
+            _save(path, picture(1000 * part + number, height, width))
+            paths.append(str(path))
+            corners = draw.integers(0, [width // 2, height // 2], (objects, 2))
+            extents = draw.integers(40, [width // 2, height // 2], (objects, 2))
+            found.append({
+                "boxes": np.concatenate([corners, corners + extents], axis=1).tolist(),
+                "labels": draw.integers(1, labels + 1, objects).tolist(),
+                "difficulties": [0] * objects,
+            })  # fmt: skip
+        (folder / f"{split}_images.json").write_text(json.dumps(paths), encoding="utf-8")
+        (folder / f"{split}_objects.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def words_in_pictures(folder: Path, *, splits: list[str], count: int = 256, size: list[int]) -> None:
+    """Pictures of words with a lexicon, and for each split a list of picture and number of the word."""
+    height, width = size
+    lexicon = [word(number) for number in range(500)]
+    (folder / "lexicon.txt").write_text("".join(f"{entry}\n" for entry in lexicon), encoding="utf-8")
+    for part, split in enumerate(splits):
+        pictures(folder / split, count=count, size=[height, width], seed=1000 * part)
+        lines = [f"{split}/{number:05d}.jpg {number * 7 % len(lexicon)}\n" for number in range(count)]
+        (folder / f"annotation_{split}.txt").write_text("".join(lines), encoding="utf-8")
+
+
+def listed_pictures(
+    folder: Path, *, name: str, line: str, lines: int, count: int = 64, size: list[int], classes: int = 20
+) -> None:
+    """Pictures and a list of them: in each `line`, {path} and {label} are filled in."""
+    height, width = size
+    paths = [folder / "listed" / f"{number:05d}.jpg" for number in range(count)]
+    for number, path in enumerate(paths):
+        _save(path, picture(number, height, width))
+    filled = [line.format(path=paths[number % count], label=number % classes) for number in range(lines)]
+    (folder / name).write_text("".join(f"{text}\n" for text in filled), encoding="utf-8")
+
+
+def clips(
+    folder: Path, *, splits: list[str], classes: int = 4, per_class: int = 16, frames: int = 20, size: list[int]
+) -> None:
+    """Videos as split/class/video/frame."""
+    for split in splits:
+        for label in range(classes):
+            for number in range(per_class):
+                place = folder / split / f"action{label:02d}" / f"v_{number:03d}"
+                pictures(place, count=frames, size=size, seed=50 * number)
+
+
+def stereo_patches(folder: Path, *, size: list[int], scale: int, count: int = 64) -> None:
+    """Pairs of pictures, small and large, each in a folder of its own."""
+    height, width = size
+    for number in range(count):
+        place = folder / f"{number:06d}"
+        for eye in (0, 1):
+            _save(place / f"lr{eye}.png", picture(2 * number + eye, height, width))
+            _save(place / f"hr{eye}.png", picture(2 * number + eye, scale * height, scale * width))
+
+
+def pickled_pictures(folder: Path, *, names: list[str], classes: int, per_class: int = 20, size: int = 84) -> None:
+    """Pickles of pictures with their labels, as few-shot learners read miniImageNet."""
+    for part, name in enumerate(names):
+        data = np.stack([picture(1000 * part + number, size, size) for number in range(classes * per_class)])
+        labels = [number // per_class for number in range(classes * per_class)]
+        (folder / name).write_bytes(pickle.dumps({"data": data, "labels": labels}))
+
+
 RECIPES = (
     annotated_clips,
     blender_scene,
     captioned_pictures,
     celeba,
     cifar,
+    clips,
     coco,
+    flying_chairs,
+    flying_things,
     image_folder,
+    listed_objects,
+    listed_pictures,
     mnist,
+    pickled_pictures,
     pictures,
+    pictures_in_lmdb,
+    stereo_patches,
     video_frames,
+    words_in_pictures,
     yolo,
 )

@@ -19,8 +19,12 @@ def torchvision_weights(folder: Path, *, models: dict[str, str]) -> None:
         torch.save(torchvision.models.get_model(model, weights=None).state_dict(), folder / name)
 
 
-def own_weights(folder: Path, *, root: str, module: str, model: str, options: dict[str, Any], name: str) -> None:
-    """A checkpoint with random weights of a model that the repository defines."""
+def own_weights(
+    folder: Path, *, root: str, module: str, model: str, name: str, options: dict[str, Any] | None = None,
+    key: str = "model",
+) -> None:  # fmt: skip
+    """A checkpoint with random weights of a model that the repository defines: a class or function that makes it, or,
+    with no options, the model itself. `key` is where the checkpoint has them; the weights alone where it is empty."""
     import importlib
     import sys
 
@@ -28,8 +32,16 @@ def own_weights(folder: Path, *, root: str, module: str, model: str, options: di
 
     sys.path.insert(0, root)
     torch.manual_seed(0)
-    made = getattr(importlib.import_module(module), model)(**options)
-    torch.save({"model": made.state_dict()}, folder / name)
+    made = getattr(importlib.import_module(module), model)
+    state = (made if options is None else made(**options)).state_dict()
+    torch.save({key: state} if key else state, folder / name)
+
+
+def checkpoint(folder: Path, *, name: str, document: Any) -> None:
+    """What torch.save makes of a document: with nothing in it, a checkpoint whose weights are left as they were."""
+    import torch
+
+    torch.save(document, folder / name)
 
 
 def tokenizer(folder: Path, *, vocabulary: int = 8000, kind: str = "bpe", chat_template: bool = False) -> None:
@@ -145,5 +157,6 @@ def stable_diffusion(folder: Path, *, channels: list[int], layers: int = 1, hidd
 
 
 RECIPES = (
-    diffusers_model, own_weights, stable_diffusion, timm_weights, tokenizer, torchvision_weights, transformers_model,
+    checkpoint, diffusers_model, own_weights, stable_diffusion, timm_weights, tokenizer, torchvision_weights,
+    transformers_model,
 )  # fmt: skip

@@ -201,6 +201,31 @@ def array(folder: Path, *, name: str, shape: list[int], levels: int = 256) -> No
     np.save(folder / name, np.random.default_rng(0).integers(0, levels, shape, dtype=np.uint8))
 
 
+def arrays(folder: Path, *, count: int, shape: list[int], levels: int = 0) -> None:
+    """Numbered arrays: of normal numbers, or of whole numbers below `levels`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        draw = np.random.default_rng(number)
+        values = draw.integers(0, levels, shape) if levels else draw.standard_normal(shape, dtype=np.float32)
+        np.save(folder / f"{number}.npy", values)
+
+
+def human36m(folder: Path, *, keypoints: str, frames: int = 400, actions: int = 2) -> None:
+    """Motion of people in three dimensions, and what the four cameras of Human3.6M detected of it."""
+    draw = np.random.default_rng(0)
+    subjects = ("S1", "S5", "S6", "S7", "S8", "S9", "S11")
+    names = [f"Action {number}" for number in range(actions)]
+    body = {s: {a: draw.standard_normal((frames, 32, 3), dtype=np.float32) for a in names} for s in subjects}
+    seen = {
+        s: {a: [draw.uniform(0, 1000, (frames, 17, 2)).astype(np.float32) for _ in range(4)] for a in names}
+        for s in subjects
+    }
+    symmetry = [[4, 5, 6, 11, 12, 13], [1, 2, 3, 14, 15, 16]]
+    metadata = {"layout_name": "h36m", "num_joints": 17, "keypoints_symmetry": symmetry}
+    np.savez(folder / "data_3d_h36m.npz", positions_3d=body)
+    np.savez(folder / f"data_2d_h36m_{keypoints}.npz", positions_2d=seen, metadata=metadata)
+
+
 def graph_collection(folder: Path, *, name: str, graphs: int = 188, classes: int = 2, tags: int = 7) -> None:
     """Small labelled graphs in one text: how many; of each its size and class; of each node its tag and neighbours."""
     draw = random.Random(0)
@@ -215,6 +240,6 @@ def graph_collection(folder: Path, *, name: str, graphs: int = 188, classes: int
 
 
 RECIPES = (
-    array, citation_graph, cora_text, graph_collection, interactions, knowledge_graph, labelled_series,
-    mixtures, modelnet, modelnet_hdf5, shapenet_parts, sounds, spectrograms, tokens, voices,
+    array, arrays, citation_graph, cora_text, graph_collection, human36m, interactions, knowledge_graph,
+    labelled_series, mixtures, modelnet, modelnet_hdf5, shapenet_parts, sounds, spectrograms, tokens, voices,
 )  # fmt: skip

@@ -191,8 +191,13 @@ def run_program_on(
                     "no training step was seen: the script made an optimizer, and ended by itself before it used a "
                     "model. Is its data set empty, or does an option leave the training out?"
                 )
+            if not card.trace().n_blocks:
+                raise CannotPredict(
+                    f"{short_path(path)} ended by itself and had allocated nothing on the GPU: does it ever move "
+                    "anything to cuda, and did it catch and log an error (which would stand above)?"
+                )
         note_what_is_missing(failure is not None)
-        uneven = uneven_batches.summary(card.trace()) if steps is not None and failure is None else ""
+        uneven = uneven_batches.summary(card.trace(), stopping.rounds) if steps is not None and failure is None else ""
         if uneven:
             card.note("batches", uneven)
     run.refused = failure is not None

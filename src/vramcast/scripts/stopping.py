@@ -99,6 +99,8 @@ class Stopping:
         self._growing = Growing(card.builder, lambda: card.live_bytes)
         self.fewest = 0
         """Steps of the optimizer that made the fewest."""
+        self.rounds: list[int] = []
+        """Steps of all optimizers together by the end of each round, in which every one has made another step."""
         self._lagging = False
         self._forward_passes: Counter[int] = Counter()
         """Calls of each module, by its identity; those and the following since the last step or backward pass."""
@@ -119,6 +121,7 @@ class Stopping:
         wanted = 1 if self._wanted is None else self._wanted
         self._lagging = self.fewest < wanted
         if self.fewest > before:
+            self.rounds.append(self._card.steps_done)
             self._end_of_round()
         if self._wanted is None:
             if self.fewest == USUAL_STEPS and self._until is not Until.LONGEST:

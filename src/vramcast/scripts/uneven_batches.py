@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_right
+from collections.abc import Sequence
+
 from vramcast.base.units import format_size
 from vramcast.trace import KINDS, StepTrace
 
@@ -10,13 +14,20 @@ _LIKE = 0.02
 """Batches that differ by less take practically the same memory."""
 
 
-def summary(trace: StepTrace) -> str:
-    """A note about them; empty where all steps get batches of the same size."""
+def summary(trace: StepTrace, rounds: Sequence[int]) -> str:
+    """A note about them; empty where all steps get batches of the same size.
+
+    `rounds`: the steps made by the end of each round, in which every optimizer has made another step. Networks that are
+    trained in turn, as those of a GAN, share a batch, which comes in before one of them steps.
+    """
+    several_optimizers = any(after - before > 1 for before, after in itertools.pairwise(rounds))
+    first = int(several_optimizers)  # a round ends with the first step of all, when the other optimizers are not known
     largest: dict[int, int] = {}
     for block in range(trace.n_blocks):
         if trace.kind[block] == _INPUTS and trace.step[block] < trace.steps:
-            step = trace.step[block]
-            largest[step] = max(largest.get(step, 0), trace.requested_bytes[block])
+            number = bisect_right(rounds, trace.step[block])
+            if first <= number < len(rounds):
+                largest[number] = max(largest.get(number, 0), trace.requested_bytes[block])
     if len(largest) < 2 or max(largest.values()) <= min(largest.values()) * (1 + _LIKE):
         return ""
     sizes = f"{format_size(min(largest.values()))} to {format_size(max(largest.values()))}"

@@ -68,6 +68,26 @@ def old_make_grid(module: ModuleType) -> None:
     vars(module)["make_grid"] = make_grid
 
 
+def old_pillow(module: ModuleType) -> None:
+    """A name that Pillow had until 9."""
+    vars(module).setdefault("ANTIALIAS", module.Resampling.LANCZOS)
+
+
+def old_sampler(module: ModuleType) -> None:
+    """Samplers took the data that they are for, and did nothing with it."""
+    module.Sampler.__init__ = lambda self, data_source=None: None
+
+
+def old_torch_six(module: ModuleType) -> None:
+    """torch._six, which was there until 1.13."""
+    import collections.abc
+    import math
+
+    six = ModuleType("torch._six")
+    vars(six).update(container_abcs=collections.abc, inf=math.inf, int_classes=int, string_classes=(str, bytes))
+    sys.modules[six.__name__] = six
+
+
 def old_torchvision(module: ModuleType) -> None:
     """Names that torchvision's transforms had until 0.13."""
     vars(module).setdefault("Scale", module.Resize)
@@ -92,6 +112,9 @@ _PATCHES: dict[str, tuple[str, Patch]] = {
     "old_loader": ("torch.utils.data.dataloader", old_loader),
     "old_make_grid": ("torchvision.utils", old_make_grid),
     "old_numpy": ("numpy", old_numpy),
+    "old_pillow": ("PIL.Image", old_pillow),
+    "old_sampler": ("torch.utils.data.sampler", old_sampler),
+    "old_torch_six": ("torch", old_torch_six),
     "old_yaml": ("yaml", old_yaml),
     "opacus_seed": ("opacus.data_loader", opacus_seed),
     "old_torchvision": ("torchvision.transforms.transforms", old_torchvision),

@@ -296,6 +296,11 @@ class VirtualGpu:
         return sum(allocator.requested_bytes for allocator in self._ledger.allocators)
 
     @property
+    def steps_done(self) -> int:
+        """Of all optimizers together, as the trace counts them."""
+        return self._position.steps_done
+
+    @property
     def builder(self) -> TraceBuilder:
         """The trace as it is being made."""
         return self._ledger.builder

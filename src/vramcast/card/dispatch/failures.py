@@ -59,7 +59,9 @@ _OWN_KERNELS = ("cupy", "numba", "pycuda")
 
 _WRITTEN_FOR = {
     re.compile(r"module 'numpy' has no attribute '(?:int|float|bool|object|complex|str|long)'"): "NumPy before 1.24",
-    re.compile(r"was removed in the NumPy 2\.0"): "NumPy before 2.0",
+    re.compile(r"was removed in the NumPy 2\.0|^Python integer -?\d+ out of bounds for u?int\d+"): "NumPy before 2.0",
+    re.compile(r"only 0-dimensional arrays can be converted to Python scalars"): "NumPy before 2.4",
+    re.compile(r"requested array has an inhomogeneous shape"): "NumPy before 1.24",
     re.compile(r"No module named 'torch\._six'"): "PyTorch before 2.0",
     re.compile(r"invalid index of a 0-dim tensor\b"): "PyTorch before 0.5",
     re.compile(r"'_\w+DataLoaderIter' object has no attribute 'next'"): "PyTorch before 1.13",
@@ -89,6 +91,8 @@ _NO_FILE = re.compile(r"\[Errno 2\][^']*'([^']+)'")
 _NO_DATA_SET = re.compile(r"\bDataset not found\b", re.IGNORECASE)
 
 _NO_DERIVATIVE = re.compile(r"\bderivative for aten::\w+ is not implemented")
+
+_OF_STRIDES = re.compile(r"view size is not compatible with input tensor's size and stride")
 
 _MADE_UP_DATA = (
     "\nWhere that is data, made-up data of the same form and sizes does as well for a prediction: memory follows from "
@@ -202,6 +206,12 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
         remedy += _MADE_UP_DATA
     elif _NO_DERIVATIVE.search(text):
         ends_on_a_card = True
+    elif _OF_STRIDES.search(text):
+        ends_on_a_card = True
+        remedy += (
+            "\nThat follows from sizes and strides, not from values, so that the script would end here on a card, too. "
+            "A comparison keeps the strides of what is compared, which it did not in old versions of PyTorch."
+        )
     elif not is_ours and not remedy and (found := _NO_FILE.search(text)) and isinstance(error, FileNotFoundError):
         ends_on_a_card = True
         remedy += f"\nThe script needs {found[1]}, with a card too, and it is not here." + _MADE_UP_DATA

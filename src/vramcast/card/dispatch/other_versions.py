@@ -20,6 +20,9 @@ _CALLED_WITH = re.compile(r"([\w.]+)\(\) (?:got an unexpected keyword|takes \d+|
 _NO_LONGER_TAKEN = "object.__init__() takes exactly one argument"
 """The TypeError for `super().__init__(x)` where the base class has no __init__ any more, as torch's Sampler."""
 
+_OF_A_MODULE = re.compile(r"^AttributeError: module '([\w.]+)' has no attribute", re.MULTILINE)
+"""In the error of a loader's worker: its text alone has come to this process."""
+
 _PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
 
 _VERSION_OF = re.compile(r"\b(\w+)\.__version__")
@@ -30,7 +33,8 @@ def wanted_otherwise(error: BaseException) -> list[str]:
     if isinstance(error, ImportError):
         return _installed(error.name) if error.name and _NO_SUCH_NAME.search(str(error)) else []
     if isinstance(error, AttributeError):
-        return _owner_of(error.obj)
+        from_worker = _OF_A_MODULE.search(str(error)) if error.obj is None else None
+        return _installed(from_worker[1]) if from_worker else _owner_of(error.obj)
     if isinstance(error, TypeError) and str(error).startswith(_NO_LONGER_TAKEN):
         return _base_of_the_caller(error)
     if isinstance(error, TypeError) and (called := _CALLED_WITH.match(str(error))):
