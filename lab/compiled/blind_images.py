@@ -40,7 +40,7 @@ def swin_v2_stages_amp() -> None:
         downsample_layer=torchvision.models.swin_transformer.PatchMergingV2,
     ).cuda()  # fmt: skip
     for stage in model.features:
-        stage.compile(fullgraph=True)
+        stage.compile(fullgraph=True, dynamic=False)
     train(model, classified(model, 32, size=256), amp=torch.bfloat16)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.attention.flex_attention import flex_attention
 
 
 class CrossBlock(nn.Module):
@@ -234,6 +233,8 @@ class BiasedBlock(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: torch.Tensor, mask: Any) -> torch.Tensor:
+        from torch.nn.attention.flex_attention import flex_attention
+
         y = self.norm_1(x)
         q = self.q(y).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         k, v = self.kv(y).unflatten(-1, (2, self.heads // 4, -1)).permute(2, 0, 3, 1, 4)
