@@ -345,6 +345,8 @@ def trainer_bf16() -> None:
     Trainer(model=model, args=arguments, train_dataset=rows, callbacks=[AfterStep()]).train()
 
 
+import blind  # noqa: E402, F401
+import blind_images  # noqa: E402, F401
 import drawn  # noqa: E402, F401
 import graphs  # noqa: E402, F401
 import other_kernels  # noqa: E402, F401

@@ -239,7 +239,29 @@ def graph_collection(folder: Path, *, name: str, graphs: int = 188, classes: int
     (folder / name).write_text("\n".join(lines) + "\n")
 
 
+def puzzles(folder: Path, *, count: int = 2000, length: int = 81, vocabulary: int = 11) -> None:
+    """Puzzles and their answers as arrays, each a group of its own, for training and for testing."""
+    for split in ("train", "test"):
+        draw = np.random.default_rng(len(split))
+        (folder / split).mkdir(parents=True, exist_ok=True)
+        arrays = {
+            "inputs": draw.integers(1, vocabulary, (count, length)),
+            "labels": draw.integers(1, vocabulary, (count, length)),
+            "puzzle_identifiers": np.zeros(count), "puzzle_indices": np.arange(count + 1),
+            "group_indices": np.arange(count + 1),
+        }  # fmt: skip
+        for name, values in arrays.items():
+            np.save(folder / split / f"all__{name}.npy", values.astype(np.int32))
+        about = {
+            "seq_len": length, "vocab_size": vocabulary, "pad_id": 0, "ignore_label_id": 0, "blank_identifier_id": 0,
+            "num_puzzle_identifiers": 1, "total_groups": count, "mean_puzzle_examples": 1, "total_puzzles": count,
+            "sets": ["all"],
+        }  # fmt: skip
+        (folder / split / "dataset.json").write_text(json.dumps(about))
+
+
 RECIPES = (
     array, arrays, citation_graph, cora_text, graph_collection, human36m, interactions, knowledge_graph,
-    labelled_series, mixtures, modelnet, modelnet_hdf5, shapenet_parts, sounds, spectrograms, tokens, voices,
+    labelled_series, mixtures, modelnet, modelnet_hdf5, puzzles, shapenet_parts, sounds, spectrograms, tokens,
+    voices,
 )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Imported by scripts whose run here never comes to use it."""
