@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,6 +31,27 @@ def test_a_number_on_the_host_is_put_on_the_card() -> None:
 def test_known_bytes_choose_known_values(gpu: VirtualGpu) -> None:
     mask = torch.tensor([1, 0, 1], dtype=torch.uint8).cuda()
     assert torch.where(mask, torch.ones(3).cuda(), torch.zeros(3).cuda()).tolist() == [1, 0, 1]
+
+
+def _put(x: torch.Tensor) -> None:
+    x[x.byte()] = 1.0
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x.masked_fill(x.byte(), 1.0),
+        lambda x: x.masked_fill_(x.byte(), 1.0),
+        lambda x: x.masked_select(x.byte()),
+        lambda x: 1 - (x > 0),
+        _put,
+    ],
+)
+def test_what_cuda_refuses_is_refused(use: Callable[[torch.Tensor], Any], gpu: VirtualGpu) -> None:
+    """As scripts for torch 1 do, which end on a card, too."""
+    for device in ("cpu", "cuda"):
+        with pytest.raises(RuntimeError):
+            use(torch.ones(4, device=device))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A choice between two tensors by a mask."""
+"""Masks: a choice between two tensors, and what CUDA does not take as a mask though a meta tensor would."""
 
 from __future__ import annotations
 
@@ -32,3 +32,26 @@ def where(call: Call) -> Any:
         out = call.mode.make(call.func, (chosen, *sides), call.kwargs, call.device)
     del held
     return out
+
+
+@kernel("aten::masked_fill_")
+def masked_fill(call: Call) -> Any:
+    refuse_bytes(call.args[1])
+    return call.mode.run_in_place(call.func, call.args, call.kwargs, call.device, call.known)
+
+
+def refuse_bytes(mask: torch.Tensor) -> None:
+    """Masks of bytes went out of use with torch 1.2, and of masked_fill_ with 2.0 (IndexKernel.cpp)."""
+    if mask.dtype is torch.uint8:
+        raise RuntimeError("masked_fill_ only supports boolean masks, but got mask with dtype unsigned char")
+
+
+@kernel("aten::rsub")
+def subtract_from(call: Call) -> Any:
+    """`1 - mask` (sub_check in BinaryOps.cpp)."""
+    if any(isinstance(side, torch.Tensor) and side.dtype is torch.bool for side in call.args[:2]):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, "
+            "use the `~` or `logical_not()` operator instead."
+        )
+    return call.run()
