@@ -16,6 +16,7 @@ PATCHES = (
     "old_loader",
     "old_make_grid",
     "old_numpy",
+    "old_plateau",
     "old_torchvision",
     "old_yaml",
     "opacus_seed",

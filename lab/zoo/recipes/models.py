@@ -20,15 +20,17 @@ def torchvision_weights(folder: Path, *, models: dict[str, str]) -> None:
 
 
 def own_weights(folder: Path, *, root: str, module: str, model: str, options: dict[str, Any], name: str) -> None:
-    """A checkpoint with random weights of a model that the repository defines."""
+    """A checkpoint with random weights of a model that the repository defines: `model` is a class of the module, or a
+    class method behind it."""
     import importlib
+    import operator
     import sys
 
     import torch
 
     sys.path.insert(0, root)
     torch.manual_seed(0)
-    made = getattr(importlib.import_module(module), model)(**options)
+    made = operator.attrgetter(model)(importlib.import_module(module))(**options)
     torch.save({"model": made.state_dict()}, folder / name)
 
 

@@ -68,6 +68,17 @@ def old_make_grid(module: ModuleType) -> None:
     vars(module)["make_grid"] = make_grid
 
 
+def old_plateau(module: ModuleType) -> None:
+    """Until 2.7 the schedule that waits for a plateau took `verbose`."""
+    original = module.ReduceLROnPlateau.__init__
+
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        options.pop("verbose", None)
+        original(self, *arguments, **options)
+
+    module.ReduceLROnPlateau.__init__ = init
+
+
 def old_torchvision(module: ModuleType) -> None:
     """Names that torchvision's transforms had until 0.13."""
     vars(module).setdefault("Scale", module.Resize)
@@ -92,6 +103,7 @@ _PATCHES: dict[str, tuple[str, Patch]] = {
     "old_loader": ("torch.utils.data.dataloader", old_loader),
     "old_make_grid": ("torchvision.utils", old_make_grid),
     "old_numpy": ("numpy", old_numpy),
+    "old_plateau": ("torch.optim.lr_scheduler", old_plateau),
     "old_yaml": ("yaml", old_yaml),
     "opacus_seed": ("opacus.data_loader", opacus_seed),
     "old_torchvision": ("torchvision.transforms.transforms", old_torchvision),
