@@ -17,6 +17,7 @@ PATCHES = (
     "old_make_grid",
     "old_numpy",
     "old_pillow",
+    "old_plateau",
     "old_sampler",
     "old_torch_six",
     "old_torchvision",

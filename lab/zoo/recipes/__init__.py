@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-_MODULES = ("files", "images", "sequences", "models")
+_MODULES = ("files", "images", "sequences", "tables", "models")
 
 
 def recipes() -> dict[str, Callable[..., None]]:

@@ -23,16 +23,18 @@ def own_weights(
     folder: Path, *, root: str, module: str, model: str, name: str, options: dict[str, Any] | None = None,
     key: str = "model",
 ) -> None:  # fmt: skip
-    """A checkpoint with random weights of a model that the repository defines: a class or function that makes it, or,
-    with no options, the model itself. `key` is where the checkpoint has them; the weights alone where it is empty."""
+    """A checkpoint with random weights of a model that the repository defines: a class, a function or (with a dot) a
+    method that makes it, or, with no options, the model itself. `key` is where the checkpoint has them; the weights
+    alone where it is empty."""
     import importlib
+    import operator
     import sys
 
     import torch
 
     sys.path.insert(0, root)
     torch.manual_seed(0)
-    made = getattr(importlib.import_module(module), model)
+    made = operator.attrgetter(model)(importlib.import_module(module))
     state = (made if options is None else made(**options)).state_dict()
     torch.save({key: state} if key else state, folder / name)
 

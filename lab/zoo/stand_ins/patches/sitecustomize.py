@@ -88,6 +88,17 @@ def old_torch_six(module: ModuleType) -> None:
     sys.modules[six.__name__] = six
 
 
+def old_plateau(module: ModuleType) -> None:
+    """Until 2.7 the schedule that waits for a plateau took `verbose`."""
+    original = module.ReduceLROnPlateau.__init__
+
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        options.pop("verbose", None)
+        original(self, *arguments, **options)
+
+    module.ReduceLROnPlateau.__init__ = init
+
+
 def old_torchvision(module: ModuleType) -> None:
     """Names that torchvision's transforms had until 0.13."""
     vars(module).setdefault("Scale", module.Resize)
@@ -113,6 +124,7 @@ _PATCHES: dict[str, tuple[str, Patch]] = {
     "old_make_grid": ("torchvision.utils", old_make_grid),
     "old_numpy": ("numpy", old_numpy),
     "old_pillow": ("PIL.Image", old_pillow),
+    "old_plateau": ("torch.optim.lr_scheduler", old_plateau),
     "old_sampler": ("torch.utils.data.sampler", old_sampler),
     "old_torch_six": ("torch", old_torch_six),
     "old_yaml": ("yaml", old_yaml),

@@ -374,21 +374,30 @@ def _get_item(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def _indices(mode: FunctionMode, tensor: torch.Tensor, place: Any) -> Any:
-    """Lists and arrays among the indices as tensors of the card. PyTorch makes them below every mode, where a tensor
-    without data forgets what they hold."""
-    parts = place if isinstance(place, tuple) else (place,)
-    if not any(_are_indices(part) for part in parts) or placement(tensor) != GPU:
+    """Lists, ranges and arrays among the indices as tensors beside the one that is indexed. PyTorch makes them below
+    every mode, where a tensor without data forgets what they hold."""
+    several = isinstance(place, tuple)
+    parts = place if several else (place,)
+    if not any(_are_indices(part, several) for part in parts) or placement(tensor) == REAL:
         return place
-    device = device_of(tensor)
-    moved = tuple(mode.from_data(torch.tensor, (part,), {}, device) if _are_indices(part) else part for part in parts)
-    return moved if isinstance(place, tuple) else moved[0]
+    device = device_of(tensor) if placement(tensor) == GPU else CPU
+    moved = tuple(
+        mode.from_data(torch.tensor, (list(part) if type(part) is range else part,), {}, device)
+        if _are_indices(part, several)
+        else part
+        for part in parts
+    )
+    return moved if several else moved[0]
 
 
-def _are_indices(part: Any) -> bool:
-    """A list with anything else in it may mean a tuple of indices."""
+def _are_indices(part: Any, nested: bool) -> bool:
+    """A list with anything else in it may mean a tuple of indices, unless it is in a tuple itself."""
     if type(part) is list:
-        return bool(part) and all(isinstance(item, Integral) for item in part)
-    return type(part).__name__ == "ndarray" and part.dtype.kind in "ib"
+        return bool(part) and all(
+            isinstance(item, Integral) or (nested and type(item) is list and _are_indices(item, nested))
+            for item in part
+        )
+    return type(part) is range or (type(part).__name__ == "ndarray" and part.dtype.kind in "ib")
 
 
 # -- default devices --------------------------------------------------------------------------------------------

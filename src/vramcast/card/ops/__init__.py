@@ -18,6 +18,7 @@ from vramcast.card.ops import (  # noqa: F401  (importing registers the rules)
     grouped_matmul,
     indexing,
     losses,
+    masks,
     matmul,
     normalization,
     powers,

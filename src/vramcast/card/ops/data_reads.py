@@ -137,6 +137,8 @@ def _selecting(call: Call, elements: int) -> Iterator[None]:
 @kernel("aten::masked_select")
 def masked_select(call: Call) -> Any:
     tensor, mask = call.args
+    if mask.dtype is not torch.bool:
+        raise RuntimeError("masked_select: expected BoolTensor for mask")
     content = mask_contents(call, mask, "masked_select")
     shape = torch.broadcast_shapes(tensor.shape, mask.shape)
     if content is None:

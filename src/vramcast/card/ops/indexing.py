@@ -11,6 +11,7 @@ from vramcast.card.device.installed_torch import INSTALLED
 from vramcast.card.ops.accumulate import written_over
 from vramcast.card.ops.data_reads import alike_in_stride, expand_masks
 from vramcast.card.ops.embedding import radix_sort_bytes
+from vramcast.card.ops.masks import refuse_bytes
 from vramcast.card.ops.registry import KERNELS, Call, kernel
 from vramcast.card.values import known_values as values
 
@@ -20,6 +21,7 @@ def index_put(call: Call) -> Any:
     tensor, indices, source = call.args[0], call.args[1], call.args[2]
     in_place = call.func._schema.name.endswith("_")
     if in_place and _is_masked_fill(indices, source):
+        refuse_bytes(next(i for i in indices if i is not None))
         values.update_in_place(call.mode, call.func, call.args, call.kwargs)
         return tensor
     number = None if source.is_meta else call.empty(source.size(), source.dtype)

@@ -1,0 +1,2 @@
+STATE_W = 96
+STATE_H = 96
