@@ -201,15 +201,6 @@ def array(folder: Path, *, name: str, shape: list[int], levels: int = 256) -> No
     np.save(folder / name, np.random.default_rng(0).integers(0, levels, shape, dtype=np.uint8))
 
 
-def arrays(folder: Path, *, count: int, shape: list[int], levels: int = 0) -> None:
-    """Numbered arrays: of normal numbers, or of whole numbers below `levels`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for number in range(count):
-        draw = np.random.default_rng(number)
-        values = draw.integers(0, levels, shape) if levels else draw.standard_normal(shape, dtype=np.float32)
-        np.save(folder / f"{number}.npy", values)
-
-
 def human36m(folder: Path, *, keypoints: str, frames: int = 400, actions: int = 2) -> None:
     """Motion of people in three dimensions, and what the four cameras of Human3.6M detected of it."""
     draw = np.random.default_rng(0)
@@ -261,7 +252,7 @@ def puzzles(folder: Path, *, count: int = 2000, length: int = 81, vocabulary: in
 
 
 RECIPES = (
-    array, arrays, citation_graph, cora_text, graph_collection, human36m, interactions, knowledge_graph,
+    array, citation_graph, cora_text, graph_collection, human36m, interactions, knowledge_graph,
     labelled_series, mixtures, modelnet, modelnet_hdf5, puzzles, shapenet_parts, sounds, spectrograms, tokens,
     voices,
 )  # fmt: skip
