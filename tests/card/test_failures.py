@@ -115,6 +115,27 @@ def test_arguments_that_torch_refuses_are_the_scripts(run: Run) -> None:
     assert not isinstance(caught.value, CardFailed)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "np.isnan(x)",
+        "range(x)",
+        "x[0] = 'a'",
+        "x['a']",
+        "x.new('a')",
+        "x.data = 3",
+        "x.grad = 3",
+        "f'{x:.4f}'",
+        "torch.cuda.get_device_properties(9)",
+    ],
+)
+def test_what_torch_refuses_in_our_handlers_is_the_scripts(line: str, run: Run) -> None:
+    """No frame of torch is below ours there."""
+    with pytest.raises(ScriptFailed, match=r"train\.py:3: the script failed: (Type|Assertion)Error") as caught:
+        run(f"import torch, numpy as np\nx = torch.zeros(3, device='cuda')\n{line}\n")
+    assert not isinstance(caught.value, CardFailed) and "meta" not in str(caught.value)
+
+
 def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
     with pytest.raises(ScriptFailed, match=r"(?s)No module named 'no_such'.*what the script imports must be installed"):
         run("import torch\nimport no_such\n")

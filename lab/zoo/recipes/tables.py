@@ -90,23 +90,9 @@ def clip_merges(folder: Path, *, name: str, count: int = 48894) -> None:
     (folder / name).write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
 
 
-def listed_sounds(folder: Path, *, name: str, pattern: str, count: int, length: int) -> None:
-    """A pickled list of numbered sounds and their length in frames."""
-    _pickled(folder / name, [(pattern.format(number), length) for number in range(count)])
-
-
 def _pickled(path: Path, document: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(pickle.dumps(document))
-
-
-def sensor_graph(folder: Path, *, name: str, nodes: int) -> None:
-    """Names of sensors, the place of each, and how near they are to one another, pickled."""
-    near = np.random.default_rng(0).random((nodes, nodes)).astype(np.float32)
-    near[near < 0.9] = 0
-    np.fill_diagonal(near, 1)
-    names = [f"sensor{number}" for number in range(nodes)]
-    _pickled(folder / name, [names, {sensor: place for place, sensor in enumerate(names)}, near])
 
 
 def proteins(folder: Path, *, name: str, splits: str, count: int = 300, longest: int = 300) -> None:
@@ -182,6 +168,5 @@ def yandex_table(folder: Path, *, name: str, rows: int, numbers: int, categories
 
 
 RECIPES = (
-    arrays, captions, clip_merges, labelled_text, listed_sounds, proteins, ratings, sensor_graph, token_pairs,
-    vocabulary, yandex_table,
+    arrays, captions, clip_merges, labelled_text, proteins, ratings, token_pairs, vocabulary, yandex_table,
 )  # fmt: skip

@@ -22,8 +22,8 @@ def checksums(module: ModuleType) -> None:
 def old_numpy(module: ModuleType) -> None:
     """Names that NumPy had before 2.0, for scripts that were written then."""
     old = {
-        "Inf": "inf", "NaN": "nan", "bool8": "bool_", "float_": "float64", "in1d": "isin", "product": "prod",
-        "row_stack": "vstack",
+        "Inf": "inf", "NaN": "nan", "bool8": "bool_", "cumproduct": "cumprod", "float_": "float64", "in1d": "isin",
+        "product": "prod", "row_stack": "vstack",
     }  # fmt: skip
     for name, new in old.items():
         vars(module).setdefault(name, getattr(module, new))

@@ -32,8 +32,12 @@ _MOST_NAMED = 5
 _MEANT = (RuntimeError, ValueError, IndexError, OSError, ImportError, SystemExit)
 """What our code raises where CUDA, torch's own checks or the computer would."""
 
-_OF_ARGUMENTS = re.compile(r"\w+\(\):? (?:received|got|argument|takes|missing|expected)")
-"""TypeError of torch's own parser of arguments."""
+_OF_ARGUMENTS = re.compile(
+    r"\w+\(\):? (?:received|got|argument|takes|missing|expected|invalid data type)|can't assign an? "
+    r"|can't convert \S+ device type tensor|only integer tensors of a single element|assigned grad expected"
+    r"|Variable data has to be a tensor|unsupported format string|Invalid (?:peer )?device id\b"
+)
+"""TypeError and AssertionError of torch's own checks of what it is given: no frame of torch is below ours then."""
 
 _WITHOUT_DATA = re.compile(
     r"\bmeta (?:tensor|device)|\bon meta\b|'Meta' backend|device type:? ?meta|\bdevice='?meta|fake tensor"
@@ -229,7 +233,7 @@ def reason_of(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     if any(line.startswith(_PASSED_ON) for line in lines):
         return lines[-1][:_LONGEST] + f" ({lines[0].strip(' -.:')})"
-    said = lines[0] if lines else failed_assert(error)
+    said = lines[0].replace("torch.meta.", "torch.cuda.") if lines else failed_assert(error)
     return f"{type(error).__name__}: {said[:_LONGEST]}" if said else type(error).__name__
 
 
@@ -245,7 +249,7 @@ def is_our_failure(error: BaseException) -> bool:
         return not type(error).__module__.startswith(_OWN_KERNELS)
     if isinstance(error, NotImplementedError):
         return is_of_vramcast(filename) or filename.startswith(_WITHOUT_CUDA)
-    if isinstance(error, _MEANT) or (isinstance(error, TypeError) and _OF_ARGUMENTS.match(text)):
+    if isinstance(error, _MEANT) or (isinstance(error, (TypeError, AssertionError)) and _OF_ARGUMENTS.match(text)):
         return False
     return is_of_vramcast(filename) or filename.startswith(_WITHOUT_CUDA)
 

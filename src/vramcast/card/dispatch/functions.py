@@ -348,6 +348,8 @@ def _set_grad(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict
 def _set_data(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`parameter.data = tensor`, also how Module.cuda() moves a parameter."""
     target, value = args
+    if not isinstance(value, torch.Tensor):
+        return func(target, value)
     if isinstance(target, torch.nn.Parameter):
         mode.dispatch.machine.position.mark_weight(value)
     if target.is_meta and not value.is_meta and value.layout is torch.strided:

@@ -104,6 +104,8 @@ def _format(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
         return str(func(*args, **kwargs))
     if tensor.dim() == 0:
         return str(tensor.item().__format__(*rest, **kwargs))
+    if any(rest):
+        return object.__format__(tensor, *rest)  # which refuses it
     return str(_repr(mode, func, (tensor,), {}))
 
 
