@@ -190,3 +190,38 @@ def test_modules_in_a_fork_do_not_ask_the_card_for_their_peaks(monkeypatch: pyte
         assert os.waitpid(child, 0)[1] == 0
 
     assert module_peaks(step) == {"Linear": 7}
+
+
+COMPILED = """
+import torch
+import helper
+
+def count(graph, inputs):
+    helper.LOG.append(len([node for node in graph.graph.nodes if node.op == "call_function"]))
+    return graph.forward
+
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+compiled = torch.compile(model, backend=count)
+with torch.no_grad():
+    compiled(torch.ones(2, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    compiled(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_compiled_modules_are_one_graph_while_they_are_watched(script: tuple[str, list[object]]) -> None:
+    path, log = script
+    Path(path).write_text(COMPILED)
+    steps = ScriptSteps(path, [])
+
+    def measurement() -> None:
+        step = steps.start()
+        step()
+        step()
+
+    torch._dynamo.reset()
+    steps.measure(measurement)
+    assert log == [3, 3]  # two products and what is between them: once without gradients, once with them

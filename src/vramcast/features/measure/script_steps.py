@@ -47,6 +47,7 @@ class ScriptSteps:
         self._stopping = False
         self._ended = False
         self._process = os.getpid()
+        self._forward_hook: Any = None
         self.failure: BaseException | None = None
 
     def start(self) -> Callable[[], None]:
@@ -88,10 +89,8 @@ class ScriptSteps:
         return outcome[0]
 
     def _run(self) -> None:
-        handles: list[Any] = [
-            register_module_forward_pre_hook(self._before_forward),
-            register_optimizer_step_post_hook(self._after_optimizer_step),
-        ]
+        self._forward_hook = register_module_forward_pre_hook(self._before_forward)
+        handles: list[Any] = [self._forward_hook, register_optimizer_step_post_hook(self._after_optimizer_step)]
         old_argv, old_path = sys.argv, list(sys.path)
         sys.argv = [self._path, *self._argv]
         sys.path.insert(0, str(Path(self._path).resolve().parent))
@@ -107,10 +106,14 @@ class ScriptSteps:
                 handle.remove()
 
     def _before_forward(self, module: torch.nn.Module, *_: Any) -> None:
+        # Traced into compiled modules, the rest would break their graphs, and they would take more memory.
+        if torch.compiler.is_compiling():
+            return
         if self._set_up or os.getpid() != self._process or not torch.is_grad_enabled():
             return
         if next(module.parameters(), None) is not None:  # transforms of pictures are modules as well
             self._set_up = True
+            self._forward_hook.remove()
             self._pause()
 
     def _after_optimizer_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
