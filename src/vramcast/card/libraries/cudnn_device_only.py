@@ -97,11 +97,14 @@ def _depthwise(problem: ConvolutionProblem, engine: int) -> int:
 def _matrix_product(problem: ConvolutionProblem, card: Card) -> int:
     """cuBLAS: of contiguous tensors one product an image; of channels-last ones, or one image, a single product.
 
-    A batch takes nothing, but its weight gradient keeps one for each image. A single product may split its reduction:
-    fitted.
+    A batch takes nothing, but its weight gradient keeps one for each image, also of images of one pixel. A single
+    product may split its reduction: fitted.
     """
-    if not problem.channels_last and problem.x[0] > 1 and math.prod(problem.x[2:]) > 1:
-        return copies_bytes(problem, WEIGHT_PER_IMAGE) if problem.operation == "backward_weight" else 0
+    if not problem.channels_last and problem.x[0] > 1:
+        if problem.operation == "backward_weight":
+            return copies_bytes(problem, WEIGHT_PER_IMAGE)
+        if math.prod(problem.x[2:]) > 1:
+            return 0
     return fitted_workspace(problem, card.compute_capability, card.sm_count).partials_bytes
 
 
