@@ -86,6 +86,8 @@ class DispatchMode(TorchDispatchMode):
         self._first_calls = FirstCalls(ledger)
         self._first_calls_on = [self._first_calls]
         """On each card that the process uses."""
+        self._card_used = False
+        """Until then ops are of no step, and are not logged: models may be initialized by thousands on the host."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for kind in types:
@@ -110,7 +112,14 @@ class DispatchMode(TorchDispatchMode):
             try:
                 if self.machine.position.node_streams.several:
                     self.machine.note_gradients_of_other_streams(args)
-                if log.on:
+                if not self._card_used:
+                    out = handler(func, args, kwargs, self._known(func, args, kwargs))
+                    if not self.ledger.builder.count_events():
+                        return out
+                    self._card_used = True
+                    if log.on:
+                        log.note(log.number(func, args, kwargs, None), args)
+                elif log.on:
                     known = self.calls.of(func, args, kwargs)
                     number = log.number(func, args, kwargs, known)
                     out = handler(func, args, kwargs, known)
