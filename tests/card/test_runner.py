@@ -369,6 +369,9 @@ def test_batches_of_different_sizes_are_noted(write: Write) -> None:
             optimizer.zero_grad()
     """
     assert texts(run(write(script.format(sizes=[64, 64, 64])), steps=3), "batches") == []
+    with_buffer = "kept = torch.ones(512, 512).cuda()\n        for rows"
+    buffered = script.replace("for rows", with_buffer).format(sizes=[64, 64, 64])
+    assert texts(run(write(buffered), steps=3), "batches") == [], "what stays there is no batch"
     (text,) = texts(run(write(script.format(sizes=[64, 80, 48])), steps=3), "batches")
     assert "the largest input of a step takes 96.0 KiB to 160.0 KiB" in text
 

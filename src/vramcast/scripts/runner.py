@@ -175,7 +175,7 @@ def run_program_on(
         run.end_refused()
         _note_refusal(card, stopping, where_in(failure, path))
     elif failure is not None and not card.trace().ends_refused:
-        raise explain(failure, path, counted(stopping.fewest), card.assumed_values)
+        raise explain(failure, path, counted(stopping.fewest), card.assumed_values, program.argv)
     if stopping.reason and not card.trace().n_blocks:
         raise CannotPredict(f"{stopping.reason}, and nothing was allocated on the GPU until then")
     if ending.exited and not card.trace().n_blocks and not ending.children.used_the_card:
