@@ -21,7 +21,7 @@ from vramcast.card.dispatch.unknown import short_path
 from vramcast.gpus import GpuSpec
 from vramcast.memory import Prediction, predict, with_time
 from vramcast.memory.orders import worst_order
-from vramcast.scripts import uneven_batches
+from vramcast.scripts import frozen_parts, uneven_batches
 from vramcast.scripts.captures import Captures
 from vramcast.scripts.ending import ScriptEnding
 from vramcast.scripts.library_stages import stages_ahead
@@ -133,6 +133,8 @@ def run_program_on(
         if any(ahead):
             parts = ", ".join(filter(None, ahead))
             card.note("not run", f"{parts}; it may take more memory than the steps seen: --whole runs it")
+        if frozen := frozen_parts.summary(card.optimizers):
+            card.note("frozen weights", frozen)
 
     captures = Captures(path)
     stopping = Stopping(
