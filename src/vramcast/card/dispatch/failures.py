@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -20,7 +20,7 @@ from vramcast import overlay
 from vramcast.base.errors import DEFECT, CannotPredict, UsageError, VramcastError
 from vramcast.card.dispatch import modules_elsewhere
 from vramcast.card.dispatch.other_versions import failed_assert, wanted_otherwise
-from vramcast.card.dispatch.unknown import is_machinery, is_of_vramcast, short_path, where_raised
+from vramcast.card.dispatch.unknown import is_machinery, is_of_vramcast, is_own, short_path, where_raised
 from vramcast.card.stand_ins.known import absent, hint
 
 _LONGEST = 500
@@ -263,22 +263,51 @@ def _is_of_driver(error: BaseException) -> bool:
     return isinstance(error, (RuntimeError, AssertionError)) and bool(_OF_DRIVER.search(str(error)))
 
 
-def explain(error: BaseException, path: str, made: str, assumed: Mapping[str, str]) -> VramcastError:
+def explain(
+    error: BaseException, path: str, made: str, assumed: Mapping[str, str], argv: Sequence[str] = ()
+) -> VramcastError:
     """The answer to a script that ended with an error. `made`: the steps until then, in words. `assumed`: what lines
-    read that only a real run would know, in the order in which they did."""
+    read that only a real run would know, in the order in which they did. `argv`: the script's own arguments."""
     if isinstance(error, VramcastError):
         return error
     if isinstance(error, SystemExit):
         what = error.code if isinstance(error.code, str) else f"exit code {error.code}"
-        return ScriptFailed(f"{short_path(path)} ended itself after {made}: {what}{hint(what)}{assumptions(assumed)}")
+        advice = f"{hint(what)}{_old_argument(error, argv)}"
+        place = _inside(error, "")
+        return ScriptFailed(
+            f"{short_path(path)} ended itself after {made}: {what}{place}{advice}{assumptions(assumed)}"
+        )
     failure = failure_of(error, path)
     trace = error.__traceback__ if failure.is_ours else _from_script(error.__traceback__)
     text = "".join(traceback.format_exception(type(error), error, trace))
     kind = CardFailed if failure.is_ours else ScriptFailed
     package = "" if failure.is_ours or isinstance(error, ImportError) or failure.remedy else hint(str(error))
     before = "" if failure.ends_on_a_card else assumptions(assumed)
-    message = f"{failure.sentence()} (--traceback shows all of it){failure.remedy}{package}{before}"
+    place = "" if failure.is_ours else _inside(error, failure.where)
+    message = f"{failure.sentence()}{place} (--traceback shows all of it){failure.remedy}{package}{before}"
     return kind(message, text)
+
+
+def _inside(error: BaseException, named: str) -> str:
+    """The innermost line of the user's own files, where that is another one than `named`."""
+    place, trace = named, error.__traceback__
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if is_own(filename):
+            place = f"{short_path(filename)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f", at {place}" if place != named else ""
+
+
+def _old_argument(ended: SystemExit, argv: Sequence[str]) -> str:
+    """What to do where the launcher's spelling of an argument is not the script's: argparse ends a program with 2."""
+    if ended.code != 2 or not any(word.startswith("--local-rank=") for word in argv):
+        return ""
+    return (
+        "\ntorch.distributed.launch passes --local-rank since PyTorch 2.0, on a card, too. Where the script knows "
+        "--local_rank only, start it with torchrun, and it finds its place in the variable LOCAL_RANK, or let it take "
+        "both spellings."
+    )
 
 
 def step_failed(error: BaseException, whose: str, assumed: Mapping[str, str]) -> str:
