@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import sys
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -122,3 +123,9 @@ def test_bounds_of_an_index(put: Patches) -> None:
     with V.set_graph_handler(type("Graph", (), {"sizevars": SizeVarAllocator()})()):
         for _ in range(2):
             assert [bounds.bound_sympy(*each) for each in asked] == before
+
+
+def test_lines_of_the_program_are_put_into_words_as_python_does() -> None:
+    stack = traceback.extract_stack()
+    for _ in range(2):
+        assert shortcuts._Lines.from_list(stack).format() == traceback.StackSummary.from_list(stack).format()

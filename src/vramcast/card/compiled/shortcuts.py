@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+import traceback
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch.fx import GraphModule
 
@@ -105,13 +106,34 @@ _UNITS = "sympy.physics.units"
 
 
 def _texts(put: Patches) -> None:
-    """Indices as text, each of which is asked for again and again, and names of functions for lines of a log."""
-    from torch._dynamo import symbolic_convert
+    """Indices and lines of the program as text, each of which is asked for again and again; and what is written only
+    into logs and comments."""
+    from torch._dynamo import output_graph, symbolic_convert
     from torch._inductor import ops_handler, utils
 
     put.set(ops_handler, "sympy_str", functools.cache(utils.sympy_str))
-    if not os.environ.get("TORCH_LOGS") and hasattr(symbolic_convert, "get_funcname"):
-        put.set(symbolic_convert, "get_funcname", lambda filename, line: None)
+    put.set(output_graph, "traceback", SimpleNamespace(**{**vars(traceback), "StackSummary": _Lines}))
+    if not any(os.environ.get(name) for name in ("TORCH_LOGS", "TORCH_TRACE", "TORCH_COMPILE_DEBUG")):
+        put.everywhere("get_kernel_metadata", utils.get_kernel_metadata, lambda *_: ("", ""))
+        if hasattr(symbolic_convert, "get_funcname"):
+            put.set(symbolic_convert, "get_funcname", lambda filename, line: None)
+
+
+class _Lines(traceback.StackSummary):
+    """A stack whose frames are put into words once."""
+
+    @classmethod
+    def from_list(cls, frames: Any) -> _Lines:
+        return cls(frames)
+
+    def format_frame_summary(self, frame_summary: traceback.FrameSummary, **options: Any) -> str:
+        frame = frame_summary
+        place = (frame.filename, frame.lineno, frame.name, frame.colno, frame.end_lineno, frame.end_colno)
+        if place not in self._known:
+            self._known[place] = super().format_frame_summary(frame, **options)
+        return self._known[place]
+
+    _known: ClassVar[dict[Any, str]] = {}
 
 
 def _bounds(put: Patches) -> None:
