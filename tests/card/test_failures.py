@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import sys
 from importlib import metadata
 from pathlib import Path
 from pickle import UnpicklingError
@@ -16,6 +17,7 @@ import torch
 from tests.card.scripts import Run, notes, runner
 from vramcast.card.dispatch.failures import (
     CardFailed,
+    Failure,
     ScriptFailed,
     assumptions,
     explain,
@@ -656,3 +658,54 @@ def test_a_module_behind_an_installed_package_is_named(tmp_path: Path, monkeypat
         exec("import numpy; numpy.no_such")
     assert "numpy" in (remedy := failure_of(caught.value, os.fspath(tmp_path / "train.py")).remedy)
     assert "hides" not in remedy
+
+
+def _raised_in(folder: Path, inner: str, outer: str = "import inner; inner.call()") -> BaseException:
+    """What train.py raises, which calls inner.py."""
+    code = {"inner.py": f"def call():\n    {inner}\n", "train.py": f"{outer}\n"}
+    for name, text in code.items():
+        (folder / name).write_text(text)
+    sys.modules.pop("inner", None)
+    with pytest.raises(Exception) as caught:
+        exec(compile(code["train.py"], folder / "train.py", "exec"), {"__name__": "__main__"})
+    return caught.value
+
+
+def test_the_line_of_another_file_of_the_user_is_named_with_the_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    script = os.fspath(tmp_path / "train.py")
+    assert failure_of(_raised_in(tmp_path, "raise ValueError('\\x1b[1mbold\\x1b[0m')"), script) == Failure(
+        "ValueError: bold", "train.py:1 (in inner.py:2)", is_ours=False
+    )
+    assert (
+        failure_of(_raised_in(tmp_path, "import json; json.loads('{')"), script).where == "train.py:1 (in inner.py:2)"
+    )
+
+
+def test_arguments_that_another_version_takes_name_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a worker of a loader, whose error is text alone, and where the class has another name in the failing code."""
+    monkeypatch.syspath_prepend(tmp_path)
+    called = "from packaging.version import Version; [kind(1, 2, 3) for kind in [Version]]"
+    assert "(packaging " in failure_of(_raised_in(tmp_path, called)).remedy
+    error = _raised_in(
+        tmp_path, "Version(1, 2, 3)", "from packaging.version import Version; import inner; inner.call()"
+    )
+    assert isinstance(error, NameError)
+    vars(sys.modules["inner"])["Version"] = importlib.import_module("packaging.version").Version
+    told = failure_of(
+        TypeError(
+            "Caught TypeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+            f'  File "{tmp_path}/inner.py", line 2, in call\n    Version(1, 2, 3)\n'
+            "TypeError: Version.__init__() takes 2 positional arguments but 4 were given\n"
+        )
+    )
+    assert "(packaging " in told.remedy
+    assert told.ends_on_a_card
+
+
+def test_cards_that_lightning_misses_are_those_of_the_option() -> None:
+    told = failure_of(RuntimeError("You requested gpu: [0, 1, 2, 3]\n But your machine only has: [0]"))
+    assert told.remedy == "\nFor a machine with 4 cards: `vramcast run --gpus 4 ...`."

@@ -150,7 +150,7 @@ def read(path: Path, request: Request | None = None) -> Reading:
         check_not_empty(path)
         importlib.import_module("vramcast.jobs.readers.other_tools").check_trains(path)
         raise UsageError(
-            f"{path}: not recognised as a config of a tool that is read (docs/readers.md lists them). Put `vramcast run` "
-            "before the command that trains with it; or `vramcast init` writes a vramcast.yaml to begin with"
+            f"{path}: not recognised as a config of a tool that is read (docs/readers.md lists them). Put `vramcast "
+            "run` before the command that trains with it; or `vramcast init` writes a vramcast.yaml to begin with"
         )
     return reader.read(path, request or Request())

@@ -121,8 +121,8 @@ def _named_model(parts: Sequence[Part], request: Request) -> str:
         where = parts[0].where
         if request.arguments:
             raise UsageError(
-                f"{where}: a command that says how, but not what is trained: name the model with --model FOLDER; or put "
-                "`vramcast run` before the command, which predicts the script itself"
+                f"{where}: a command that says how, but not what is trained: name the model with --model FOLDER; or "
+                "put `vramcast run` before the command, which predicts the script itself"
             )
         raise UsageError(
             f"{where}: {parts[0].recognised_as} says how, but not what is trained: name the model with --model FOLDER, "
