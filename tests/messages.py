@@ -211,9 +211,10 @@ _OF_OTHERS = re.compile(
     "CUDA error|CUDAGraph|CUDA graphs must|Capture must|capturing a CUDA graph|CUDA_HOME|Torch not compiled|"
     "CUDA tensor|NVIDIA-SMI|MiB / |"
     "on CUDA$|INTERNAL ASSERT|Error building|Expected all tensors|Cannot re-initialize|Metadata-Version|def rule|"
-    "checked in|modelled from|Traceback \\(most recent|cannot import name|invalid index of a 0-dim|view size is not"
+    "checked in|modelled from|Traceback \\(most recent|cannot import name|invalid index of a 0-dim|view size is not|"
+    "arrays can be converted|inhomogeneous shape|expected BoolTensor"
 )
-"""Words of Python, PyTorch and CUDA, which programs look for, code, and what stands in files."""
+"""Words of Python, NumPy, PyTorch and CUDA, which programs look for, code, and what stands in files."""
 
 
 def _is_of_others(text: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import sys
 from importlib import metadata
 from pathlib import Path
 from pickle import UnpicklingError
@@ -16,8 +17,10 @@ import torch
 from tests.card.scripts import Run, notes, runner
 from vramcast.card.dispatch.failures import (
     CardFailed,
+    Failure,
     ScriptFailed,
     assumptions,
+    explain,
     failure_of,
     is_our_failure,
     step_failed,
@@ -256,6 +259,20 @@ def test_a_base_class_that_takes_no_argument_any_more_is_of_another_version(run:
 def test_a_script_for_an_older_python_is_told_so(line: str, run: Run) -> None:
     with pytest.raises(ScriptFailed, match=r"(?s)another version of .* here \(Python 3\.\d+\), and would"):
         run(f"import torch\n{line}\n")
+
+
+def test_the_line_of_the_module_that_failed_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "parts.py").write_text("import sys\ndef build(fails):\n    return {}['x'] if fails else sys.exit(-1)\n")
+    with pytest.raises(ScriptFailed, match=r"train\.py:2: the script failed: KeyError: 'x', at parts\.py:3 \("):
+        run("import parts, torch\nparts.build(True)\n")
+    with pytest.raises(ScriptFailed, match=r"train\.py ended itself after 0 .*: exit code -1, at parts\.py:3$"):
+        run("import parts, torch\nparts.build(False)\n")
+
+
+def test_the_launchers_spelling_of_an_argument_is_told() -> None:
+    ended = SystemExit(2)
+    assert "torchrun" in str(explain(ended, "train.py", "0 optimizer steps", {}, ["train.py", "--local-rank=0"]))
+    assert "torchrun" not in str(explain(ended, "train.py", "0 optimizer steps", {}, ["train.py", "--local_rank=0"]))
 
 
 def test_an_assert_without_words_shows_its_line(run: Run) -> None:
@@ -641,3 +658,54 @@ def test_a_module_behind_an_installed_package_is_named(tmp_path: Path, monkeypat
         exec("import numpy; numpy.no_such")
     assert "numpy" in (remedy := failure_of(caught.value, os.fspath(tmp_path / "train.py")).remedy)
     assert "hides" not in remedy
+
+
+def _raised_in(folder: Path, inner: str, outer: str = "import inner; inner.call()") -> BaseException:
+    """What train.py raises, which calls inner.py."""
+    code = {"inner.py": f"def call():\n    {inner}\n", "train.py": f"{outer}\n"}
+    for name, text in code.items():
+        (folder / name).write_text(text)
+    sys.modules.pop("inner", None)
+    with pytest.raises(Exception) as caught:
+        exec(compile(code["train.py"], folder / "train.py", "exec"), {"__name__": "__main__"})
+    return caught.value
+
+
+def test_the_line_of_another_file_of_the_user_is_named_with_the_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    script = os.fspath(tmp_path / "train.py")
+    assert failure_of(_raised_in(tmp_path, "raise ValueError('\\x1b[1mbold\\x1b[0m')"), script) == Failure(
+        "ValueError: bold", "train.py:1 (in inner.py:2)", is_ours=False
+    )
+    assert (
+        failure_of(_raised_in(tmp_path, "import json; json.loads('{')"), script).where == "train.py:1 (in inner.py:2)"
+    )
+
+
+def test_arguments_that_another_version_takes_name_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a worker of a loader, whose error is text alone, and where the class has another name in the failing code."""
+    monkeypatch.syspath_prepend(tmp_path)
+    called = "from packaging.version import Version; [kind(1, 2, 3) for kind in [Version]]"
+    assert "(packaging " in failure_of(_raised_in(tmp_path, called)).remedy
+    error = _raised_in(
+        tmp_path, "Version(1, 2, 3)", "from packaging.version import Version; import inner; inner.call()"
+    )
+    assert isinstance(error, NameError)
+    vars(sys.modules["inner"])["Version"] = importlib.import_module("packaging.version").Version
+    told = failure_of(
+        TypeError(
+            "Caught TypeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+            f'  File "{tmp_path}/inner.py", line 2, in call\n    Version(1, 2, 3)\n'
+            "TypeError: Version.__init__() takes 2 positional arguments but 4 were given\n"
+        )
+    )
+    assert "(packaging " in told.remedy
+    assert told.ends_on_a_card
+
+
+def test_cards_that_lightning_misses_are_those_of_the_option() -> None:
+    told = failure_of(RuntimeError("You requested gpu: [0, 1, 2, 3]\n But your machine only has: [0]"))
+    assert told.remedy == "\nFor a machine with 4 cards: `vramcast run --gpus 4 ...`."

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -20,7 +20,7 @@ from vramcast import overlay
 from vramcast.base.errors import DEFECT, CannotPredict, UsageError, VramcastError
 from vramcast.card.dispatch import modules_elsewhere
 from vramcast.card.dispatch.other_versions import failed_assert, wanted_otherwise
-from vramcast.card.dispatch.unknown import is_machinery, is_of_vramcast, short_path, where_raised
+from vramcast.card.dispatch.unknown import is_machinery, is_of_vramcast, is_own, short_path, where_raised
 from vramcast.card.stand_ins.known import absent, hint
 
 _LONGEST = 500
@@ -54,6 +54,11 @@ _OF_DRIVER = re.compile(
 
 _BEYOND_THE_CARDS = re.compile(r"invalid device ordinal \(cuda:(\d{1,3})\)")
 
+_SEVERAL_WANTED = re.compile(r"^You requested gpu: \[([\d, ]+)\]")
+"""What Lightning and Fabric say where there are fewer cards than `devices`."""
+
+_TERMINAL_CODES = re.compile(r"\x1b\[[\d;]*m|\\x1b\[[\d;]*m")
+
 _COMPILED_HERE = ("Error building extension", "CUDA_HOME environment variable is not set", "CUDA_HOME does not exist")
 
 _NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
@@ -72,6 +77,9 @@ _WRITTEN_FOR = {
     re.compile(r"\bUnable to avoid copy while creating an array\b"): "NumPy before 2.0",
     re.compile(r"\bstft requires the return_complex parameter"): "PyTorch before 2.0",
     re.compile(r"Weights only load failed\b.*PyTorch 2\.6", re.DOTALL): "PyTorch before 2.6",
+    re.compile(
+        r"failed to unpack the object at pos \d+ with error \"type must be tuple of ints,but got float"
+    ): "Python 2",
     re.compile(r"operator, with (?:a|two) bool tensors? is not supported"): "PyTorch before 1.2",
     re.compile(
         r"Legacy autograd function with non-static forward|deprecated since version [\d.]+ and is now removed"
@@ -105,6 +113,8 @@ _MADE_UP_DATA = (
 
 _PASSED_ON = ("Traceback (most recent call last)", "Original Traceback (most recent call last)")
 """In the message of an error that a worker of a loader, a replica or a process had: its last line says what it was."""
+
+_LINE_OF_TRACEBACK = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
 
 _WITHOUT_CUDA = tuple(
     os.path.join(torch.__path__[0], *parts)
@@ -222,6 +232,9 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
     elif beyond := _BEYOND_THE_CARDS.search(text):
         cards = int(beyond[1]) + 1
         remedy += f"\nFor a machine with {cards} cards: `vramcast run --gpus {cards} --one-process ...`."
+    elif several := _SEVERAL_WANTED.search(text):
+        cards = len(several[1].split(","))
+        remedy += f"\nFor a machine with {cards} cards: `vramcast run --gpus {cards} ...`."
     elif isinstance(error, EOFError) and "reading a line" in text:
         remedy += "\nThe script asks for input: `echo ANSWER | vramcast run ...` gives it."
     elif isinstance(error, NameError) and "get_ipython" in text:
@@ -233,7 +246,7 @@ def reason_of(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     if any(line.startswith(_PASSED_ON) for line in lines):
         return lines[-1][:_LONGEST] + f" ({lines[0].strip(' -.:')})"
-    said = lines[0].replace("torch.meta.", "torch.cuda.") if lines else failed_assert(error)
+    said = _TERMINAL_CODES.sub("", lines[0]).replace("torch.meta.", "torch.cuda.") if lines else failed_assert(error)
     return f"{type(error).__name__}: {said[:_LONGEST]}" if said else type(error).__name__
 
 
@@ -263,22 +276,51 @@ def _is_of_driver(error: BaseException) -> bool:
     return isinstance(error, (RuntimeError, AssertionError)) and bool(_OF_DRIVER.search(str(error)))
 
 
-def explain(error: BaseException, path: str, made: str, assumed: Mapping[str, str]) -> VramcastError:
+def explain(
+    error: BaseException, path: str, made: str, assumed: Mapping[str, str], argv: Sequence[str] = ()
+) -> VramcastError:
     """The answer to a script that ended with an error. `made`: the steps until then, in words. `assumed`: what lines
-    read that only a real run would know, in the order in which they did."""
+    read that only a real run would know, in the order in which they did. `argv`: the script's own arguments."""
     if isinstance(error, VramcastError):
         return error
     if isinstance(error, SystemExit):
         what = error.code if isinstance(error.code, str) else f"exit code {error.code}"
-        return ScriptFailed(f"{short_path(path)} ended itself after {made}: {what}{hint(what)}{assumptions(assumed)}")
+        advice = f"{hint(what)}{_old_argument(error, argv)}"
+        place = _inside(error, "")
+        return ScriptFailed(
+            f"{short_path(path)} ended itself after {made}: {what}{place}{advice}{assumptions(assumed)}"
+        )
     failure = failure_of(error, path)
     trace = error.__traceback__ if failure.is_ours else _from_script(error.__traceback__)
     text = "".join(traceback.format_exception(type(error), error, trace))
     kind = CardFailed if failure.is_ours else ScriptFailed
     package = "" if failure.is_ours or isinstance(error, ImportError) or failure.remedy else hint(str(error))
     before = "" if failure.ends_on_a_card else assumptions(assumed)
-    message = f"{failure.sentence()} (--traceback shows all of it){failure.remedy}{package}{before}"
+    place = "" if failure.is_ours else _inside(error, failure.where)
+    message = f"{failure.sentence()}{place} (--traceback shows all of it){failure.remedy}{package}{before}"
     return kind(message, text)
+
+
+def _inside(error: BaseException, named: str) -> str:
+    """The innermost line of the user's own files, where that is another one than `named`."""
+    place, trace = named, error.__traceback__
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if is_own(filename):
+            place = f"{short_path(filename)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f", at {place}" if place != named else ""
+
+
+def _old_argument(ended: SystemExit, argv: Sequence[str]) -> str:
+    """What to do where the launcher's spelling of an argument is not the script's: argparse ends a program with 2."""
+    if ended.code != 2 or not any(word.startswith("--local-rank=") for word in argv):
+        return ""
+    return (
+        "\ntorch.distributed.launch passes --local-rank since PyTorch 2.0, on a card, too. Where the script knows "
+        "--local_rank only, start it with torchrun, and it finds its place in the variable LOCAL_RANK, or let it take "
+        "both spellings."
+    )
 
 
 def step_failed(error: BaseException, whose: str, assumed: Mapping[str, str]) -> str:
@@ -309,13 +351,22 @@ def assumptions(assumed: Mapping[str, str], *, may_be_given: bool = True) -> str
 
 
 def where_in(error: BaseException, path: str = "") -> str:
-    """file:line of the innermost frame in the script itself or, failing that, in any of the user's files."""
+    """file:line of the innermost frame in the script itself, and of the one in another file that is the user's, too;
+    where there is none, in any file that is not a library's."""
     trace = error.__traceback__
-    place = ""
+    place = inside = ""
     while trace is not None:
-        if path and trace.tb_frame.f_code.co_filename == path:
-            place = f"{short_path(path)}:{trace.tb_lineno}"
+        filename = trace.tb_frame.f_code.co_filename
+        if path and filename == path:
+            place, inside = f"{short_path(path)}:{trace.tb_lineno}", ""
+        elif is_own(filename) and not filename.startswith("<"):
+            inside = f"{short_path(filename)}:{trace.tb_lineno}"
         trace = trace.tb_next
+    if any(passed_on in str(error) for passed_on in _PASSED_ON):
+        lines = [(name, line) for name, line in _LINE_OF_TRACEBACK.findall(str(error)) if is_own(name)]
+        inside = f"{short_path(lines[-1][0])}:{lines[-1][1]}" if lines and lines[-1][0] != path else inside
+    if place and inside:
+        return f"{place} (in {inside})"
     return place or where_raised(error, otherwise=short_path(path) if path else "?")
 
 
