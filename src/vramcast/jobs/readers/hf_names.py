@@ -115,7 +115,7 @@ SCRIPT_TASKS = {
 """transformers' and TRL's example scripts → the head that they put on the model."""
 
 OTHER_TRAININGS = frozenset((
-    "ppo", "rloo", "online_dpo", "orpo", "cpo", "gkd", "xpo", "nash_md",
+    "ppo", "rloo", "online_dpo", "gkd", "xpo", "nash_md",
 ))  # fmt: skip
 """Scripts that train with a second model or with generated text, which a job of these arguments would leave out."""
 
