@@ -124,6 +124,10 @@ def test_a_file_beside_the_flags(tmp_path: Path) -> None:
 def test_other_trainers_are_not_modelled() -> None:
     with pytest.raises(CannotPredict, match="gkd trains with a second model"):
         command("trl gkd --model_name_or_path {model}")
+    with pytest.raises(CannotPredict, match="reward_model_name_or_path: a second model on the card"):
+        command("trl grpo --model_name_or_path {model} --reward_model_name_or_path a/b")
+    with pytest.raises(CannotPredict, match="teacher_model_name: a second model on the card"):
+        command("python train.py --model_name_or_path {model} --teacher_model_name a/b --learning_rate 1e-5")
     with pytest.raises(UsageError, match="loss_type: there is no 'nlll'"):
         command("trl sft --model_name_or_path {model} --loss_type nlll")
 

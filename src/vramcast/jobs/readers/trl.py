@@ -48,7 +48,7 @@ _KNOWN = hf_names.WITHOUT_EFFECT | frozenset((
     "completion_only_loss", "assistant_only_loss", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
     "epsilon", "epsilon_high", "delta", "scale_rewards", "reward_weights", "log_completions", "num_iterations",
     "num_completions_to_print", "reward_funcs", "generation_kwargs", "importance_sampling_level", "dataset_train_split",
-    "dataset_test_split", "reward_model_name_or_path", "pad_to_multiple_of", "f_divergence_type", "dataset_streaming",
+    "dataset_test_split", "pad_to_multiple_of", "f_divergence_type", "dataset_streaming",
     "vllm_server_host", "vllm_server_port", "vllm_server_timeout", "vllm_server_base_url", "vllm_max_model_length",
     "generation_batch_size", "steps_per_generation", "model_init_kwargs", "trust_remote_code", "env",
     "mask_truncated_completions", "chat_template_kwargs", "router_aux_loss_coef", "use_transformers_paged",
