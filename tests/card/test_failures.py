@@ -95,6 +95,9 @@ def test_words_that_no_card_says(error: Exception) -> None:
         KeyError("meta"),
         FileNotFoundError("data/train.bin"),
         ModuleNotFoundError("No module named 'apex'"),
+        RuntimeError(
+            'expect_autograd_hooks_ INTERNAL ASSERT FAILED at "/torch/csrc/distributed/c10d/reducer.cpp":1705'
+        ),
     ],
 )
 def test_errors_of_the_script(error: Exception) -> None:
@@ -161,6 +164,7 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
             "written for NumPy before 1.24 and",
         ),
         (TypeError("only 0-dimensional arrays can be converted to Python scalars"), "written for NumPy before 2.4 and"),
+        (ValueError("The binary mode of fromstring is removed, use frombuffer"), "written for NumPy before 2.3 and"),
         (OverflowError("Python integer -1 out of bounds for uint8"), "written for NumPy before 2.0 and"),
         (ModuleNotFoundError("No module named 'torch._six'"), "written for PyTorch before 2.0 and"),
         (IndexError("invalid index of a 0-dim tensor. Use `tensor.item()` ..."), "written for PyTorch before 0.5 and"),

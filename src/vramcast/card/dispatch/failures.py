@@ -44,7 +44,10 @@ _WITHOUT_DATA = re.compile(
 )
 """Words for tensors without data, which exist on the virtual card alone."""
 
-_NO_DRIVER = ("Torch not compiled with CUDA enabled", "INTERNAL ASSERT FAILED")
+_NO_DRIVER = re.compile(
+    r'Torch not compiled with CUDA enabled|INTERNAL ASSERT FAILED(?! at "[^"]*\bc10d[\\/]reducer\.cpp")'
+)
+"""What torch says where a call has reached a card that is not there. DDP's reducer counts hooks, on the host."""
 
 _OF_DRIVER = re.compile(
     r"\bCUDA error\b|\bCUDA driver\b|\bNVIDIA driver\b|\bcuda(?:Error|Get|Set)[A-Z]\w+|CUDA unknown error"
@@ -69,6 +72,7 @@ _OWN_KERNELS = ("cupy", "numba", "pycuda")
 _WRITTEN_FOR = {
     re.compile(r"module 'numpy' has no attribute '(?:int|float|bool|object|complex|str|long)'"): "NumPy before 1.24",
     re.compile(r"was removed in the NumPy 2\.0|^Python integer -?\d+ out of bounds for u?int\d+"): "NumPy before 2.0",
+    re.compile(r"binary mode of fromstring is removed"): "NumPy before 2.3",
     re.compile(r"only 0-dimensional arrays can be converted to Python scalars"): "NumPy before 2.4",
     re.compile(r"requested array has an inhomogeneous shape"): "NumPy before 1.24",
     re.compile(r"No module named 'torch\._six'"): "PyTorch before 2.0",
@@ -254,7 +258,7 @@ def is_our_failure(error: BaseException) -> bool:
     """Whether the virtual card failed, and not the code that ran on it."""
     text = str(error)
     if isinstance(error, (RuntimeError, NotImplementedError, AssertionError, ValueError)) and (
-        _WITHOUT_DATA.search(text) or any(phrase in text for phrase in _NO_DRIVER)
+        _WITHOUT_DATA.search(text) or _NO_DRIVER.search(text)
     ):
         return True
     filename = _innermost_file(error.__traceback__)
