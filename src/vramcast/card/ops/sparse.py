@@ -309,7 +309,7 @@ def total(call: Call) -> Any:
     if call.func._schema.name != "aten::_sparse_sum" or tensor.layout is not torch.sparse_coo:
         raise NotImplementedError
     over = {dim % tensor.dim() for dim in ([over] if isinstance(over, int) else over)}
-    indices, elements = tensor._indices(), tensor._values()
+    indices = tensor._indices()
     left = [dim for dim in range(indices.size(0)) if dim not in over]
     size = [tensor.size(dim) for dim in range(tensor.dim()) if dim not in over]
     new_elements = call.empty((indices.size(1), *size[len(left) :]), tensor.dtype)
