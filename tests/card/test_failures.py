@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import linecache
 import os
 import sys
 from importlib import metadata
@@ -655,6 +656,7 @@ def _raised_in(folder: Path, inner: str, outer: str = "import inner; inner.call(
     for name, text in code.items():
         (folder / name).write_text(text)
     sys.modules.pop("inner", None)
+    linecache.clearcache()
     with pytest.raises(Exception) as caught:
         exec(compile(code["train.py"], folder / "train.py", "exec"), {"__name__": "__main__"})
     return caught.value
@@ -698,3 +700,11 @@ def test_arguments_that_another_version_takes_name_the_package(tmp_path: Path, m
 def test_cards_that_lightning_misses_are_those_of_the_option() -> None:
     told = failure_of(RuntimeError("You requested gpu: [0, 1, 2, 3]\n But your machine only has: [0]"))
     assert told.remedy == "\nFor a machine with 4 cards: `vramcast run --gpus 4 ...`."
+
+
+def test_a_folder_to_write_into_is_told_from_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line in ("import os; os.mkdir('logs/first/')", "open('logs/a.txt', 'w')", "torch.save({}, 'logs/a.pt')"):
+        remedy = failure_of(_raised_in(tmp_path, "pass", f"import torch; {line}")).remedy
+        assert remedy.endswith("`mkdir -p logs` does."), line
+    assert "needs logs/a.txt" in failure_of(_raised_in(tmp_path, "pass", "open('logs/a.txt')")).remedy
