@@ -198,15 +198,18 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             f"\nThe script was written for {older} and would end here on a card, too: run it where that is "
             "installed, or change that line."
         )
-    elif missing := modules_elsewhere.remedy(error, path) or absent(error, sys.executable):
+    elif elsewhere := modules_elsewhere.remedy(error, path):
         ends_on_a_card = True
-        remedy += missing
+        remedy += elsewhere
     elif not is_ours and (packages := wanted_otherwise(error)):
         ends_on_a_card = True
         remedy += (
             f"\nThe script wants another version of what is installed here ({', '.join(packages)}), and would end "
             "here on a card, too: its README or requirements.txt may say which."
         )
+    elif missing := absent(error, sys.executable):
+        ends_on_a_card = True
+        remedy += missing
     elif _MIXED_REDUCTIONS.search(text):
         remedy += (
             "\nA defect of this torch's compiler (pytorch/pytorch issue 178080), which a card meets, too: set "
