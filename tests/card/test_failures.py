@@ -269,9 +269,9 @@ def test_a_script_for_an_older_python_is_told_so(line: str, run: Run) -> None:
 
 def test_the_line_of_the_module_that_failed_is_named(run: Run, tmp_path: Path) -> None:
     (tmp_path / "parts.py").write_text("import sys\ndef build(fails):\n    return {}['x'] if fails else sys.exit(-1)\n")
-    with pytest.raises(ScriptFailed, match=r"train\.py:2: the script failed: KeyError: 'x', at parts\.py:3 \("):
+    with pytest.raises(ScriptFailed, match=r"train\.py:2 \(in parts\.py:3\): the script failed: KeyError: 'x' \("):
         run("import parts, torch\nparts.build(True)\n")
-    with pytest.raises(ScriptFailed, match=r"train\.py ended itself after 0 .*: exit code -1, at parts\.py:3$"):
+    with pytest.raises(ScriptFailed, match=r"train\.py:2 \(in parts\.py:3\) ended itself after 0 .*: exit code -1$"):
         run("import parts, torch\nparts.build(False)\n")
 
 

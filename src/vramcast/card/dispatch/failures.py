@@ -300,30 +300,15 @@ def explain(
     if isinstance(error, SystemExit):
         what = error.code if isinstance(error.code, str) else f"exit code {error.code}"
         advice = f"{hint(what)}{_old_argument(error, argv)}"
-        place = _inside(error, "")
-        return ScriptFailed(
-            f"{short_path(path)} ended itself after {made}: {what}{place}{advice}{assumptions(assumed)}"
-        )
+        return ScriptFailed(f"{where_in(error, path)} ended itself after {made}: {what}{advice}{assumptions(assumed)}")
     failure = failure_of(error, path)
     trace = error.__traceback__ if failure.is_ours else _from_script(error.__traceback__)
     text = "".join(traceback.format_exception(type(error), error, trace))
     kind = CardFailed if failure.is_ours else ScriptFailed
     package = "" if failure.is_ours or isinstance(error, ImportError) or failure.remedy else hint(str(error))
     before = "" if failure.ends_on_a_card else assumptions(assumed)
-    place = "" if failure.is_ours else _inside(error, failure.where)
-    message = f"{failure.sentence()}{place} (--traceback shows all of it){failure.remedy}{package}{before}"
+    message = f"{failure.sentence()} (--traceback shows all of it){failure.remedy}{package}{before}"
     return kind(message, text)
-
-
-def _inside(error: BaseException, named: str) -> str:
-    """The innermost line of the user's own files, where that is another one than `named`."""
-    place, trace = named, error.__traceback__
-    while trace is not None:
-        filename = trace.tb_frame.f_code.co_filename
-        if is_own(filename):
-            place = f"{short_path(filename)}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return f", at {place}" if place != named else ""
 
 
 def _old_argument(ended: SystemExit, argv: Sequence[str]) -> str:
