@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import linecache
 import os
 import sys
 from importlib import metadata
@@ -96,6 +97,9 @@ def test_words_that_no_card_says(error: Exception) -> None:
         KeyError("meta"),
         FileNotFoundError("data/train.bin"),
         ModuleNotFoundError("No module named 'apex'"),
+        RuntimeError(
+            'expect_autograd_hooks_ INTERNAL ASSERT FAILED at "/torch/csrc/distributed/c10d/reducer.cpp":1705'
+        ),
     ],
 )
 def test_errors_of_the_script(error: Exception) -> None:
@@ -162,6 +166,7 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
             "written for NumPy before 1.24 and",
         ),
         (TypeError("only 0-dimensional arrays can be converted to Python scalars"), "written for NumPy before 2.4 and"),
+        (ValueError("The binary mode of fromstring is removed, use frombuffer"), "written for NumPy before 2.3 and"),
         (OverflowError("Python integer -1 out of bounds for uint8"), "written for NumPy before 2.0 and"),
         (ModuleNotFoundError("No module named 'torch._six'"), "written for PyTorch before 2.0 and"),
         (IndexError("invalid index of a 0-dim tensor. Use `tensor.item()` ..."), "written for PyTorch before 0.5 and"),
@@ -230,6 +235,7 @@ def test_what_a_card_would_refuse_too_comes_with_a_remedy(error: Exception, reme
         "numpy.testing.assert_equal(3, banana=1)",
         "numpy.ndarray.no_such_method",
         "numpy.random.default_rng().no_such_method()",
+        "import numpy.lib.no_such_module",
     ],
 )
 def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run: Run) -> None:
@@ -263,9 +269,9 @@ def test_a_script_for_an_older_python_is_told_so(line: str, run: Run) -> None:
 
 def test_the_line_of_the_module_that_failed_is_named(run: Run, tmp_path: Path) -> None:
     (tmp_path / "parts.py").write_text("import sys\ndef build(fails):\n    return {}['x'] if fails else sys.exit(-1)\n")
-    with pytest.raises(ScriptFailed, match=r"train\.py:2: the script failed: KeyError: 'x', at parts\.py:3 \("):
+    with pytest.raises(ScriptFailed, match=r"train\.py:2 \(in parts\.py:3\): the script failed: KeyError: 'x' \("):
         run("import parts, torch\nparts.build(True)\n")
-    with pytest.raises(ScriptFailed, match=r"train\.py ended itself after 0 .*: exit code -1, at parts\.py:3$"):
+    with pytest.raises(ScriptFailed, match=r"train\.py:2 \(in parts\.py:3\) ended itself after 0 .*: exit code -1$"):
         run("import parts, torch\nparts.build(False)\n")
 
 
@@ -666,6 +672,7 @@ def _raised_in(folder: Path, inner: str, outer: str = "import inner; inner.call(
     for name, text in code.items():
         (folder / name).write_text(text)
     sys.modules.pop("inner", None)
+    linecache.clearcache()
     with pytest.raises(Exception) as caught:
         exec(compile(code["train.py"], folder / "train.py", "exec"), {"__name__": "__main__"})
     return caught.value
@@ -709,3 +716,11 @@ def test_arguments_that_another_version_takes_name_the_package(tmp_path: Path, m
 def test_cards_that_lightning_misses_are_those_of_the_option() -> None:
     told = failure_of(RuntimeError("You requested gpu: [0, 1, 2, 3]\n But your machine only has: [0]"))
     assert told.remedy == "\nFor a machine with 4 cards: `vramcast run --gpus 4 ...`."
+
+
+def test_a_folder_to_write_into_is_told_from_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line in ("import os; os.mkdir('logs/first/')", "open('logs/a.txt', 'w')", "torch.save({}, 'logs/a.pt')"):
+        remedy = failure_of(_raised_in(tmp_path, "pass", f"import torch; {line}")).remedy
+        assert remedy.endswith("`mkdir -p logs` does."), line
+    assert "needs logs/a.txt" in failure_of(_raised_in(tmp_path, "pass", "open('logs/a.txt')")).remedy

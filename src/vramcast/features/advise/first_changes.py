@@ -82,8 +82,8 @@ class _Parts:
             state += account.part("temporaries")  # of its step: they grow with what is trained, not with the batch
         rest = max(0, asked.peak_reserved_bytes - weights - gradients - state)
         # A peak in the forward pass has no gradients yet; they are there whenever the backward pass ends.
-        at_most = max(gradients, most.gradients)
-        return cls(weights, at_most, state, rest, asked.context_bytes, most.activations, most.logits)
+        most_gradients = max(gradients, most.gradients)
+        return cls(weights, most_gradients, state, rest, asked.context_bytes, most.activations, most.logits)
 
 
 def first_changes(
