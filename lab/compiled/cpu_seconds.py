@@ -1,6 +1,6 @@
 """How many seconds of a processor a prediction takes, beside those that it takes with earlier code.
 
-    python -m lab.compiled.cpu_seconds BEFORE [--times N] [NAME ...]     BEFORE: a checkout of the earlier code
+    python -m lab.compiled.cpu_seconds BEFORE [NAME ...] [--times N]     BEFORE: a checkout of the earlier code
 
 Needs no GPU. The workloads are those of the speed record, unless some are named. Both kinds of code take turns, each
 prediction in a process of its own, and the least of their seconds are written down, with what `python -m

@@ -9,10 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._higher_order_ops import scan
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import vramcast
 from vramcast.card.compiled.compiler import why_not
 from vramcast.card.device.context import virtual_gpu
+from vramcast.card.dispatch.unknown import UnknownKernel
 from vramcast.card.stand_ins import hub_kernels
 from vramcast.gpus import find_gpu
 from vramcast.scripts import nvidia_smi
@@ -217,3 +220,25 @@ def test_triton_times_a_function_beside_its_buffer() -> None:
         assert triton.testing.do_bench(lambda: layer(x)) > 0
         assert torch.cuda.max_memory_allocated() - before >= 256 * MIB
         assert torch.cuda.memory_allocated() - before < 64 * MIB, "given back, but for cuBLAS's workspace"
+
+
+@compiles
+def test_a_function_is_traced_with_its_gradient_outside_compiled_code() -> None:
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad((x * x).sin().sum(), x)[0]
+
+    with virtual_gpu("h200"):
+        x = torch.ones(64, 64, device="cuda", requires_grad=True)
+        traced = make_fx(gradient)(x)(x)
+        assert traced.is_cuda and traced.shape == x.shape
+
+
+@compiles
+def test_control_flow_outside_compiled_code() -> None:
+    with virtual_gpu("h200"):
+        rows = torch.ones(8, 64, device="cuda")
+        last, sums = scan(lambda total, row: (total + row, total * row), torch.zeros(64, device="cuda"), rows)
+        assert last.shape == (64,) and sums.shape == (8, 64)
+        weight = torch.ones(64, device="cuda", requires_grad=True)
+        with pytest.raises(UnknownKernel, match="scan is differentiated at"):
+            scan(lambda total, row: (total + row, total * row), weight, rows)

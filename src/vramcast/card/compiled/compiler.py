@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
+from torch.fx.experimental import proxy_tensor
 
 from vramcast.base.factories import without_collections
 from vramcast.base.sealing import unsealed
@@ -121,6 +122,7 @@ class Compiler:
         manager = guards.CheckFunctionManager
         put.set(manager, "__init__", self._guards_as_when_run(manager.__init__))
         put.set(utils, "set_torch_function_mode_stack", keeping_the_card(utils.set_torch_function_mode_stack))
+        put.set(proxy_tensor._MakefxTracer, "trace", self._traced(proxy_tensor._MakefxTracer.trace))
         put.set(torch, "compile", _compiled_when_called(torch.compile))
 
     def _refuse(self, reason: str) -> None:
@@ -198,6 +200,18 @@ class Compiler:
             return compiled
 
         return __call__
+
+    def _traced(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """make_fx, where nothing is compiled: by operators that differentiate a function when they are run (map, scan),
+        and by the program. C++ would ask CUDA about tensors that it differentiates."""
+
+        @functools.wraps(original)
+        def trace(tracer: Any, function: Callable[..., Any], *args: Any) -> Any:
+            self.prepare()
+            with self.compiling("a function that is traced"):
+                return original(tracer, function, *args)
+
+        return trace
 
     def _guards_as_when_run(self, original: Callable[..., None]) -> Callable[..., None]:
         """Guards compare what they find when the function is called, and then the card is in sight. Of a tensor that

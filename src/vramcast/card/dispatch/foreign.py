@@ -36,6 +36,7 @@ def install(put: Patches, machine: Machine) -> None:
     _follow_triton(put, machine)
     _follow_cuda_source(put, machine)
     put.set(torch.export, "export", _refuse_export)
+    _refuse_joint_graphs(put, report)
     put.set(torch.jit, "trace", _untraced(torch.jit.trace, machine))
     for owner in (torch.utils.dlpack, torch):
         put.set(owner, "to_dlpack", _to_dlpack(torch._C._to_dlpack, report))
@@ -141,6 +142,27 @@ def _refuse_export(*args: Any, **kwargs: Any) -> Any:
     raise CannotPredict(
         f"torch.export is used at {caller()}: what an exported program takes is not modelled. Leave it out for the "
         "prediction."
+    )
+
+
+def _refuse_joint_graphs(put: Patches, report: Callable[[UnknownKernel], UnknownKernel]) -> None:
+    """Operators of control flow that trace their function with its gradient when they are run, each for itself."""
+    for name, file, entry in (
+        ("map", "map", "create_bw_fn"),
+        ("associative_scan", "associative_scan", "create_bw_fn"),
+        ("scan", "partitioner", "create_hop_joint_graph"),
+    ):
+        module = sys.modules.get(f"torch._higher_order_ops.{file}")
+        if hasattr(module, entry):
+            put.set(module, entry, functools.partial(_refuse_joint_graph, name, report))
+
+
+def _refuse_joint_graph(name: str, report: Callable[[UnknownKernel], UnknownKernel], *args: Any, **kwargs: Any) -> Any:
+    raise report(
+        UnknownKernel(
+            f"torch's {name} is differentiated at {caller()}: what it keeps for that is not modelled. Write it as a "
+            "loop for the prediction."
+        )
     )
 
 

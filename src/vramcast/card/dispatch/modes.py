@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -234,10 +236,9 @@ class DispatchMode(TorchDispatchMode):
         kernel = func.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
         if kernel is None:
             raise self.machine.report_unknown(no_rule(f"higher_order::{func.name()}", args))
-        with self:
-            if func.name() == "cond":  # its own kernel refuses to run while there is a mode
-                chosen, true_branch, false_branch, operands = args
-                return (true_branch if chosen else false_branch)(*operands)
+        module = sys.modules[kernel.__module__]
+        # Some kernels refuse to run while there is a mode.
+        with self, patch.object(module, "_get_current_dispatch_mode", lambda: None, create=True):
             return kernel(*args, **kwargs)
 
     def _with_random_state(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
