@@ -21,6 +21,7 @@ from vramcast.card.dispatch.failures import (
     Failure,
     ScriptFailed,
     assumptions,
+    explain,
     failure_of,
     is_our_failure,
     step_failed,
@@ -234,6 +235,7 @@ def test_what_a_card_would_refuse_too_comes_with_a_remedy(error: Exception, reme
         "numpy.testing.assert_equal(3, banana=1)",
         "numpy.ndarray.no_such_method",
         "numpy.random.default_rng().no_such_method()",
+        "import numpy.lib.no_such_module",
     ],
 )
 def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run: Run) -> None:
@@ -263,6 +265,20 @@ def test_a_base_class_that_takes_no_argument_any_more_is_of_another_version(run:
 def test_a_script_for_an_older_python_is_told_so(line: str, run: Run) -> None:
     with pytest.raises(ScriptFailed, match=r"(?s)another version of .* here \(Python 3\.\d+\), and would"):
         run(f"import torch\n{line}\n")
+
+
+def test_the_line_of_the_module_that_failed_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "parts.py").write_text("import sys\ndef build(fails):\n    return {}['x'] if fails else sys.exit(-1)\n")
+    with pytest.raises(ScriptFailed, match=r"train\.py:2 \(in parts\.py:3\): the script failed: KeyError: 'x' \("):
+        run("import parts, torch\nparts.build(True)\n")
+    with pytest.raises(ScriptFailed, match=r"train\.py:2 \(in parts\.py:3\) ended itself after 0 .*: exit code -1$"):
+        run("import parts, torch\nparts.build(False)\n")
+
+
+def test_the_launchers_spelling_of_an_argument_is_told() -> None:
+    ended = SystemExit(2)
+    assert "torchrun" in str(explain(ended, "train.py", "0 optimizer steps", {}, ["train.py", "--local-rank=0"]))
+    assert "torchrun" not in str(explain(ended, "train.py", "0 optimizer steps", {}, ["train.py", "--local_rank=0"]))
 
 
 def test_an_assert_without_words_shows_its_line(run: Run) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 import vramcast
 from vramcast.base.units import MIB
-from vramcast.card.libraries.cudnn_query import open_cudnn
+from vramcast.card.libraries.cudnn_installed import open_cudnn
 from vramcast.memory.replay import replay
 
 SCRIPTS = Path(__file__).parents[2] / "lab" / "practice" / "scripts"

@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -198,15 +198,18 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             f"\nThe script was written for {older} and would end here on a card, too: run it where that is "
             "installed, or change that line."
         )
-    elif missing := modules_elsewhere.remedy(error, path) or absent(error, sys.executable):
+    elif elsewhere := modules_elsewhere.remedy(error, path):
         ends_on_a_card = True
-        remedy += missing
+        remedy += elsewhere
     elif not is_ours and (packages := wanted_otherwise(error)):
         ends_on_a_card = True
         remedy += (
             f"\nThe script wants another version of what is installed here ({', '.join(packages)}), and would end "
             "here on a card, too: its README or requirements.txt may say which."
         )
+    elif missing := absent(error, sys.executable):
+        ends_on_a_card = True
+        remedy += missing
     elif _MIXED_REDUCTIONS.search(text):
         remedy += (
             "\nA defect of this torch's compiler (pytorch/pytorch issue 178080), which a card meets, too: set "
@@ -287,14 +290,17 @@ def _is_of_driver(error: BaseException) -> bool:
     return isinstance(error, (RuntimeError, AssertionError)) and bool(_OF_DRIVER.search(str(error)))
 
 
-def explain(error: BaseException, path: str, made: str, assumed: Mapping[str, str]) -> VramcastError:
+def explain(
+    error: BaseException, path: str, made: str, assumed: Mapping[str, str], argv: Sequence[str] = ()
+) -> VramcastError:
     """The answer to a script that ended with an error. `made`: the steps until then, in words. `assumed`: what lines
-    read that only a real run would know, in the order in which they did."""
+    read that only a real run would know, in the order in which they did. `argv`: the script's own arguments."""
     if isinstance(error, VramcastError):
         return error
     if isinstance(error, SystemExit):
         what = error.code if isinstance(error.code, str) else f"exit code {error.code}"
-        return ScriptFailed(f"{short_path(path)} ended itself after {made}: {what}{hint(what)}{assumptions(assumed)}")
+        advice = f"{hint(what)}{_old_argument(error, argv)}"
+        return ScriptFailed(f"{where_in(error, path)} ended itself after {made}: {what}{advice}{assumptions(assumed)}")
     failure = failure_of(error, path)
     trace = error.__traceback__ if failure.is_ours else _from_script(error.__traceback__)
     text = "".join(traceback.format_exception(type(error), error, trace))
@@ -303,6 +309,17 @@ def explain(error: BaseException, path: str, made: str, assumed: Mapping[str, st
     before = "" if failure.ends_on_a_card else assumptions(assumed)
     message = f"{failure.sentence()} (--traceback shows all of it){failure.remedy}{package}{before}"
     return kind(message, text)
+
+
+def _old_argument(ended: SystemExit, argv: Sequence[str]) -> str:
+    """What to do where the launcher's spelling of an argument is not the script's: argparse ends a program with 2."""
+    if ended.code != 2 or not any(word.startswith("--local-rank=") for word in argv):
+        return ""
+    return (
+        "\ntorch.distributed.launch passes --local-rank since PyTorch 2.0, on a card, too. Where the script knows "
+        "--local_rank only, start it with torchrun, and it finds its place in the variable LOCAL_RANK, or let it take "
+        "both spellings."
+    )
 
 
 def step_failed(error: BaseException, whose: str, assumed: Mapping[str, str]) -> str:
