@@ -288,3 +288,14 @@ def test_softmax_and_sums_of_a_sparse_matrix(card: VirtualGpu) -> None:
     assert (shares._nnz(), rows._nnz()) == (3, 2)
     assert torch.cuda.memory_allocated() - before == 4 * 512
     (torch.sparse.sum(shares) + torch.sparse.sum(rows)).backward()
+
+
+@pytest.mark.parametrize("given", [(), (7,)])
+def test_padding_that_is_taken_away_leaves_the_other_rows(card: VirtualGpu, given: tuple[int, ...]) -> None:
+    padded, offsets = empty(2, 4, 256), torch.tensor([0, 3, 7]).cuda()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    rows = torch.ops.aten._padded_dense_to_jagged_forward(padded, [offsets], *given)
+    assert rows.shape == (7, 256)
+    assert torch.cuda.memory_allocated() - before == 7 * 256 * 4
+    assert torch.cuda.max_memory_allocated() - before == 2 * 7 * 256 * 4

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from types import FrameType, ModuleType
 
-_NO_SUCH_NAME = re.compile(r"\bcannot import name\b")
+_NO_SUCH_NAME = re.compile(r"\bcannot import name\b|^No module named '\w+\.")
 
 _CALLED_WITH = re.compile(
     r"^(?:TypeError: )?([\w.]+)\(\) (?:got an unexpected keyword|takes \d+|takes from|missing \d+ required)",
