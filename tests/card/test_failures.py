@@ -252,6 +252,9 @@ def test_a_base_class_that_takes_no_argument_any_more_is_of_another_version(run:
     """
     with pytest.raises(ScriptFailed, match=r"(?s)another version of what is installed here \(PyYAML"):
         run(script)
+    script = script.replace("yaml.YAMLObject", "yaml.Dumper").replace("data)", "data, verbose=True)")
+    with pytest.raises(ScriptFailed, match=r"(?s)argument 'verbose'.*another version of what is .* \(PyYAML"):
+        run(script.replace("self, data, verbose=True)", "self, data)"))
 
 
 @pytest.mark.parametrize("line", ["from collections import Iterable", "import time; time.clock()"])

@@ -91,13 +91,15 @@ def _innermost_frame(error: BaseException) -> FrameType | None:
 
 
 def _function_named(qualified: str, error: BaseException) -> Callable[..., object] | None:
-    """The function, or the class of the method, by that name among what the failing function names: `f`, `module.f`."""
+    """The function, or the class of the method, by that name among what the failing function names (`f`, `module.f`)
+    and the classes of its object (`super().__init__`)."""
     frame = _innermost_frame(error)
     if frame is None:
         return None
     wanted = qualified.removesuffix(".__init__")
     names = frame.f_code.co_names
     values = [frame.f_globals[name] for name in names if name in frame.f_globals]
+    values += type(frame.f_locals.get("self")).__mro__
     for value in values:  # grows by what is named in its modules
         if isinstance(value, ModuleType):
             inside = [vars(value)[name] for name in names if name in vars(value)]
