@@ -229,6 +229,7 @@ def test_what_a_card_would_refuse_too_comes_with_a_remedy(error: Exception, reme
         "numpy.ndarray.no_such_method",
         "numpy.random.default_rng().no_such_method()",
         "import numpy.lib.no_such_module",
+        "torch.no_grad()(assert_equal)(3, banana=1)",
     ],
 )
 def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run: Run) -> None:

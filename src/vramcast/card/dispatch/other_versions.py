@@ -9,6 +9,7 @@ import importlib.metadata
 import linecache
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from types import FrameType, ModuleType
 
@@ -91,12 +92,16 @@ def _innermost_frame(error: BaseException) -> FrameType | None:
 
 
 def _function_named(qualified: str, error: BaseException) -> Callable[..., object] | None:
-    """The function, or the class of the method, by that name among what the failing function names (`f`, `module.f`)
-    and the classes of its object (`super().__init__`)."""
-    frame = _innermost_frame(error)
-    if frame is None:
-        return None
-    wanted = qualified.removesuffix(".__init__")
+    """The function, or the class of the method, by that name: a decorator (torch.no_grad) may stand between its caller
+    and it."""
+    wanted, found = qualified.removesuffix(".__init__"), None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        found = _named_in(frame, wanted) or found
+    return found
+
+
+def _named_in(frame: FrameType, wanted: str) -> Callable[..., object] | None:
+    """Among what the frame's function names (`f`, `module.f`) and the classes of its object (`super().__init__`)."""
     names = frame.f_code.co_names
     values = [frame.f_globals[name] for name in names if name in frame.f_globals]
     values += type(frame.f_locals.get("self")).__mro__
