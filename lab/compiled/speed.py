@@ -16,6 +16,8 @@ import sys
 from pathlib import Path
 
 RECORD = Path(__file__).parent / "measured" / "compile-seconds-h200.json"
+CPU_SECONDS = Path(__file__).parent / "measured" / "prediction-cpu-seconds.json"
+"""Of predictions with the code that was measured and with later code, on a machine without a GPU (cpu_seconds.py)."""
 COMPILING = ("_compile.compile_inner", "backward._backward_impl")
 KERNELS = "PyCodeCache.load_by_key_path"
 
@@ -37,6 +39,20 @@ def collect(folder: Path) -> None:
     RECORD.write_text(json.dumps(found, indent=1) + "\n")
 
 
+def estimate() -> None:
+    """What the ratios would be with later code: predictions take as much less time as they take less of a processor."""
+    record, seconds = json.loads(RECORD.read_text()), json.loads(CPU_SECONDS.read_text())
+    shares = {name: seconds[name]["now"] / seconds[name]["before"] for name in record if name in seconds}
+    ratios = [
+        record[name]["predicted"] * share / (record[name]["compiling"] - record[name]["kernels"])
+        for name, share in shares.items()
+    ]
+    print(
+        f"estimated for later code, not measured: predictions take {statistics.median(shares.values()):.2f} x the time "
+        f"of a processor; of compiling: median {statistics.median(ratios):.2f} x, largest {max(ratios):.2f} x"
+    )
+
+
 def main() -> None:
     if len(sys.argv) > 1:
         collect(Path(sys.argv[1]))
@@ -51,6 +67,8 @@ def main() -> None:
         )
     for what, found in (("compiling", ratios), ("the whole run", whole)):
         print(f"of {what}: median {statistics.median(found):.2f} x, largest {max(found):.2f} x, of {len(found)}")
+    if CPU_SECONDS.exists():
+        estimate()
 
 
 if __name__ == "__main__":

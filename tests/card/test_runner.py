@@ -224,7 +224,7 @@ def test_the_scripts_own_error_names_file_and_line(write: Write) -> None:
     with pytest.raises(ScriptFailed) as caught:
         run(script)
     assert caught.value.exit_code == 3
-    assert "train.py:4: the script failed: ValueError: a bad value (" in str(caught.value)
+    assert "train.py:4: the script failed: ValueError: a bad value and more (" in str(caught.value)
     assert caught.value.traceback_text.startswith("Traceback (most recent call last):\n")
     assert "runner.py" not in caught.value.traceback_text
     assert "line 6, in <module>" in caught.value.traceback_text

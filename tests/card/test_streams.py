@@ -64,3 +64,9 @@ def test_prefetched_batches_reserve_what_they_did() -> None:
     done = replay(card.trace())
     assert done.peak_allocated.allocated_bytes == 4567738368
     assert done.peak_reserved.reserved_bytes == 7088373760
+
+
+def test_a_stream_by_its_address_is_the_stream() -> None:
+    with vramcast.virtual_gpu("h200"):
+        side = torch.cuda.Stream()
+        assert torch.cuda.ExternalStream(side.cuda_stream) == side

@@ -17,7 +17,8 @@ from torch import distributed
 from vramcast.base.factories import without_collections
 from vramcast.base.sealing import unsealed
 from vramcast.base.torch_versions import COMPILED_AND_MEASURED, COMPILED_HERE, in_words
-from vramcast.card.compiled import fake_cuda, shortcuts
+from vramcast.card.compiled import fake_cuda
+from vramcast.card.compiled.quick_imports import quick_imports, quick_registrations
 from vramcast.card.compiled.visibility import Visibility, keeping_the_card
 from vramcast.card.device import patches
 from vramcast.card.device.cuda_api import CardProperties
@@ -108,9 +109,10 @@ class Compiler:
         if reason is not None:
             self._refuse(reason)
             return
-        with shortcuts.quick_imports():
+        with quick_imports():
             from torch._dynamo import convert_frame, guards, utils
 
+        self._exits.enter_context(quick_registrations())  # of the packages that the program imports
         _leave_own_code_alone()
         put = self._own
         _look_into_stand_ins(put)
@@ -149,7 +151,7 @@ class Compiler:
             self._machine.note("torch.compile", NOT_MEASURED)
         if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
             self._machine.note("torch.compile", AMONG_RANKS)
-        with unsealed(), self.visibility.hide(), shortcuts.quick_imports():
+        with unsealed(), self.visibility.hide(), quick_imports():
             from vramcast.card.compiled import inductor, optimizers
 
             self._exits.enter_context(inductor.caches_of_our_own())
@@ -162,14 +164,14 @@ class Compiler:
             optimizers.install(self._own, self.visibility)
 
     @contextmanager
-    def compiling(self, what: str) -> Iterator[None]:
+    def compiling(self, what: str, *, lasting: bool = False) -> Iterator[None]:
         """Inside, the card is hidden, and what goes wrong with the compiler is not the program's fault. The compiler
-        keeps what it writes in files of its own. Garbage is not looked for meanwhile, an eighth of the time, but when
-        a function has been compiled."""
+        keeps what it writes in files of its own. Garbage is not looked for meanwhile, an eighth of the time; nor
+        afterwards where what the compiler leaves is `lasting`."""
         if self.visibility.hidden:  # part of something that is being compiled
             yield
             return
-        with unsealed(), self.visibility.hide(), without_collections():
+        with unsealed(), self.visibility.hide(), without_collections(lasting=lasting):
             try:
                 yield
             except _compiler_errors() as error:
@@ -189,9 +191,10 @@ class Compiler:
         @functools.wraps(original)
         def __call__(callback: Any, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
             self.prepare()
-            with self.compiling(frame.f_code.co_qualname if hasattr(frame.f_code, "co_qualname") else "a function"):
-                compiled = original(callback, frame, cache_entry, frame_state)
-            gc.collect(1)
+            with without_collections():
+                with self.compiling(frame.f_code.co_qualname if hasattr(frame.f_code, "co_qualname") else "a function"):
+                    compiled = original(callback, frame, cache_entry, frame_state)
+                gc.collect(1)  # Dynamo's frames may hold tensors of the program
             return compiled
 
         return __call__
@@ -231,7 +234,7 @@ def _compiled_when_called(original: Callable[..., Any]) -> Callable[..., Any]:
         if model is None:
             return lambda inner: compile(inner, **options)
         if not isinstance(model, (FunctionType, MethodType)):
-            with unsealed(), shortcuts.quick_imports():
+            with unsealed(), quick_imports():
                 return original(model, **options)
         if patches.compiles_nothing(options.get("backend")):
             return model
@@ -240,7 +243,7 @@ def _compiled_when_called(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(model)
         def call(*args: Any, **kwargs: Any) -> Any:
             if not compiled:
-                with unsealed(), shortcuts.quick_imports():  # makes a folder for its cache
+                with unsealed(), quick_imports():  # makes a folder for its cache
                     compiled.append(original(model, **options))
             return compiled[0](*args, **kwargs)
 

@@ -155,7 +155,7 @@ def _hidden_entry_points(put: Patches, machine: Machine, compiler: Compiler) -> 
 
     @functools.wraps(original)
     def _compile_fx_inner(*args: Any, **kwargs: Any) -> Any:
-        with compiler.compiling("a graph"), benchmarks.without_settings_that_need_a_card(machine):
+        with compiler.compiling("a graph", lasting=True), benchmarks.without_settings_that_need_a_card(machine):
             return original(*args, **{**kwargs, "cpp_wrapper": False})
 
     put.set(compile_fx, "_compile_fx_inner", _compile_fx_inner)

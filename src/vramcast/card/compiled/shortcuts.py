@@ -4,38 +4,29 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+import sys
+import traceback
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch._library import utils as library
 from torch.fx import GraphModule
 
-from vramcast.base.factories import without_collections
-from vramcast.card.compiled import min_cut
+from vramcast.card.compiled import min_cut, static_sizes
 
 if TYPE_CHECKING:
     from vramcast.card.compiled.visibility import Visibility
     from vramcast.card.device.patches import Patches
 
 
-@contextmanager
-def quick_imports() -> Iterator[None]:
-    """Inside, torch imports its compilers. Each of their ops would look up the line that it is registered in, for
-    messages."""
-    original = library.get_source
-    library.get_source = lambda stacklevel: "unknown"
-    try:
-        with without_collections():
-            yield
-    finally:
-        library.get_source = original
-
-
 def install(put: Patches, visibility: Visibility) -> None:
     _cache_keys(put)
     _dtype_rules(put)
     _symbols(put)
+    static_sizes.install(put)
+    _units(put)
+    _texts(put)
+    _bounds(put)
+    _wrapped_maps(put)
     _operators(put)
     _cuts(put)
     _printed_graphs(put, visibility)
@@ -82,6 +73,103 @@ def _symbols(put: Patches) -> None:
         return original(node)
 
     put.set(scheduler, "get_scheduler_node_symbol_uses", get_scheduler_node_symbol_uses)
+
+
+def _units(put: Patches) -> None:
+    """Sizes are simplified by sympy, which then imports its tables of physical units: no size has one."""
+    import sympy  # type: ignore[import-untyped]
+
+    original = sympy.simplify
+
+    class Quantity(sympy.Basic):  # type: ignore[misc]
+        """Stands for sympy's, of which there is none."""
+
+    units = ModuleType(_UNITS)
+    units.Quantity = Quantity  # type: ignore[attr-defined]
+    without = {"sympy.physics": ModuleType("sympy.physics"), _UNITS: units}
+
+    @functools.wraps(original)
+    def simplify(expr: Any, *args: Any, **options: Any) -> Any:
+        if sys.modules.keys() & without.keys():
+            return original(expr, *args, **options)
+        sys.modules.update(without)
+        try:
+            return original(expr, *args, **options)
+        finally:
+            for name in without:
+                del sys.modules[name]
+
+    put.set(sympy, "simplify", simplify)
+
+
+_UNITS = "sympy.physics.units"
+
+
+def _texts(put: Patches) -> None:
+    """Indices and lines of the program as text, each of which is asked for again and again; and what is written only
+    into logs and comments."""
+    from torch._dynamo import output_graph, symbolic_convert
+    from torch._inductor import ops_handler, utils
+
+    put.set(ops_handler, "sympy_str", functools.cache(utils.sympy_str))
+    put.set(output_graph, "traceback", SimpleNamespace(**{**vars(traceback), "StackSummary": _Lines}))
+    if not any(os.environ.get(name) for name in ("TORCH_LOGS", "TORCH_TRACE", "TORCH_COMPILE_DEBUG")):
+        put.everywhere("get_kernel_metadata", utils.get_kernel_metadata, lambda *_: ("", ""))
+        if hasattr(symbolic_convert, "get_funcname"):
+            put.set(symbolic_convert, "get_funcname", lambda filename, line: None)
+
+
+class _Lines(traceback.StackSummary):
+    """A stack whose frames are put into words once."""
+
+    @classmethod
+    def from_list(cls, frames: Any) -> _Lines:
+        return cls(frames)
+
+    def format_frame_summary(self, frame_summary: traceback.FrameSummary, **options: Any) -> str:
+        frame = frame_summary
+        place = (frame.filename, frame.lineno, frame.name, frame.colno, frame.end_lineno, frame.end_colno)
+        if place not in self._known:
+            self._known[place] = super().format_frame_summary(frame, **options)
+        return self._known[place]
+
+    _known: ClassVar[dict[Any, str]] = {}
+
+
+def _bounds(put: Patches) -> None:
+    """Between what an index lies, which kernels of many layers ask alike."""
+    from torch._inductor import bounds
+    from torch._inductor.virtualized import V
+    from torch.utils._sympy import value_ranges
+
+    original = value_ranges.bound_sympy
+    known: dict[Any, Any] = {}
+
+    @functools.wraps(original)
+    def bound_sympy(expr: Any, ranges: Any = None) -> Any:
+        if ranges is None or not hasattr(expr, "free_symbols") or V.graph.sizevars.shape_env.var_to_range:
+            return original(expr, ranges)
+        key = (expr, *((symbol, ranges.get(symbol)) for symbol in sorted(expr.free_symbols, key=str)))
+        if key not in known:
+            known[key] = original(expr, ranges)
+        return known[key]
+
+    put.set(bounds, "bound_sympy", bound_sympy)
+
+
+def _wrapped_maps(put: Patches) -> None:
+    """Whether a function is local_map's: not where nobody has imported that."""
+    from torch._dynamo.variables import higher_order_ops
+
+    variable = getattr(higher_order_ops, "LocalMapWrappedHigherOrderVariable", None)
+    if variable is None:
+        return
+    original = variable.should_wrap_in_hop
+
+    def should_wrap_in_hop(cls: Any, value: Any) -> bool:
+        return "torch.distributed.tensor.experimental._func_map" in sys.modules and original(value)
+
+    put.set(variable, "should_wrap_in_hop", classmethod(should_wrap_in_hop))
 
 
 def _operators(put: Patches) -> None:

@@ -16,8 +16,9 @@ from vramcast.allocator import CachingAllocator, OutOfMemory
 from vramcast.allocator.card_streams import place_of
 from vramcast.base.assumptions import Assumption
 from vramcast.base.errors import UsageError
-from vramcast.base.factories import full_collections_rarely, without_collections
+from vramcast.base.factories import full_collections_rarely
 from vramcast.base.torch_versions import PYTORCH_ALLOC_CONF, in_words, what_is_assumed
+from vramcast.card.compiled.quick_imports import quick_imports
 from vramcast.card.device import gradient_accumulation as accumulation
 from vramcast.card.device.allocator_settings import AllocatorSettings
 from vramcast.card.device.device_memory import context_bytes
@@ -171,7 +172,7 @@ class VirtualGpu:
         if self._trace is not None:
             raise UsageError("this virtual GPU was used already; make a new one with vramcast.virtual_gpu(...)")
         # Optimizers import dynamo at their first use; it must not find our stand-ins in torch's namespaces.
-        with without_collections():
+        with quick_imports():
             importlib.import_module("torch._dynamo")
             importlib.import_module("torch.utils.flop_counter")  # nested tensors look for it among the modes
         cudnn_version()  # torch looks at the cards to tell, and these are not the program's

@@ -26,6 +26,7 @@ from vramcast.card.dispatch.first_calls import FirstCalls, is_view
 from vramcast.card.dispatch.known_calls import KnownCall, KnownCalls, make_tensor
 from vramcast.card.dispatch.ledger import Ledger
 from vramcast.card.dispatch.op_log import OpLog
+from vramcast.card.dispatch.recorded import record, recorder
 from vramcast.card.dispatch.storages import ATTRIBUTE, GPU, HOST, Block, known_values, sparse_parts
 from vramcast.card.dispatch.unknown import in_words_of_cuda, no_rule
 from vramcast.card.ops import Call, OutCall, kernel_for
@@ -105,6 +106,8 @@ class DispatchMode(TorchDispatchMode):
                 # A FakeTensor belongs to somebody who works shapes out, and takes no memory.
                 return func(*args, **(kwargs or {})) if issubclass(kind, FakeTensor) else NotImplemented
         kwargs = kwargs or {}
+        if (tracing := recorder()) is not None:
+            return record(tracing, self, func, types, args, kwargs)
         handler = self._handlers.get(id(func))
         if handler is None:
             if isinstance(func, torch._ops.HigherOrderOperator):

@@ -1,0 +1,103 @@
+"""torch's compilers import some 1,300 modules. What is made of them and nothing here reads is left out or put off."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType, SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch.library
+from torch._library import utils as library
+
+from vramcast.base.factories import without_collections
+
+
+@contextmanager
+def quick_imports() -> Iterator[None]:
+    """Inside, torch imports its compilers."""
+    with ExitStack() as exits:
+        exits.enter_context(without_collections(lasting=True))
+        exits.enter_context(quick_registrations())
+        exits.enter_context(_undocumented_dataclasses())
+        exits.enter_context(_templates_when_rendered())
+        exits.enter_context(_ops_looked_up_once())
+        yield
+
+
+@contextmanager
+def quick_registrations() -> Iterator[None]:
+    """Where an op is registered, which torch has `inspect` look up in the source files of all modules: the frame says
+    it, too."""
+    with (
+        patch.object(library, "get_source", _source),
+        patch.object(torch.library, "inspect", _but(inspect, getmodule=_module_of)),
+    ):
+        yield
+
+
+def _source(stacklevel: int) -> str:
+    frame = sys._getframe(stacklevel)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _module_of(frame: FrameType) -> Any:
+    return sys.modules.get(frame.f_globals.get("__name__", ""))
+
+
+def _but(module: Any, **instead: Any) -> Any:
+    return SimpleNamespace(**{**vars(module), **instead})
+
+
+@contextmanager
+def _undocumented_dataclasses() -> Iterator[None]:
+    """The documentation of a dataclass that has none is its signature, which takes longer than to make the class."""
+    original: Any = vars(dataclasses).get("inspect")
+    if original is None:  # later versions of Python do it in another way
+        yield
+        return
+    with patch.object(dataclasses, "inspect", _but(original, signature=lambda *_, **__: "()")):
+        yield
+
+
+@contextmanager
+def _templates_when_rendered() -> Iterator[None]:
+    """Templates of kernels, which are compiled when they are loaded and hardly ever rendered."""
+    if "torch._dynamo.convert_frame" not in sys.modules:  # too early to import what has them
+        yield
+        return
+    from torch._inductor.codegen import common
+
+    original = common.KernelTemplate._template_from_string
+    with patch.object(
+        common.KernelTemplate, "_template_from_string", staticmethod(functools.partial(_Later, original))
+    ):
+        yield
+
+
+class _Later:
+    """A template that is compiled at its first use."""
+
+    def __init__(self, compile_template: Callable[[str], Any], source: str) -> None:
+        self._make: Callable[[], Any] = functools.cache(lambda: compile_template(source))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._make(), name)
+
+
+@contextmanager
+def _ops_looked_up_once() -> Iterator[None]:
+    """A table of decompositions looks up all ops of C++, once for each namespace: the first time finds them all."""
+    if "torch._dynamo.convert_frame" not in sys.modules:
+        yield
+        return
+    from torch._export import utils
+
+    original = utils._materialize_cpp_cia_ops
+    with patch.object(utils, "_materialize_cpp_cia_ops", functools.cache(lambda: original())):
+        yield
