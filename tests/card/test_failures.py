@@ -236,6 +236,7 @@ def test_what_a_card_would_refuse_too_comes_with_a_remedy(error: Exception, reme
         "numpy.ndarray.no_such_method",
         "numpy.random.default_rng().no_such_method()",
         "import numpy.lib.no_such_module",
+        "torch.no_grad()(assert_equal)(3, banana=1)",
     ],
 )
 def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run: Run) -> None:
@@ -259,6 +260,9 @@ def test_a_base_class_that_takes_no_argument_any_more_is_of_another_version(run:
     """
     with pytest.raises(ScriptFailed, match=r"(?s)another version of what is installed here \(PyYAML"):
         run(script)
+    script = script.replace("yaml.YAMLObject", "yaml.Dumper").replace("data)", "data, verbose=True)")
+    with pytest.raises(ScriptFailed, match=r"(?s)argument 'verbose'.*another version of what is .* \(PyYAML"):
+        run(script.replace("self, data, verbose=True)", "self, data)"))
 
 
 @pytest.mark.parametrize("line", ["from collections import Iterable", "import time; time.clock()"])

@@ -17,10 +17,10 @@ from vramcast.base.language import name, say, sentence
 from vramcast.base.units import GIB
 from vramcast.memory import Account, ModuleNode, Part
 from vramcast.memory.account import largest
-from vramcast.report.grid import padded, shortened, shortened_apart
+from vramcast.report.grid import padded, shortened_apart
 from vramcast.report.page import Line, print_page
 from vramcast.report.wording import percent
-from vramcast.report.wrapping import wrap
+from vramcast.report.wrapping import ending, wrap
 
 MOST_LINES = 25
 USUAL_WIDTH = 80
@@ -31,7 +31,6 @@ _SMALLEST_SHARE = 0.01
 _MERGE_FROM = 3
 _KINDS, _MODULES = 7, 5
 _LONGEST_BAR = 48
-_WORTH_FILLING = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +79,7 @@ def _cut(lines: list[Line]) -> None:
         kept, word = lines[-1].text, dropped.text.split(maxsplit=1)[0]
         if cell_len(kept) + 2 > USUAL_WIDTH:
             kept, _, word = kept.rpartition(" ")
-        room = USUAL_WIDTH - cell_len(kept) - 3
-        if room >= _WORTH_FILLING:  # the word that did not fit is a path: a part of it says more than nothing
-            kept = f"{kept} {shortened(word, room)}"
-        lines[-1] = replace(lines[-1], text=f"{kept} …")
+        lines[-1] = replace(lines[-1], text=ending(kept, word, USUAL_WIDTH))
 
 
 def print_screen(lines: Sequence[Line], console: Console) -> None:

@@ -9,6 +9,7 @@ import importlib.metadata
 import linecache
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from types import FrameType, ModuleType
 
@@ -97,11 +98,13 @@ def _innermost_frame(error: BaseException) -> FrameType | None:
 
 
 def _function_named(qualified: str, error: BaseException) -> Callable[..., object] | None:
-    """The function, or the class of the method, by that name among what the failing function names: `f`, `module.f`."""
-    frame = _innermost_frame(error)
-    if frame is None:
-        return None
-    return _among(frame.f_code.co_names, frame.f_globals, qualified, [*frame.f_locals.values()])
+    """The function, or the class of the method, by that name among what a failing function names (`f`, `module.f`) and
+    the classes of its object (`super().__init__`); a decorator (torch.no_grad) may stand between the two."""
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        others = [*frame.f_locals.values(), *type(frame.f_locals.get("self")).__mro__]
+        found = _among(frame.f_code.co_names, frame.f_globals, qualified, others) or found
+    return found
 
 
 def _function_in_worker(qualified: str, text: str) -> Callable[..., object] | None:
