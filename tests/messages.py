@@ -38,6 +38,7 @@ READ_BY_USERS = (
     *("card/ops/copies.py", "card/ops/sparse.py", "card/ops/deform_conv.py", "card/dispatch/host_ops.py"),
     *(
         "card/dispatch/failures.py",
+        "card/dispatch/foreign.py",
         "card/dispatch/missing_files.py",
         "card/dispatch/modules_elsewhere.py",
         "card/dispatch/unknown.py",
