@@ -63,5 +63,7 @@ def test_what_needs_fewer_changes_is_traced_although_something_like_it_was(monke
         del search.traced[Combination(())]
         search.keep(more, asked)
     assert not search._has_equal(plain)
+    assert list(search._simpler([more, plain], more, search._rank(more))) == [1], "it is asked before more is shown"
     search.keep(plain, asked)
     assert search._has_equal(more)
+    assert not list(search._simpler([more, plain], more, search._rank(more)))

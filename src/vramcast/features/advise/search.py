@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import log
 
@@ -243,7 +243,7 @@ class Search:
         queue = [(self._rank(combination), number) for number, combination in enumerate(estimated)]
         heapq.heapify(queue)
         chosen: list[Combination] = []
-        failed = 0
+        failed, again = 0, set[int]()
         while queue and len(chosen) < _SHOWN and failed < _TRIES:
             place, number = heapq.heappop(queue)
             combination = estimated[number]
@@ -257,7 +257,14 @@ class Search:
             if now > place:
                 heapq.heappush(queue, (now, number))
             elif combination in self.traced:
-                chosen.append(combination)
+                simpler = [one for one in self._simpler(estimated, combination, now) if one not in again]
+                if not simpler:
+                    chosen.append(combination)
+                    continue
+                again.update(simpler)
+                for before in simpler:
+                    heapq.heappush(queue, (self._rank(estimated[before]), before))
+                heapq.heappush(queue, (now, number))
             elif not self._has_equal(combination):
                 self._trace([combination, *self._work_beside(estimated, queue, combination, len(chosen))])
                 if combination in self.traced and self.prediction(combination).fits:
@@ -265,6 +272,16 @@ class Search:
                 else:
                     failed += 1
         return chosen
+
+    def _simpler(
+        self, estimated: Sequence[Combination], combination: Combination, place: tuple[float, ...]
+    ) -> Iterator[int]:
+        """Those that do without some of its changes, and come before it by what is known by now: what was thought too
+        large when the queue was made may fit as well."""
+        for number, other in enumerate(estimated):
+            may_do = other.texts < combination.texts and other not in self.traced and self._may_fit(other)
+            if may_do and self._rank(other) < place:
+                yield number
 
     def _has_equal(self, combination: Combination) -> bool:
         """Whether a traced combination is as good and about as fast, with no more changes, so that a long trace would
