@@ -36,7 +36,13 @@ READ_BY_USERS = (
     *("jobs/schema", "jobs/folders.py", "jobs/compiling.py", "jobs/expressions.py", "jobs/training/divided.py"),
     *("card/distributed/nccl.py", "card/distributed/process_group.py", "card/values", "card/ops/data_reads.py"),
     *("card/ops/copies.py", "card/ops/sparse.py", "card/ops/deform_conv.py", "card/dispatch/host_ops.py"),
-    *("card/dispatch/failures.py", "card/dispatch/modules_elsewhere.py", "card/dispatch/unknown.py"),
+    *(
+        "card/dispatch/failures.py",
+        "card/dispatch/foreign.py",
+        "card/dispatch/missing_files.py",
+        "card/dispatch/modules_elsewhere.py",
+        "card/dispatch/unknown.py",
+    ),
     *(
         "card/compiled/compiler.py",
         "card/stand_ins/finder.py",
@@ -211,9 +217,10 @@ _OF_OTHERS = re.compile(
     "CUDA error|CUDAGraph|CUDA graphs must|Capture must|capturing a CUDA graph|CUDA_HOME|Torch not compiled|"
     "CUDA tensor|NVIDIA-SMI|MiB / |"
     "on CUDA$|INTERNAL ASSERT|Error building|Expected all tensors|Cannot re-initialize|Metadata-Version|def rule|"
-    "checked in|modelled from|Traceback \\(most recent|cannot import name|invalid index of a 0-dim|view size is not"
+    "checked in|modelled from|Traceback \\(most recent|cannot import name|invalid index of a 0-dim|view size is not|"
+    "arrays can be converted|inhomogeneous shape|expected BoolTensor|binary mode of"
 )
-"""Words of Python, PyTorch and CUDA, which programs look for, code, and what stands in files."""
+"""Words of Python, NumPy, PyTorch and CUDA, which programs look for, code, and what stands in files."""
 
 
 def _is_of_others(text: str) -> bool:

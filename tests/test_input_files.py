@@ -260,8 +260,8 @@ def test_a_terminal_gets_our_colours_only() -> None:
     ("argv", "said"),
     [
         (["predict", LLAMA, "--steps", "1000000000"], "at most 1,000 steps"),
-        (["run", "--steps", "9" * 5000, "x.py"], "whole number above zero"),
-        (["predict", LLAMA, "--batch", "9" * 5000], "whole number above zero"),
+        (["run", "--steps", "9" * 5000, "x.py"], "a number of 5,000 digits is too large"),
+        (["predict", LLAMA, "--batch", "9" * 5000], "a number of 5,000 digits is too large"),
         (["predict", LLAMA, "--batch", "²"], "whole number above zero"),
     ],
 )

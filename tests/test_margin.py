@@ -92,6 +92,8 @@ def test_convolutions_count_from_a_few_modules_on() -> None:
     trace = transformer(layers=module.CONVOLUTION_HEAVY)
     as_convolutions = trace.changed(ops=["aten.convolution" if op == "aten.mm" else op for op in trace.ops])
     assert has_many_convolutions(as_convolutions)
+    attention = "aten._scaled_dot_product_cudnn_attention"
+    assert not has_many_convolutions(trace.changed(ops=[attention if op == "aten.mm" else op for op in trace.ops]))
 
 
 @pytest.mark.parametrize("name", [RECORDED, ASSUMED, OTHER_CARD, OTHER_CARD_CONVOLUTIONS])

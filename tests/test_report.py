@@ -163,4 +163,8 @@ def test_names_that_differ_in_their_middle_stay_apart() -> None:
     assert shortened_apart(names, 25) == [f"…block{number}.layer.0 … 4 (5 ×)" for number in (1, 2, 3)]
     clip = ["Task.module.visual.transformer.blocks.0 … 11", "Task.module.transformer.blocks.0 … 11", "(no module)"]
     assert shortened_apart(clip, 20) == ["…visual.tr…ks.0 … 11", "…transform…ks.0 … 11", "(no module)"]
+    heads = [f"SSD.box_head.predictor.{kind}_headers.0 … 5 (6 ×)" for kind in ("cls", "reg")]
+    assert shortened_apart([*heads, "SSD.backbone.vgg.0 … 33 (20 ×)", "Linear"], 29) == [
+        "…cls_headers.0 … 5 (6 ×)", "…reg_headers.0 … 5 (6 ×)", "…backbone.vgg.0 … 33 (20 ×)", "Linear"
+    ]  # fmt: skip
     assert shortened_apart(["Model.encoder.layers.10", "Linear"], 12) == ["Model.…rs.10", "Linear"]

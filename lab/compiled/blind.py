@@ -34,7 +34,7 @@ def deberta_amp() -> None:
 
     def loss_of(step: int) -> torch.Tensor:
         inputs = ids(16, 256, 64000)
-        return compiled(input_ids=inputs, attention_mask=torch.ones_like(inputs), labels=inputs[:, 0] % 3).loss  # type: ignore[no-any-return]
+        return compiled(input_ids=inputs, attention_mask=torch.ones_like(inputs), labels=inputs[:, 0] % 3).loss
 
     train(model, loss_of, amp=torch.bfloat16, clip=True)
 
@@ -104,7 +104,7 @@ def bart_dynamic_lengths() -> None:
     compiled = torch.compile(model)
 
     def loss_of(step: int) -> torch.Tensor:
-        return compiled(input_ids=ids(12, LENGTHS[step], 50265), labels=ids(12, LENGTHS[-1 - step] // 2, 50265)).loss  # type: ignore[no-any-return]
+        return compiled(input_ids=ids(12, LENGTHS[step], 50265), labels=ids(12, LENGTHS[-1 - step] // 2, 50265)).loss
 
     train(model, loss_of, amp=torch.bfloat16)
 
@@ -133,7 +133,7 @@ def rwkv_layerwise_checkpointed() -> None:
         x = embed(tokens)
         for number, block in enumerate(blocks):
             x = block(x) if number % 2 else checkpoint(block, x, use_reentrant=False)
-        return head(x)  # type: ignore[no-any-return]
+        return head(x)
 
     train(model, _next_token(called, 12, 512, 32000))
 
@@ -153,7 +153,7 @@ def lstm_between_compiled() -> None:
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             x = self.embed(tokens)
             x = x + F.gelu(self.mix(x.transpose(1, 2))).transpose(1, 2)
-            return self.head(self.lstm(x)[0])  # type: ignore[no-any-return]
+            return self.head(self.lstm(x)[0])
 
     model = Tagger().cuda()
     train(model, _next_token(torch.compile(model), 32, 256, 5000), clip=True)
@@ -210,7 +210,7 @@ def gpt_selective_checkpoint() -> None:
         x = model.wte(tokens) + model.wpe(torch.arange(tokens.size(1), device="cuda"))
         for block in model.blocks:
             x = checkpoint(block, x, use_reentrant=False, context_fn=contexts)
-        return model.head(model.ln_f(x))  # type: ignore[no-any-return]
+        return model.head(model.ln_f(x))
 
     train(model, _next_token(logits_of, 10, 512, 32000), amp=torch.bfloat16)
 
@@ -267,7 +267,7 @@ def wav2vec2_amp() -> None:
     compiled = torch.compile(model)
 
     def loss_of(step: int) -> torch.Tensor:
-        return compiled(input_values=torch.randn(12, 48000, device="cuda"), labels=ids(1, 12, 12)[0]).loss  # type: ignore[no-any-return]
+        return compiled(input_values=torch.randn(12, 48000, device="cuda"), labels=ids(1, 12, 12)[0]).loss
 
     train(model, loss_of, amp=torch.bfloat16)
 

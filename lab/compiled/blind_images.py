@@ -25,7 +25,7 @@ def dinov2_fp16() -> None:
     compiled = torch.compile(model)
 
     def loss_of(step: int) -> torch.Tensor:
-        return compiled(pixel_values=images(48), labels=ids(1, 48, 1000)[0]).loss  # type: ignore[no-any-return]
+        return compiled(pixel_values=images(48), labels=ids(1, 48, 1000)[0]).loss
 
     train(model, loss_of, amp=torch.float16, scaler=True)
 
@@ -61,7 +61,7 @@ def mobilenet_averaged_fp16() -> None:
     def loss_of(step: int) -> torch.Tensor:
         with torch.no_grad():
             move(list(average.parameters()), list(model.parameters()))
-        return classified(compiled, 96, channels_last=True)(step)  # type: ignore[no-any-return]
+        return classified(compiled, 96, channels_last=True)(step)
 
     train(model, loss_of, amp=torch.float16, scaler=True, optimizer=optimizer)
 
@@ -204,7 +204,7 @@ def distilled_student_amp() -> None:
         inputs = images(64).to(memory_format=torch.channels_last)
         with torch.no_grad():
             known = knows(inputs)
-        return loss_of_both(learns(inputs), known, ids(1, 64, 1000)[0])  # type: ignore[no-any-return]
+        return loss_of_both(learns(inputs), known, ids(1, 64, 1000)[0])
 
     train(student, loss_of, amp=torch.bfloat16, optimizer=torch.optim.SGD(student.parameters(), 0.1, 0.9))
 
@@ -225,7 +225,7 @@ def compiled_whole_step_graph() -> None:
         loss = compiled(tokens, tokens)
         loss.backward()
         optimizer.step()
-        return loss.detach()  # type: ignore[no-any-return]
+        return loss.detach()
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -255,7 +255,7 @@ def mlp_reduce_overhead_evaluated() -> None:
         with torch.no_grad():
             float(compiled(rows(4096)).argmax(-1).sum())
         model.train()
-        return loss(compiled(rows(2048)), ids(1, 2048, 1000)[0])  # type: ignore[no-any-return]
+        return loss(compiled(rows(2048)), ids(1, 2048, 1000)[0])
 
     train(model, loss_of)
 

@@ -26,7 +26,7 @@ class CrossBlock(nn.Module):
     def _attend(self, number: int, x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         q = self.queries[number](x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         k, v = self.keys[number](source).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        return self.out[number](F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        return self.out[number](F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
     def forward(self, x: torch.Tensor, context: torch.Tensor) -> torch.Tensor:
         y = self.norms[0](x)
@@ -64,7 +64,7 @@ class LatentUNet(nn.Module):
         for block in self.blocks:
             y = block(y, context)
         low = low + y.transpose(1, 2).reshape(low.shape)
-        return self.outside(self.last(torch.cat([self.grow(low), kept], dim=1)))  # type: ignore[no-any-return]
+        return self.outside(self.last(torch.cat([self.grow(low), kept], dim=1)))
 
 
 class VAE(nn.Module):
@@ -194,7 +194,7 @@ class Mixer(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.norm(self.blocks(self.patch(x).flatten(2).transpose(1, 2))).mean(1))  # type: ignore[no-any-return]
+        return self.head(self.norm(self.blocks(self.patch(x).flatten(2).transpose(1, 2))).mean(1))
 
 
 class PointNet(nn.Module):
@@ -218,7 +218,7 @@ class PointNet(nn.Module):
 
     def forward(self, points: torch.Tensor) -> torch.Tensor:
         turn = self.turned(self.turn(points).max(dim=-1).values).view(-1, 3, 3) + torch.eye(3, device=points.device)
-        return self.head(self.body(torch.bmm(turn, points)).max(dim=-1)[0])  # type: ignore[no-any-return]
+        return self.head(self.body(torch.bmm(turn, points)).max(dim=-1)[0])
 
 
 class BiasedBlock(nn.Module):
@@ -312,4 +312,4 @@ class GraphNet(nn.Module):
                 index = target[:, None].expand(-1, x.size(1))
                 arrived = torch.zeros_like(x).scatter_reduce(0, index, x[source], "amax", include_self=False)
             x = x + F.relu(norm(layer(torch.cat([x, arrived], dim=-1))))
-        return self.head(x)  # type: ignore[no-any-return]
+        return self.head(x)

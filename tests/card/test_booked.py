@@ -266,7 +266,7 @@ def test_attention_that_no_allowed_kernel_can_do(run: Callable[[], Any], message
 @pytest.mark.parametrize(
     "run",
     [
-        lambda: torch.sparse.sum(on_card(), 0),
+        lambda: torch.sparse.sum(on_card().to_sparse_csr(), 0),
         lambda: torch.nested.nested_tensor([empty(2, 3), empty(4, 3)]),
         lambda: torch.histogram(empty(8), 4),
         lambda: torch.sparse.mm(on_card(2000), on_card(2000)),
@@ -277,3 +277,25 @@ def test_what_has_no_rule_says_so(card: VirtualGpu, run: Callable[[], Any]) -> N
         run()
     assert card.unknown_kernels
     card._machine.unknown_kernels.clear()
+
+
+def test_softmax_and_sums_of_a_sparse_matrix(card: VirtualGpu) -> None:
+    """Three elements in two rows: 8 bytes an index, 4 a value, each tensor in blocks of 512."""
+    indices = torch.tensor([[0, 0, 5], [1, 2, 3]]).cuda()
+    matrix = torch.sparse_coo_tensor(indices, torch.ones(3, device="cuda", requires_grad=True), (9, 9)).coalesce()
+    before = torch.cuda.memory_allocated()
+    shares, rows = torch.sparse.softmax(matrix, 1), torch.sparse.sum(matrix, 1)
+    assert (shares._nnz(), rows._nnz()) == (3, 2)
+    assert torch.cuda.memory_allocated() - before == 4 * 512
+    (torch.sparse.sum(shares) + torch.sparse.sum(rows)).backward()
+
+
+@pytest.mark.parametrize("given", [(), (7,)])
+def test_padding_that_is_taken_away_leaves_the_other_rows(card: VirtualGpu, given: tuple[int, ...]) -> None:
+    padded, offsets = empty(2, 4, 256), torch.tensor([0, 3, 7]).cuda()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    rows = torch.ops.aten._padded_dense_to_jagged_forward(padded, [offsets], *given)
+    assert rows.shape == (7, 256)
+    assert torch.cuda.memory_allocated() - before == 7 * 256 * 4
+    assert torch.cuda.max_memory_allocated() - before == 2 * 7 * 256 * 4

@@ -12,7 +12,7 @@ import vramcast
 from vramcast.allocator import CachingAllocator
 from vramcast.allocator.trials import Trial, trials_in, try_out
 from vramcast.base.units import GIB, MIB
-from vramcast.card.libraries.cudnn_query import open_cudnn
+from vramcast.card.libraries.cudnn_installed import open_cudnn
 from vramcast.memory import Prediction, predict
 
 

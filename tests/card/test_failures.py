@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import io
+import linecache
 import os
+import sys
 from importlib import metadata
 from pathlib import Path
 from pickle import UnpicklingError
@@ -16,8 +18,10 @@ import torch
 from tests.card.scripts import Run, notes, runner
 from vramcast.card.dispatch.failures import (
     CardFailed,
+    Failure,
     ScriptFailed,
     assumptions,
+    explain,
     failure_of,
     is_our_failure,
     step_failed,
@@ -93,6 +97,9 @@ def test_words_that_no_card_says(error: Exception) -> None:
         KeyError("meta"),
         FileNotFoundError("data/train.bin"),
         ModuleNotFoundError("No module named 'apex'"),
+        RuntimeError(
+            'expect_autograd_hooks_ INTERNAL ASSERT FAILED at "/torch/csrc/distributed/c10d/reducer.cpp":1705'
+        ),
     ],
 )
 def test_errors_of_the_script(error: Exception) -> None:
@@ -159,6 +166,7 @@ def test_a_package_that_is_missing_names_the_environment(run: Run) -> None:
             "written for NumPy before 1.24 and",
         ),
         (TypeError("only 0-dimensional arrays can be converted to Python scalars"), "written for NumPy before 2.4 and"),
+        (ValueError("The binary mode of fromstring is removed, use frombuffer"), "written for NumPy before 2.3 and"),
         (OverflowError("Python integer -1 out of bounds for uint8"), "written for NumPy before 2.0 and"),
         (ModuleNotFoundError("No module named 'torch._six'"), "written for PyTorch before 2.0 and"),
         (IndexError("invalid index of a 0-dim tensor. Use `tensor.item()` ..."), "written for PyTorch before 0.5 and"),
@@ -227,6 +235,8 @@ def test_what_a_card_would_refuse_too_comes_with_a_remedy(error: Exception, reme
         "numpy.testing.assert_equal(3, banana=1)",
         "numpy.ndarray.no_such_method",
         "numpy.random.default_rng().no_such_method()",
+        "import numpy.lib.no_such_module",
+        "torch.no_grad()(assert_equal)(3, banana=1)",
     ],
 )
 def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run: Run) -> None:
@@ -250,12 +260,29 @@ def test_a_base_class_that_takes_no_argument_any_more_is_of_another_version(run:
     """
     with pytest.raises(ScriptFailed, match=r"(?s)another version of what is installed here \(PyYAML"):
         run(script)
+    script = script.replace("yaml.YAMLObject", "yaml.Dumper").replace("data)", "data, verbose=True)")
+    with pytest.raises(ScriptFailed, match=r"(?s)argument 'verbose'.*another version of what is .* \(PyYAML"):
+        run(script.replace("self, data, verbose=True)", "self, data)"))
 
 
 @pytest.mark.parametrize("line", ["from collections import Iterable", "import time; time.clock()"])
 def test_a_script_for_an_older_python_is_told_so(line: str, run: Run) -> None:
     with pytest.raises(ScriptFailed, match=r"(?s)another version of .* here \(Python 3\.\d+\), and would"):
         run(f"import torch\n{line}\n")
+
+
+def test_the_line_of_the_module_that_failed_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "parts.py").write_text("import sys\ndef build(fails):\n    return {}['x'] if fails else sys.exit(-1)\n")
+    with pytest.raises(ScriptFailed, match=r"train\.py:2 \(in parts\.py:3\): the script failed: KeyError: 'x' \("):
+        run("import parts, torch\nparts.build(True)\n")
+    with pytest.raises(ScriptFailed, match=r"train\.py:2 \(in parts\.py:3\) ended itself after 0 .*: exit code -1$"):
+        run("import parts, torch\nparts.build(False)\n")
+
+
+def test_the_launchers_spelling_of_an_argument_is_told() -> None:
+    ended = SystemExit(2)
+    assert "torchrun" in str(explain(ended, "train.py", "0 optimizer steps", {}, ["train.py", "--local-rank=0"]))
+    assert "torchrun" not in str(explain(ended, "train.py", "0 optimizer steps", {}, ["train.py", "--local_rank=0"]))
 
 
 def test_an_assert_without_words_shows_its_line(run: Run) -> None:
@@ -641,3 +668,63 @@ def test_a_module_behind_an_installed_package_is_named(tmp_path: Path, monkeypat
         exec("import numpy; numpy.no_such")
     assert "numpy" in (remedy := failure_of(caught.value, os.fspath(tmp_path / "train.py")).remedy)
     assert "hides" not in remedy
+
+
+def _raised_in(folder: Path, inner: str, outer: str = "import inner; inner.call()") -> BaseException:
+    """What train.py raises, which calls inner.py."""
+    code = {"inner.py": f"def call():\n    {inner}\n", "train.py": f"{outer}\n"}
+    for name, text in code.items():
+        (folder / name).write_text(text)
+    sys.modules.pop("inner", None)
+    linecache.clearcache()
+    with pytest.raises(Exception) as caught:
+        exec(compile(code["train.py"], folder / "train.py", "exec"), {"__name__": "__main__"})
+    return caught.value
+
+
+def test_the_line_of_another_file_of_the_user_is_named_with_the_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    script = os.fspath(tmp_path / "train.py")
+    assert failure_of(_raised_in(tmp_path, "raise ValueError('\\x1b[1mbold\\x1b[0m')"), script) == Failure(
+        "ValueError: bold", "train.py:1 (in inner.py:2)", is_ours=False
+    )
+    assert (
+        failure_of(_raised_in(tmp_path, "import json; json.loads('{')"), script).where == "train.py:1 (in inner.py:2)"
+    )
+
+
+def test_arguments_that_another_version_takes_name_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a worker of a loader, whose error is text alone, and where the class has another name in the failing code."""
+    monkeypatch.syspath_prepend(tmp_path)
+    called = "from packaging.version import Version; [kind(1, 2, 3) for kind in [Version]]"
+    assert "(packaging " in failure_of(_raised_in(tmp_path, called)).remedy
+    error = _raised_in(
+        tmp_path, "Version(1, 2, 3)", "from packaging.version import Version; import inner; inner.call()"
+    )
+    assert isinstance(error, NameError)
+    vars(sys.modules["inner"])["Version"] = importlib.import_module("packaging.version").Version
+    told = failure_of(
+        TypeError(
+            "Caught TypeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+            f'  File "{tmp_path}/inner.py", line 2, in call\n    Version(1, 2, 3)\n'
+            "TypeError: Version.__init__() takes 2 positional arguments but 4 were given\n"
+        )
+    )
+    assert "(packaging " in told.remedy
+    assert told.ends_on_a_card
+
+
+def test_cards_that_lightning_misses_are_those_of_the_option() -> None:
+    told = failure_of(RuntimeError("You requested gpu: [0, 1, 2, 3]\n But your machine only has: [0]"))
+    assert told.remedy == "\nFor a machine with 4 cards: `vramcast run --gpus 4 ...`."
+
+
+def test_a_folder_to_write_into_is_told_from_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line in ("import os; os.mkdir('logs/first/')", "open('logs/a.txt', 'w')", "torch.save({}, 'logs/a.pt')"):
+        remedy = failure_of(_raised_in(tmp_path, "pass", f"import torch; {line}")).remedy
+        assert remedy.endswith("`mkdir -p logs` does."), line
+    assert "needs logs/a.txt" in failure_of(_raised_in(tmp_path, "pass", "open('logs/a.txt')")).remedy

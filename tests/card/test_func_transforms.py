@@ -103,3 +103,10 @@ def test_cells_are_fused(gpu: VirtualGpu, transform: str) -> None:
     if transform == "vmap of grad":
         assert out["weight_ih"].shape == (4, 48, 8)
     assert {"aten._thnn_fused_gru_cell", "aten._thnn_fused_lstm_cell"} <= ops_of(gpu)
+
+
+def test_a_linearized_function_is_recorded_without_what_the_card_does(gpu: VirtualGpu) -> None:
+    """make_fx's mode lies below the card's own: it recorded the card's looks at known values, and refused them."""
+    layer = nn.Linear(16, 8).cuda()
+    out, along = torch.func.linearize(lambda x: layer(x).tanh(), images(64, 16))
+    assert along(images(64, 16)).shape == out.shape

@@ -257,3 +257,16 @@ def test_seven_billion_parameters_on_a_laptop(tmp_path: Path, build: bool) -> No
     command = [sys.executable, "-m", "vramcast", "run", "--gpu", "h200", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "done" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_parameter_whose_content_is_known_is_moved_like_the_others() -> None:
+    """Loaded weights are known and gradients are not: one came back with data and the other without, and failed."""
+    layer = nn.Linear(4, 4).cuda()
+    layer.load_state_dict({name: torch.ones(value.shape) for name, value in layer.state_dict().items()})
+    before = [id(parameter) for parameter in layer.parameters()]
+    layer(torch.randn(2, 4, device="cuda")).square().sum().backward()
+    layer.cpu()
+    assert [id(parameter) for parameter in layer.parameters()] == before
+    assert layer.bias.sum().item() == 4
+    layer.cuda()
+    assert [id(parameter) for parameter in layer.parameters()] == before

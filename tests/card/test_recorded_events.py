@@ -12,7 +12,7 @@ import torch
 import vramcast
 from lab.measuring.recorded import factory_of
 from vramcast.base.factories import load_factory
-from vramcast.card.libraries.cudnn_query import open_cudnn
+from vramcast.card.libraries.cudnn_installed import open_cudnn
 
 EVENTS = Path(__file__).parents[2] / "lab" / "data" / "records" / "events"
 

@@ -224,7 +224,7 @@ def test_the_scripts_own_error_names_file_and_line(write: Write) -> None:
     with pytest.raises(ScriptFailed) as caught:
         run(script)
     assert caught.value.exit_code == 3
-    assert "train.py:4: the script failed: ValueError: a bad value (" in str(caught.value)
+    assert "train.py:4: the script failed: ValueError: a bad value and more (" in str(caught.value)
     assert caught.value.traceback_text.startswith("Traceback (most recent call last):\n")
     assert "runner.py" not in caught.value.traceback_text
     assert "line 6, in <module>" in caught.value.traceback_text
@@ -369,8 +369,29 @@ def test_batches_of_different_sizes_are_noted(write: Write) -> None:
             optimizer.zero_grad()
     """
     assert texts(run(write(script.format(sizes=[64, 64, 64])), steps=3), "batches") == []
+    with_buffer = "kept = torch.ones(512, 512).cuda()\n        for rows"
+    buffered = script.replace("for rows", with_buffer).format(sizes=[64, 64, 64])
+    assert texts(run(write(buffered), steps=3), "batches") == [], "what stays there is no batch"
     (text,) = texts(run(write(script.format(sizes=[64, 80, 48])), steps=3), "batches")
     assert "the largest input of a step takes 96.0 KiB to 160.0 KiB" in text
+
+
+def test_weights_that_are_frozen_for_now_are_noted(write: Write) -> None:
+    """As scripts freeze a backbone in their first epochs; networks that are trained in turn are not meant."""
+    script = """
+        import torch
+        body, head = torch.nn.Linear(1024, 1024).cuda(), torch.nn.Linear(1024, 256).cuda()
+        optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1, momentum=0.9)
+        for step in range(5):
+            body.requires_grad_({trained})
+            head(body(torch.randn(8, 1024).cuda())).sum().backward()
+            body.requires_grad_(False)
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    assert texts(run(write(script.format(trained=True)), steps=3), "frozen weights") == []
+    (text,) = texts(run(write(script.format(trained=False)), steps=3), "frozen weights")
+    assert text.startswith("4.0 MiB of the 5.0 MiB of weights that the optimizer holds are frozen")
 
 
 def test_a_batch_that_two_optimizers_share_is_one(write: Write) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 import vramcast
 from vramcast.base.units import MIB
-from vramcast.card.libraries.cudnn_query import open_cudnn
+from vramcast.card.libraries.cudnn_installed import open_cudnn
 from vramcast.memory.replay import replay
 
 SCRIPTS = Path(__file__).parents[2] / "lab" / "practice" / "scripts"
@@ -64,3 +64,9 @@ def test_prefetched_batches_reserve_what_they_did() -> None:
     done = replay(card.trace())
     assert done.peak_allocated.allocated_bytes == 4567738368
     assert done.peak_reserved.reserved_bytes == 7088373760
+
+
+def test_a_stream_by_its_address_is_the_stream() -> None:
+    with vramcast.virtual_gpu("h200"):
+        side = torch.cuda.Stream()
+        assert torch.cuda.ExternalStream(side.cuda_stream) == side

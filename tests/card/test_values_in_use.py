@@ -166,6 +166,18 @@ def test_a_number_that_may_become_a_size_is_noted(gpu: VirtualGpu) -> None:
     assert notes == [(UNKNOWN_SIZE, True), (UNKNOWN_SIZE, True), ("unknown value", False)]
 
 
+def test_how_many_different_values_there_are_is_noted(gpu: VirtualGpu) -> None:
+    """Programs loop over the groups or the classes that were chosen, as SMoG does; known labels need no note."""
+    torch.unique(torch.arange(8).cuda())
+    chosen = nn.Linear(64, 40).cuda()(torch.randn(30, 64).cuda()).argmax(1)
+    assert 1 < sum(1 for _ in chosen.unique()) < 30
+    notes = {note.text for note in gpu.trace().notes if note.topic == UNKNOWN_SIZE}
+    assert notes == {
+        "unique: assumed as many different values as random activations give; "
+        "sizes and loops may depend on it (--compute-values computes it)"
+    }
+
+
 def test_an_adaptive_step_is_accepted(gpu: VirtualGpu) -> None:
     """Heun against Euler, as solvers of differential equations choose their step."""
     field = nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 512)).cuda()

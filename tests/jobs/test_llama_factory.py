@@ -103,5 +103,5 @@ def test_files_that_do_not_train(tmp_path: Path) -> None:
 def test_what_no_reader_knows_is_refused(tmp_path: Path) -> None:
     """Its format of version 1 shares names with TrainingArguments, and means something else."""
     text = "model: x/y\npeft_config: {name: lora, r: 16}\nmicro_batch_size: 1\noutput_dir: out\nlearning_rate: 1e-5\n"
-    with pytest.raises(UsageError, match="not recognised as any of"):
+    with pytest.raises(UsageError, match="not recognised as a config"):
         read(tmp_path, text + "max_steps: 10\ntrain_dataset: a.yaml\ndist_config: {name: fsdp2}\n")

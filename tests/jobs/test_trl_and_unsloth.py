@@ -98,6 +98,22 @@ def test_generated_text() -> None:
     assert asleep.job.sizes["sequence"] == 512 + 512
 
 
+@pytest.mark.parametrize(
+    ("script", "losses"),
+    [
+        ("orpo.py", ["preference", "likelihood"]),
+        ("cpo.py", ["preference", "likelihood"]),
+        ("cpo.py --loss_type simpo --cpo_alpha 0", ["preference"]),
+    ],
+)
+def test_preferences_without_a_reference(script: str, losses: list[str]) -> None:
+    name, *flags = script.split(" ", 1)
+    loaded = command(f"python examples/scripts/{name} --model_name_or_path {{model}} {' '.join(flags)}")
+    assert list(loaded.job.components) == ["model"] and [one.kind for one in loaded.job.loss] == losses
+    assert loaded.job.inputs["input_ids"].shape == ["2 * batch", "sequence"]
+    assert not any("cpo_alpha" in note.text for note in loaded.notes), "nothing of it is left out"
+
+
 def test_a_file_beside_the_flags(tmp_path: Path) -> None:
     path = tmp_path / "sft.yaml"
     path.write_text(f"model_name_or_path: {MODEL}\nper_device_train_batch_size: 4\nmax_length: 256\n")
@@ -106,8 +122,12 @@ def test_a_file_beside_the_flags(tmp_path: Path) -> None:
 
 
 def test_other_trainers_are_not_modelled() -> None:
-    with pytest.raises(CannotPredict, match="orpo trains with a second model"):
-        command("trl orpo --model_name_or_path {model}")
+    with pytest.raises(CannotPredict, match="gkd trains with a second model"):
+        command("trl gkd --model_name_or_path {model}")
+    with pytest.raises(CannotPredict, match="reward_model_name_or_path: a second model on the card"):
+        command("trl grpo --model_name_or_path {model} --reward_model_name_or_path a/b")
+    with pytest.raises(CannotPredict, match="teacher_model_name: a second model on the card"):
+        command("python train.py --model_name_or_path {model} --teacher_model_name a/b --learning_rate 1e-5")
     with pytest.raises(UsageError, match="loss_type: there is no 'nlll'"):
         command("trl sft --model_name_or_path {model} --loss_type nlll")
 

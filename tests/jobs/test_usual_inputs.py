@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from vramcast.errors import UsageError
 from vramcast.jobs.load import load_job
+from vramcast.jobs.schema import Input
+from vramcast.jobs.training.batch import Data
 from vramcast.prediction.predict import predict
 
 TEXT = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -54,6 +57,60 @@ TRANSFORMERS: list[tuple[str, str, dict[str, Any]]] = [
     ("resnet", "ResNetForImageClassification", {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]}),
     ("wav2vec2", "Wav2Vec2ForCTC", WAVE),
     ("hubert", "HubertForSequenceClassification", WAVE),
+    (
+        "llava",
+        "LlavaForConditionalGeneration",
+        {
+            "image_token_index": 299,
+            "text_config": {**TEXT, "model_type": "llama"},
+            "vision_config": {**IMAGE, "model_type": "clip_vision_model", "patch_size": 32},
+        },
+    ),
+    (
+        "paligemma",
+        "PaliGemmaForConditionalGeneration",
+        {
+            "image_token_index": 300,
+            "projection_dim": 32,
+            "text_config": {**TEXT, "model_type": "gemma", "head_dim": 16, "num_key_value_heads": 1},
+            "vision_config": {**IMAGE, "model_type": "siglip_vision_model", "patch_size": 32},
+        },
+    ),
+    (
+        "gemma3",
+        "Gemma3ForConditionalGeneration",
+        {
+            "image_token_index": 299,
+            "mm_tokens_per_image": 4,
+            "text_config": {**TEXT, "model_type": "gemma3_text", "head_dim": 16, "num_key_value_heads": 1},
+            "vision_config": {**IMAGE, "model_type": "siglip_vision_model", "patch_size": 16},
+        },
+    ),
+    (
+        "mllama",
+        "MllamaForConditionalGeneration",
+        {
+            "text_config": {
+                **TEXT,
+                "num_hidden_layers": 2,
+                "cross_attention_layers": [1],
+                "num_key_value_heads": 1,
+                "pad_token_id": 0,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+            },
+            "vision_config": {
+                "hidden_size": 32,
+                "num_hidden_layers": 2,
+                "num_global_layers": 1,
+                "attention_heads": 2,
+                "intermediate_size": 64,
+                "image_size": 64,
+                "patch_size": 32,
+                "vision_output_dim": 64,
+                "intermediate_layers_indices": [1],
+            },
+        },
+    ),
     ("clip", "CLIPModel", {"text_config": {**TEXT, "bos_token_id": 0, "eos_token_id": 1}, "vision_config": IMAGE}),
 ]
 SMALL = {
@@ -106,6 +163,14 @@ DIFFUSERS: list[tuple[str, dict[str, Any]]] = [
          "use_rotary_positional_embeddings": True, "max_text_seq_length": 16},
     ),
 ]  # fmt: skip
+
+
+def test_places_of_an_image_lead_each_row() -> None:
+    words = Input(shape=["batch", "sequence"], dtype="int64", below=9, leading="sequence // 2", leading_value=9)
+    rows = Data({"words": words}, {"batch": 2, "sequence": 4})._host["words"]
+    assert rows[:, :2].tolist() == [[9, 9], [9, 9]] and rows[:, 2:].max() < 9
+    with pytest.raises(UsageError, match=r"5 places .* do not fit a row of 4"):
+        Data({"words": words.model_copy(update={"leading": 5})}, {"batch": 2, "sequence": 4})
 
 
 @pytest.mark.parametrize(("model_type", "class_name", "config"), TRANSFORMERS, ids=[one[1] for one in TRANSFORMERS])

@@ -292,6 +292,7 @@ def test_large_tensors_of_the_host_cost_what_they_move() -> None:
     assert ten.seconds - without.seconds == pytest.approx(10 * 2 * (1 << 20) / 12e9, rel=0.1)
 
 
+@pytest.mark.skipif(not torch.__version__.startswith("2.11"), reason="what the cuDNN of torch 2.11 chooses")
 def test_workspaces_say_which_convolutions_turn_their_operands() -> None:
     with virtual_gpu("h200") as card:
         card.log_ops(after_steps=None)

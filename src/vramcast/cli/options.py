@@ -176,7 +176,9 @@ def limit_bytes(args: argparse.Namespace) -> int | None:
 
 
 def positive(text: str) -> int:
-    value = int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0
+    if text.isdecimal() and len(text) > _MOST_DIGITS:
+        raise argparse.ArgumentTypeError(f"a number of {len(text):,} digits is too large")
+    value = int(text) if text.isdecimal() else 0
     if value <= 0:
         raise argparse.ArgumentTypeError(f"a whole number above zero is needed, not {text[:_MOST_SHOWN]!r}")
     return value

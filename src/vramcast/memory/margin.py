@@ -93,7 +93,11 @@ def _data() -> dict[str, Any]:
 
 def has_many_convolutions(trace: StepTrace) -> bool:
     """Whether what cuDNN chooses decides much of the memory."""
-    numbers = {number for number, op in enumerate(trace.ops) if "convolution" in op or "cudnn" in op}
+    numbers = {
+        number
+        for number, op in enumerate(trace.ops)
+        if ("convolution" in op or "cudnn" in op) and "attention" not in op  # whose workspace follows from its shapes
+    }
     if not numbers:
         return False
     modules = {module for op, module in zip(trace.op, trace.module, strict=True) if op in numbers}

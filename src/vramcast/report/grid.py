@@ -86,7 +86,8 @@ def shortened(text: str, width: int) -> str:
 
 
 def shortened_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Each at most this wide; where two would read the same, the modules that all long ones lie in are left out."""
+    """Each at most this wide; where two would read the same, the modules that all long ones lie in are left out, or
+    whatever comes before their endings."""
     shown = [shortened(text, width) for text in texts]
     if len(set(shown)) == len(set(texts)):
         return shown
@@ -94,4 +95,17 @@ def shortened_apart(texts: Sequence[str], width: int) -> list[str]:
     shared = "".join(
         f"{parts[0]}." for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*long, strict=False))
     )
-    return [shortened(text if cell_len(text) <= width else f"…{text.removeprefix(shared)}", width) for text in texts]
+    shown = [shortened(text if cell_len(text) <= width else f"…{text.removeprefix(shared)}", width) for text in texts]
+    if len(set(shown)) == len(set(texts)):
+        return shown
+    return [
+        _ending_of(text, width) if shown.count(label) > 1 and label != text else label
+        for text, label in zip(texts, shown, strict=True)
+    ]
+
+
+def _ending_of(text: str, width: int) -> str:
+    """From the beginning of a name in it, where more than one fits."""
+    end = set_cell_size(text[::-1], width - 1)[::-1]
+    after = end.partition(".")[2]
+    return f"…{after if '.' in after else end}"

@@ -20,7 +20,7 @@ from vramcast.memory.account import largest
 from vramcast.report.grid import padded, shortened_apart
 from vramcast.report.page import Line, print_page
 from vramcast.report.wording import percent
-from vramcast.report.wrapping import wrap
+from vramcast.report.wrapping import ending, wrap
 
 MOST_LINES = 25
 USUAL_WIDTH = 80
@@ -76,10 +76,10 @@ def _cut(lines: list[Line]) -> None:
     """Take the last line away; a sentence that goes on in it ends in an ellipsis."""
     dropped = lines.pop()
     if dropped.continues and lines and not lines[-1].text.endswith("…"):
-        kept = lines[-1].text
-        if len(kept) + 2 > USUAL_WIDTH:
-            kept = kept.rpartition(" ")[0]
-        lines[-1] = replace(lines[-1], text=f"{kept} …")
+        kept, word = lines[-1].text, dropped.text.split(maxsplit=1)[0]
+        if cell_len(kept) + 2 > USUAL_WIDTH:
+            kept, _, word = kept.rpartition(" ")
+        lines[-1] = replace(lines[-1], text=ending(kept, word, USUAL_WIDTH))
 
 
 def print_screen(lines: Sequence[Line], console: Console) -> None:

@@ -29,7 +29,7 @@ class Program:
         if not os.path.isfile(self.path):
             raise UsageError(f"no such script: {self.path}")
         self.is_notebook = self.path.endswith(notebook.ENDING)
-        self._argv = [self.path, *argv]
+        self.argv = [self.path, *argv]
         self._folder = os.getcwd() if is_module else os.path.dirname(os.path.realpath(self.path))
         self.unreached = self._read()
 
@@ -73,7 +73,7 @@ class Program:
             )
         before = sys.modules["__main__"], sys.argv, list(sys.path), os.getcwd(), dict(os.environ)
         sys.modules["__main__"] = main
-        sys.argv = list(self._argv)
+        sys.argv = list(self.argv)
         sys.path[:1] = [self._folder]
         try:
             yield main

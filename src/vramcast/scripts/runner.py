@@ -21,7 +21,7 @@ from vramcast.card.dispatch.unknown import short_path
 from vramcast.gpus import GpuSpec
 from vramcast.memory import Prediction, predict, with_time
 from vramcast.memory.orders import worst_order
-from vramcast.scripts import uneven_batches
+from vramcast.scripts import frozen_parts, uneven_batches
 from vramcast.scripts.captures import Captures
 from vramcast.scripts.ending import ScriptEnding
 from vramcast.scripts.library_stages import stages_ahead
@@ -133,6 +133,8 @@ def run_program_on(
         if any(ahead):
             parts = ", ".join(filter(None, ahead))
             card.note("not run", f"{parts}; it may take more memory than the steps seen: --whole runs it")
+        if frozen := frozen_parts.summary(card.optimizers):
+            card.note("frozen weights", frozen)
 
     captures = Captures(path)
     stopping = Stopping(
@@ -175,7 +177,7 @@ def run_program_on(
         run.end_refused()
         _note_refusal(card, stopping, where_in(failure, path))
     elif failure is not None and not card.trace().ends_refused:
-        raise explain(failure, path, counted(stopping.fewest), card.assumed_values)
+        raise explain(failure, path, counted(stopping.fewest), card.assumed_values, program.argv)
     if stopping.reason and not card.trace().n_blocks:
         raise CannotPredict(f"{stopping.reason}, and nothing was allocated on the GPU until then")
     if ending.exited and not card.trace().n_blocks and not ending.children.used_the_card:

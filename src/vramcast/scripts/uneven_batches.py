@@ -26,7 +26,8 @@ def summary(trace: StepTrace, rounds: Sequence[int]) -> str:
     for block in range(trace.n_blocks):
         if trace.kind[block] == _INPUTS and trace.step[block] < trace.steps:
             number = bisect_right(rounds, trace.step[block])
-            if first <= number < len(rounds):
+            stays = trace.died_event[block] < 0 and number < len(rounds) - 1  # a buffer of the model, data kept there
+            if first <= number < len(rounds) and not stays:
                 largest[number] = max(largest.get(number, 0), trace.requested_bytes[block])
     if len(largest) < 2 or max(largest.values()) <= min(largest.values()) * (1 + _LIKE):
         return ""

@@ -98,7 +98,7 @@ def test_what_runs_on_the_host_is_computed_and_not_compiled(monkeypatch: pytest.
         counts = [torch.tensor(1.0), torch.tensor(2.0)]
         scale = step(torch.ones(8, device="cuda"), torch.tensor(3.0), counts)
         assert scale.item() == 7.0 and counts == [2.0, 3.0]
-        assert not card.trace().notes
+        assert {note.topic for note in card.trace().notes} <= {"torch.compile"}, "of a torch that was not compared"
 
 
 @pytest.mark.parametrize("layer", [nn.RMSNorm(256), nn.Mish()], ids=["rms_norm", "mish"])

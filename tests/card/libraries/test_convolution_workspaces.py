@@ -17,14 +17,8 @@ from vramcast.card.libraries.convolution import (
     smaller_workspaces,
 )
 from vramcast.card.libraries.cudnn_fit import Recipe, copies_bytes, fitted_workspace
-from vramcast.card.libraries.cudnn_query import (
-    CudnnDevice,
-    _candidates,
-    _kept_apart,
-    _usable,
-    open_cudnn,
-    strides,
-)
+from vramcast.card.libraries.cudnn_installed import _candidates, _kept_apart, _usable, open_cudnn
+from vramcast.card.libraries.cudnn_query import CudnnDevice, strides
 from vramcast.card.libraries.problem import Card, ConvolutionProblem, as_cudnn
 from vramcast.errors import UsageError
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from vramcast.card.libraries.convolution import cudnn_workspace_bytes
-from vramcast.card.libraries.cudnn_query import CudnnDevice, open_cudnn
+from vramcast.card.libraries.cudnn_installed import open_cudnn
+from vramcast.card.libraries.cudnn_query import CudnnDevice
 from vramcast.card.libraries.problem import Card, ConvolutionProblem
 from vramcast.card.libraries.stream_k import partial_sums, resident_clusters
 

@@ -59,7 +59,8 @@ def test_each_way_is_what_predict_says(loaded: LoadedJob, found: FastestLayouts)
         again, _ = predict_distinct_ranks(LoadedJob(job=with_overrides(loaded.job, way.changes)), CARD)
         assert again.fits
         assert again.peak_reserved_bytes == way.prediction.peak_reserved_bytes
-        assert again.prediction.step_seconds == pytest.approx(way.step_seconds)
+        # Python's calls between ops count for the time, and libraries make some of them once a process.
+        assert again.prediction.step_seconds == pytest.approx(way.step_seconds, rel=0.005)
 
 
 @pytest.mark.parametrize("suffix", [".yaml", ".toml"])

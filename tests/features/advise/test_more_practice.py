@@ -47,6 +47,11 @@ FLUX_LORA = "https://github.com/huggingface/diffusers/blob/main/examples/dreambo
 BERT = "https://github.com/google-research/bert#out-of-memory-issues"
 """SQuAD: a smaller batch with accumulated gradients, checkpointing; NVIDIA's recipe adds mixed precision."""
 
+CUT_LOSS = "https://github.com/apple/ml-cross-entropy"
+"""Of small models with a large vocabulary the logits take most: the loss is to be computed without all of them."""
+ON_A_T4 = "https://unsloth.ai/blog/phi3"
+"""Llama 3 8B on a T4, which computes no bf16: a notebook with fp16, 4-bit weights and gradient checkpointing."""
+
 
 def written(folder: Path, **config: Any) -> str:
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -75,6 +80,21 @@ def whisper_large(folder: Path) -> str:
 
 def bert_base(folder: Path) -> str:
     return written(folder, architectures=["BertForQuestionAnswering"], model_type="bert")
+
+
+def bert_large_squad(folder: Path) -> str:
+    return written(
+        folder, architectures=["BertForQuestionAnswering"], model_type="bert", hidden_size=1024,
+        intermediate_size=4096, num_hidden_layers=24, num_attention_heads=16,
+    )  # fmt: skip
+
+
+def qwen_small(folder: Path) -> str:
+    return written(
+        folder, architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=896, intermediate_size=4864,
+        num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2, vocab_size=151936,
+        max_position_embeddings=32768, tie_word_embeddings=True,
+    )  # fmt: skip
 
 
 def vit_large(folder: Path) -> str:
@@ -142,6 +162,17 @@ CASES: dict[str, Case] = {
     "Stable Diffusion LoRA on 8 GB": (
         stable_diffusion, {"sizes.batch": 4} | FP32 | ADAPTERS, "rtx-3070", {"half base"}, {"half weights"},
         LORA_DIFFUSION,
+    ),
+    "Qwen2.5-0.5B, 4,096 tokens on 12 GB": (
+        qwen_small, {"sizes.batch": 8, "sizes.sequence": 4096}, "rtx-3060-12gb",
+        {"loss in pieces", "8-bit Adam", "accumulation"}, {"lora", "half weights"}, CUT_LOSS,
+    ),
+    "8B QLoRA on a T4": (
+        llama3_8b, {"sizes.batch": 2, "sizes.sequence": 1024} | ADAPTERS | {"components.model.quantization": "nf4"},
+        "t4", {"fp16", "checkpointing"}, set(), ON_A_T4,
+    ),
+    "BERT large on SQuAD on 11 GB": (
+        bert_large_squad, {"sizes.batch": 24, "sizes.sequence": 384}, "rtx-2080-ti", {"fp16"}, {"lora"}, BERT,
     ),
     "Flux LoRA on 24 GB": (
         flux, ONE | ADAPTERS | {"precision": "bf16"}, "rtx-4090", {"4-bit base", "checkpointing"}, set(), FLUX,

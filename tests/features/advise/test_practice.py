@@ -104,6 +104,10 @@ def changed(one: Suggestion) -> set[str]:
         words.add("mixed precision")
     if said.get("precision") in ("pure-bf16", "pure-fp16"):
         words.add("half weights")
+    if said.get("precision") == "fp16":
+        words.add("fp16")
+    if said.get("loss"):
+        words.add("loss in pieces")
     if "accumulation" in said:
         words.add("accumulation")
     return words

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.jobs.tiny import JOB
 from tests.samples import random_trace, transformer
-from vramcast.card.libraries.cudnn_query import open_cudnn
+from vramcast.card.libraries.cudnn_installed import open_cudnn
 from vramcast.errors import StepRefused
 from vramcast.gpus import GpuSpec, find_gpu
 from vramcast.jobs.load import load_job, with_overrides

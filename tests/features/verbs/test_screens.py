@@ -140,6 +140,10 @@ def test_a_sentence_that_is_cut_ends_in_an_ellipsis() -> None:
     assert [line.continues for line in long] == [False, True, True]
     lines = compose([Section((Line("a verdict"),)), Section(tuple(long))], most=2)
     assert len(lines) == 2 and lines[1].text.endswith(" …") and len(lines[1].text) <= 80
+    path = wrapped("would have written: experiments/train_super_resolution/" + "models/" * 4 + "b.pth 5 MiB", 80)
+    (cut,) = compose([Section(tuple(path))], most=1)
+    assert cut.text == "would have written: experiments/train_super_resol…s/models/models/models/b.pth …"
+    assert wrapped(path[0].text + " " + path[1].text, 80, most=1)[0].text == cut.text
     whole = compose([Section((Line("one"), Line("another")), least=1)], most=1)
     assert [line.text for line in whole] == ["one"], "a line of its own is just left out"
 

@@ -21,7 +21,7 @@ from lab.comparing.largest_batch import (
     true_largest,
 )
 from lab.measuring.measure_corpus import load_corpus
-from vramcast.card.libraries.cudnn_query import open_cudnn
+from vramcast.card.libraries.cudnn_installed import open_cudnn
 
 
 def pair(largest: int, advised: int) -> Pair:

@@ -24,7 +24,7 @@ from vramcast.card.device.one_card import (
     index_of,
 )
 from vramcast.card.device.patches import CardGenerator
-from vramcast.card.device.streams import Event, Stream
+from vramcast.card.device.streams import Event, ExternalStream, Stream
 from vramcast.trace.calls import SYNCHRONIZE
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def replacements(machine: Machine, total_memory_bytes: int, context_bytes: Calla
         "reset_accumulated_memory_stats": lambda device=None: None,
         "set_per_process_memory_fraction": set_fraction,
         "Stream": Stream,
-        "ExternalStream": Stream,
+        "ExternalStream": ExternalStream,
         "Event": Event,
         "current_stream": current_stream,
         "default_stream": default_stream,

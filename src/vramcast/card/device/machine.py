@@ -21,7 +21,7 @@ from vramcast.card.dispatch.position import Position
 from vramcast.card.dispatch.storages import block_of
 from vramcast.card.dispatch.unknown import UnknownKernel, caller
 from vramcast.card.distributed.nccl import Communicators
-from vramcast.card.libraries.cudnn_query import open_cudnn
+from vramcast.card.libraries.cudnn_installed import open_cudnn
 from vramcast.card.libraries.problem import ConvolutionProblem
 from vramcast.card.values.given_values import GivenValues
 from vramcast.card.values.guesses import Guesses

@@ -144,6 +144,13 @@ class Stream:
         return hash(self.stream_id)
 
 
+class ExternalStream(Stream):
+    """A stream by its address, as another library names it: one of ours, or one that nobody else uses."""
+
+    def __init__(self, stream_ptr: int, device: Any = None, **_: Any) -> None:
+        super().__init__(device, stream_id=int(stream_ptr))
+
+
 class Event:
     """An event of the virtual card; one that was never recorded has happened."""
 

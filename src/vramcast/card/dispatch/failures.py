@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -18,13 +18,17 @@ import torch
 
 from vramcast import overlay
 from vramcast.base.errors import DEFECT, CannotPredict, UsageError, VramcastError
-from vramcast.card.dispatch import modules_elsewhere
+from vramcast.card.dispatch import missing_files, modules_elsewhere
+from vramcast.card.dispatch.missing_files import MADE_UP_DATA
 from vramcast.card.dispatch.other_versions import failed_assert, wanted_otherwise
-from vramcast.card.dispatch.unknown import is_machinery, is_of_vramcast, short_path, where_raised
+from vramcast.card.dispatch.unknown import is_machinery, is_of_vramcast, is_own, short_path, where_raised
 from vramcast.card.stand_ins.known import absent, hint
 
 _LONGEST = 500
 """Characters of an error's message that are shown."""
+
+_SHORT = 160
+"""Characters up to which further lines of a message are shown beside its first."""
 
 _MOST_NAMED = 5
 """Assumed values that are named with an error."""
@@ -44,7 +48,10 @@ _WITHOUT_DATA = re.compile(
 )
 """Words for tensors without data, which exist on the virtual card alone."""
 
-_NO_DRIVER = ("Torch not compiled with CUDA enabled", "INTERNAL ASSERT FAILED")
+_NO_DRIVER = re.compile(
+    r'Torch not compiled with CUDA enabled|INTERNAL ASSERT FAILED(?! at "[^"]*\bc10d[\\/]reducer\.cpp")'
+)
+"""What torch says where a call has reached a card that is not there. DDP's reducer counts hooks, on the host."""
 
 _OF_DRIVER = re.compile(
     r"\bCUDA error\b|\bCUDA driver\b|\bNVIDIA driver\b|\bcuda(?:Error|Get|Set)[A-Z]\w+|CUDA unknown error"
@@ -53,6 +60,11 @@ _OF_DRIVER = re.compile(
 """Words of CUDA's runtime and driver, which no call should reach on a virtual card."""
 
 _BEYOND_THE_CARDS = re.compile(r"invalid device ordinal \(cuda:(\d{1,3})\)")
+
+_SEVERAL_WANTED = re.compile(r"^You requested gpu: \[([\d, ]+)\]")
+"""What Lightning and Fabric say where there are fewer cards than `devices`."""
+
+_TERMINAL_CODES = re.compile(r"\x1b\[[\d;]*m|\\x1b\[[\d;]*m")
 
 _COMPILED_HERE = ("Error building extension", "CUDA_HOME environment variable is not set", "CUDA_HOME does not exist")
 
@@ -64,6 +76,7 @@ _OWN_KERNELS = ("cupy", "numba", "pycuda")
 _WRITTEN_FOR = {
     re.compile(r"module 'numpy' has no attribute '(?:int|float|bool|object|complex|str|long)'"): "NumPy before 1.24",
     re.compile(r"was removed in the NumPy 2\.0|^Python integer -?\d+ out of bounds for u?int\d+"): "NumPy before 2.0",
+    re.compile(r"binary mode of fromstring is removed"): "NumPy before 2.3",
     re.compile(r"only 0-dimensional arrays can be converted to Python scalars"): "NumPy before 2.4",
     re.compile(r"requested array has an inhomogeneous shape"): "NumPy before 1.24",
     re.compile(r"No module named 'torch\._six'"): "PyTorch before 2.0",
@@ -72,6 +85,9 @@ _WRITTEN_FOR = {
     re.compile(r"\bUnable to avoid copy while creating an array\b"): "NumPy before 2.0",
     re.compile(r"\bstft requires the return_complex parameter"): "PyTorch before 2.0",
     re.compile(r"Weights only load failed\b.*PyTorch 2\.6", re.DOTALL): "PyTorch before 2.6",
+    re.compile(
+        r"failed to unpack the object at pos \d+ with error \"type must be tuple of ints,but got float"
+    ): "Python 2",
     re.compile(r"operator, with (?:a|two) bool tensors? is not supported"): "PyTorch before 1.2",
     re.compile(
         r"Legacy autograd function with non-static forward|deprecated since version [\d.]+ and is now removed"
@@ -90,21 +106,16 @@ _NO_NETWORK = re.compile(
     re.IGNORECASE,
 )
 
-_NO_FILE = re.compile(r"\[Errno 2\][^']*'([^']+)'")
-
 _NO_DATA_SET = re.compile(r"\bDataset not found\b", re.IGNORECASE)
 
 _NO_DERIVATIVE = re.compile(r"\bderivative for aten::\w+ is not implemented")
 
 _OF_STRIDES = re.compile(r"view size is not compatible with input tensor's size and stride")
 
-_MADE_UP_DATA = (
-    "\nWhere that is data, made-up data of the same form and sizes does as well for a prediction: memory follows from "
-    "shapes (for images: torchvision.datasets.FakeData)."
-)
-
 _PASSED_ON = ("Traceback (most recent call last)", "Original Traceback (most recent call last)")
 """In the message of an error that a worker of a loader, a replica or a process had: its last line says what it was."""
+
+_LINE_OF_TRACEBACK = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
 
 _WITHOUT_CUDA = tuple(
     os.path.join(torch.__path__[0], *parts)
@@ -187,15 +198,18 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             f"\nThe script was written for {older} and would end here on a card, too: run it where that is "
             "installed, or change that line."
         )
-    elif missing := modules_elsewhere.remedy(error, path) or absent(error, sys.executable):
+    elif elsewhere := modules_elsewhere.remedy(error, path):
         ends_on_a_card = True
-        remedy += missing
+        remedy += elsewhere
     elif not is_ours and (packages := wanted_otherwise(error)):
         ends_on_a_card = True
         remedy += (
             f"\nThe script wants another version of what is installed here ({', '.join(packages)}), and would end "
             "here on a card, too: its README or requirements.txt may say which."
         )
+    elif missing := absent(error, sys.executable):
+        ends_on_a_card = True
+        remedy += missing
     elif _MIXED_REDUCTIONS.search(text):
         remedy += (
             "\nA defect of this torch's compiler (pytorch/pytorch issue 178080), which a card meets, too: set "
@@ -204,10 +218,10 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
     elif _NO_NETWORK.search(text):
         ends_on_a_card = True
         remedy += "\nThe script downloads something, and there is no network here: get it before, where there is one."
-        remedy += _MADE_UP_DATA
+        remedy += MADE_UP_DATA
     elif _NO_DATA_SET.search(text):
         ends_on_a_card = True
-        remedy += _MADE_UP_DATA
+        remedy += MADE_UP_DATA
     elif _NO_DERIVATIVE.search(text):
         ends_on_a_card = True
     elif _OF_STRIDES.search(text):
@@ -216,12 +230,15 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             "\nThat follows from sizes and strides, not from values, so that the script would end here on a card, too. "
             "A comparison keeps the strides of what is compared, which it did not in old versions of PyTorch."
         )
-    elif not is_ours and not remedy and (found := _NO_FILE.search(text)) and isinstance(error, FileNotFoundError):
+    elif not is_ours and not remedy and (absent_file := missing_files.missing(error)):
         ends_on_a_card = True
-        remedy += f"\nThe script needs {found[1]}, with a card too, and it is not here." + _MADE_UP_DATA
+        remedy += absent_file
     elif beyond := _BEYOND_THE_CARDS.search(text):
         cards = int(beyond[1]) + 1
         remedy += f"\nFor a machine with {cards} cards: `vramcast run --gpus {cards} --one-process ...`."
+    elif several := _SEVERAL_WANTED.search(text):
+        cards = len(several[1].split(","))
+        remedy += f"\nFor a machine with {cards} cards: `vramcast run --gpus {cards} ...`."
     elif isinstance(error, EOFError) and "reading a line" in text:
         remedy += "\nThe script asks for input: `echo ANSWER | vramcast run ...` gives it."
     elif isinstance(error, NameError) and "get_ipython" in text:
@@ -233,15 +250,25 @@ def reason_of(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     if any(line.startswith(_PASSED_ON) for line in lines):
         return lines[-1][:_LONGEST] + f" ({lines[0].strip(' -.:')})"
-    said = lines[0].replace("torch.meta.", "torch.cuda.") if lines else failed_assert(error)
+    said = _TERMINAL_CODES.sub("", _beginning(lines)).replace("torch.meta.", "torch.cuda.") or failed_assert(error)
     return f"{type(error).__name__}: {said[:_LONGEST]}" if said else type(error).__name__
+
+
+def _beginning(lines: list[str]) -> str:
+    """The first line of a message, and what comes next where it says little ("2 validation errors for Config")."""
+    said = lines[0] if lines else ""
+    for line in lines[1:]:
+        if not line.strip() or len(said) + len(line) > _SHORT:
+            break
+        said += f" {line.strip()}"
+    return said
 
 
 def is_our_failure(error: BaseException) -> bool:
     """Whether the virtual card failed, and not the code that ran on it."""
     text = str(error)
     if isinstance(error, (RuntimeError, NotImplementedError, AssertionError, ValueError)) and (
-        _WITHOUT_DATA.search(text) or any(phrase in text for phrase in _NO_DRIVER)
+        _WITHOUT_DATA.search(text) or _NO_DRIVER.search(text)
     ):
         return True
     filename = _innermost_file(error.__traceback__)
@@ -263,14 +290,17 @@ def _is_of_driver(error: BaseException) -> bool:
     return isinstance(error, (RuntimeError, AssertionError)) and bool(_OF_DRIVER.search(str(error)))
 
 
-def explain(error: BaseException, path: str, made: str, assumed: Mapping[str, str]) -> VramcastError:
+def explain(
+    error: BaseException, path: str, made: str, assumed: Mapping[str, str], argv: Sequence[str] = ()
+) -> VramcastError:
     """The answer to a script that ended with an error. `made`: the steps until then, in words. `assumed`: what lines
-    read that only a real run would know, in the order in which they did."""
+    read that only a real run would know, in the order in which they did. `argv`: the script's own arguments."""
     if isinstance(error, VramcastError):
         return error
     if isinstance(error, SystemExit):
         what = error.code if isinstance(error.code, str) else f"exit code {error.code}"
-        return ScriptFailed(f"{short_path(path)} ended itself after {made}: {what}{hint(what)}{assumptions(assumed)}")
+        advice = f"{hint(what)}{_old_argument(error, argv)}"
+        return ScriptFailed(f"{where_in(error, path)} ended itself after {made}: {what}{advice}{assumptions(assumed)}")
     failure = failure_of(error, path)
     trace = error.__traceback__ if failure.is_ours else _from_script(error.__traceback__)
     text = "".join(traceback.format_exception(type(error), error, trace))
@@ -279,6 +309,17 @@ def explain(error: BaseException, path: str, made: str, assumed: Mapping[str, st
     before = "" if failure.ends_on_a_card else assumptions(assumed)
     message = f"{failure.sentence()} (--traceback shows all of it){failure.remedy}{package}{before}"
     return kind(message, text)
+
+
+def _old_argument(ended: SystemExit, argv: Sequence[str]) -> str:
+    """What to do where the launcher's spelling of an argument is not the script's: argparse ends a program with 2."""
+    if ended.code != 2 or not any(word.startswith("--local-rank=") for word in argv):
+        return ""
+    return (
+        "\ntorch.distributed.launch passes --local-rank since PyTorch 2.0, on a card, too. Where the script knows "
+        "--local_rank only, start it with torchrun, and it finds its place in the variable LOCAL_RANK, or let it take "
+        "both spellings."
+    )
 
 
 def step_failed(error: BaseException, whose: str, assumed: Mapping[str, str]) -> str:
@@ -309,13 +350,22 @@ def assumptions(assumed: Mapping[str, str], *, may_be_given: bool = True) -> str
 
 
 def where_in(error: BaseException, path: str = "") -> str:
-    """file:line of the innermost frame in the script itself or, failing that, in any of the user's files."""
+    """file:line of the innermost frame in the script itself, and of the one in another file that is the user's, too;
+    where there is none, in any file that is not a library's."""
     trace = error.__traceback__
-    place = ""
+    place = inside = ""
     while trace is not None:
-        if path and trace.tb_frame.f_code.co_filename == path:
-            place = f"{short_path(path)}:{trace.tb_lineno}"
+        filename = trace.tb_frame.f_code.co_filename
+        if path and filename == path:
+            place, inside = f"{short_path(path)}:{trace.tb_lineno}", ""
+        elif is_own(filename) and not filename.startswith("<"):
+            inside = f"{short_path(filename)}:{trace.tb_lineno}"
         trace = trace.tb_next
+    if any(passed_on in str(error) for passed_on in _PASSED_ON):
+        lines = [(name, line) for name, line in _LINE_OF_TRACEBACK.findall(str(error)) if is_own(name)]
+        inside = f"{short_path(lines[-1][0])}:{lines[-1][1]}" if lines and lines[-1][0] != path else inside
+    if place and inside:
+        return f"{place} (in {inside})"
     return place or where_raised(error, otherwise=short_path(path) if path else "?")
 
 

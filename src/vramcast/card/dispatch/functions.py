@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -42,6 +43,9 @@ _MODEL_STATE = {WEIGHTS, GRADIENTS, OPTIMIZER_STATE, BUFFERS}
 
 _WITHOUT_CONTENT = {torch.empty, torch.empty_like, torch.empty_strided}
 _LARGE_DRAW = 1 << 20
+_APPLY = torch.nn.Module._apply.__code__
+_FRAMES_TO_APPLY = 12
+"""From a copy to the host outwards, where Module.to() asks for it."""
 _BUILDING: ContextVar[bool] = ContextVar("building", default=False)
 
 HANDLERS: dict[Any, Callable[..., Any]] = {}
@@ -168,7 +172,8 @@ class FunctionMode(TorchFunctionMode):
         block = block_of(tensor)
         ledger = self.dispatch.ledger
         kind = None if block is None or block.block_id < 0 else ledger.builder.kind_of(block.block_id)
-        if kind in _MODEL_STATE and (known_values(tensor) is None or ledger.host_kind is not None):
+        unread = known_values(tensor) is None or ledger.host_kind is not None or _moves_with_module(tensor)
+        if kind in _MODEL_STATE and unread:
             # Weights and what belongs to them stay without data: nobody reads them, and a model need not fit in RAM.
             with ledger.made_on_host(kind=KINDS[kind] if ledger.host_kind is None else None):
                 return self.copy(tensor, CPU, dtype, None, **options)
@@ -204,6 +209,19 @@ def _check_generator(kwargs: dict[str, Any], expected: str) -> None:
     generator = kwargs.get("generator")
     if isinstance(generator, torch.Generator) and expected in ("cpu", "cuda") and generator.device.type != expected:
         raise RuntimeError(f"Expected a '{expected}' device type for generator but found '{generator.device.type}'")
+
+
+def _moves_with_module(tensor: torch.Tensor) -> bool:
+    """Whether Module.cpu() or .to() moves a parameter or its gradient. It writes into the parameter that is there where
+    both are of one kind, as all are on a card: a known content makes no tensor of another kind."""
+    frame = sys._getframe(2)
+    for _ in range(_FRAMES_TO_APPLY):
+        if frame.f_code is _APPLY:
+            return any(frame.f_locals.get(name) is tensor for name in ("param", "param_grad"))
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
 
 
 def _is_virtual(args: tuple[Any, ...]) -> bool:

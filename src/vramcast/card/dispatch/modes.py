@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -14,11 +13,23 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from vramcast.card.device.patches import Patches
 from vramcast.card.dispatch import host_ops
+from vramcast.card.dispatch.arguments import (
+    booked_block,
+    cards_of,
+    goes_between_cards,
+    has_own_dispatch,
+    has_sparse,
+    is_composite,
+    refuse_overwritten,
+    tensors_of,
+    wants_meta,
+)
 from vramcast.card.dispatch.first_calls import FirstCalls, is_view
 from vramcast.card.dispatch.known_calls import KnownCall, KnownCalls, make_tensor
 from vramcast.card.dispatch.ledger import Ledger
 from vramcast.card.dispatch.op_log import OpLog
-from vramcast.card.dispatch.storages import ATTRIBUTE, GPU, HOST, Block, block_of, known_values, sparse_parts
+from vramcast.card.dispatch.recorded import record, recorder
+from vramcast.card.dispatch.storages import ATTRIBUTE, GPU, HOST, Block, known_values, sparse_parts
 from vramcast.card.dispatch.unknown import in_words_of_cuda, no_rule
 from vramcast.card.ops import Call, OutCall, kernel_for
 from vramcast.card.ops.sparse import sparse_rule
@@ -88,13 +99,17 @@ class DispatchMode(TorchDispatchMode):
         self._first_calls = FirstCalls(ledger)
         self._first_calls_on = [self._first_calls]
         """On each card that the process uses."""
+        self._card_used = False
+        """Until then ops are of no step, and are not logged: models may be initialized by thousands on the host."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for kind in types:
-            if _has_own_dispatch(kind):
+            if has_own_dispatch(kind):
                 # A FakeTensor belongs to somebody who works shapes out, and takes no memory.
                 return func(*args, **(kwargs or {})) if issubclass(kind, FakeTensor) else NotImplemented
         kwargs = kwargs or {}
+        if (tracing := recorder()) is not None:
+            return record(tracing, self, func, types, args, kwargs)
         handler = self._handlers.get(id(func))
         if handler is None:
             if isinstance(func, torch._ops.HigherOrderOperator):
@@ -102,17 +117,24 @@ class DispatchMode(TorchDispatchMode):
             handler = self._prepare(func)
         if self.ledger.several_cards:
             self._choose_card(func, args, kwargs)
-        if self.ledger.sparse_seen and _has_sparse(args, kwargs):
+        if self.ledger.sparse_seen and has_sparse(args, kwargs):
             handler = self._sparse
         log = self._log
         counted = log.python.started and log.python.stop()
         with torch._C.DisableTorchFunction():
             if self.ledger.overwritten_seen and not is_view(func):
-                _refuse_overwritten(args)
+                refuse_overwritten(args)
             try:
                 if self.machine.position.node_streams.several:
                     self.machine.note_gradients_of_other_streams(args)
-                if log.on:
+                if not self._card_used:
+                    out = handler(func, args, kwargs, self._known(func, args, kwargs))
+                    if not self.ledger.builder.count_events():
+                        return out
+                    self._card_used = True
+                    if log.on:
+                        log.note(log.number(func, args, kwargs, None), args)
+                elif log.on:
                     known = self.calls.of(func, args, kwargs)
                     number = log.number(func, args, kwargs, known)
                     out = handler(func, args, kwargs, known)
@@ -180,7 +202,7 @@ class DispatchMode(TorchDispatchMode):
         name = func._schema.name
         if not isinstance(func, torch._ops.OpOverload):
             return self._functional
-        if _is_composite(func):
+        if is_composite(func):
             return self._composite
         returns = func._schema.returns
         if any(a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments):
@@ -196,7 +218,7 @@ class DispatchMode(TorchDispatchMode):
 
     def _composite(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
         """A function of other ops, which autograd takes apart before they come here; in inference mode it does not."""
-        if self.device_of(args, kwargs) == REAL and not _wants_meta(kwargs):
+        if self.device_of(args, kwargs) == REAL and not wants_meta(kwargs):
             return func(*args, **kwargs)
         with torch._C._EnableTorchFunction(), self:
             return self._take_apart(func, args, kwargs)
@@ -229,7 +251,7 @@ class DispatchMode(TorchDispatchMode):
 
     def _functional(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
         device = self._device(args, kwargs, known)
-        if device == REAL and not _wants_meta(kwargs):
+        if device == REAL and not wants_meta(kwargs):
             return func(*args, **kwargs)
         if device == HOST:
             args, kwargs = host_ops.host_arguments(args, kwargs)
@@ -307,7 +329,7 @@ class DispatchMode(TorchDispatchMode):
 
         def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
             device = self._device(args, kwargs, known)
-            if device == REAL and not for_data and not _wants_meta(kwargs):
+            if device == REAL and not for_data and not wants_meta(kwargs):
                 return func(*args, **kwargs)
             if device == HOST and not for_host:
                 return plain(func, args, kwargs, known)
@@ -324,7 +346,7 @@ class DispatchMode(TorchDispatchMode):
     def _sparse(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> Any:
         """An op with a sparse argument: only rules know what it makes, see kernels.sparse."""
         device = self.device_of(args, kwargs)
-        if device == REAL and not _wants_meta(kwargs):
+        if device == REAL and not wants_meta(kwargs):
             return func(*args, **kwargs)
         try:
             rule = sparse_rule(func)
@@ -346,8 +368,8 @@ class DispatchMode(TorchDispatchMode):
                 return func(*args, **kwargs)
             outs = [kwargs[name] for name in names]
             if device == HOST:
-                if not all(out.is_meta for out in _tensors_of(outs)):
-                    return host_ops.write_for_real(self.machine, func, args, kwargs, _tensors_of(outs))
+                if not all(out.is_meta for out in tensors_of(outs)):
+                    return host_ops.write_for_real(self.machine, func, args, kwargs, tensors_of(outs))
                 args, kwargs = host_ops.host_arguments(args, kwargs)
             self.enter(func)
             sized = True
@@ -360,10 +382,10 @@ class DispatchMode(TorchDispatchMode):
             if sized:
                 self.adopt(outs, device)
             if kernel is not None and device == GPU:
-                call = OutCall(self, func, args, kwargs, device, _tensors_of(outs), sized=sized)
+                call = OutCall(self, func, args, kwargs, device, tensors_of(outs), sized=sized)
                 call.finish(kernel(call))
             values.update_outs(func, args, kwargs, names)
-            self._note_written(func, _tensors_of(outs), {})
+            self._note_written(func, tensors_of(outs), {})
             return _as_returned(func, outs)
 
         return run
@@ -376,10 +398,10 @@ class DispatchMode(TorchDispatchMode):
         ledger = self.ledger
         if not (self.target == GPU and kwargs.get("device") == _META):
             with torch._C.DisableTorchFunction():
-                cards = dict.fromkeys(_cards_of((*args, *kwargs.values())))
+                cards = dict.fromkeys(cards_of((*args, *kwargs.values())))
             if cards:
                 card, *others = cards
-                if others and not _goes_between_cards(func):
+                if others and not goes_between_cards(func):
                     raise RuntimeError(
                         "Expected all tensors to be on the same device, but found at least two devices, "
                         f"cuda:{card} and cuda:{others[0]}! (when checking {func._schema.name})"
@@ -414,7 +436,7 @@ class DispatchMode(TorchDispatchMode):
         for arg in args:
             if isinstance(arg, _Tensor):
                 seen = True
-                block = _block(arg)
+                block = booked_block(arg)
                 if block is not None:
                     if block.device == GPU:
                         return GPU
@@ -423,7 +445,7 @@ class DispatchMode(TorchDispatchMode):
                 for item in arg:
                     if isinstance(item, _Tensor):
                         seen = True
-                        block = _block(item)
+                        block = booked_block(item)
                         if block is not None:
                             if block.device == GPU:
                                 return GPU
@@ -431,7 +453,7 @@ class DispatchMode(TorchDispatchMode):
         for arg in kwargs.values():
             if isinstance(arg, _Tensor):
                 seen = True
-                block = _block(arg)
+                block = booked_block(arg)
                 if block is not None:
                     if block.device == GPU:
                         return GPU
@@ -472,59 +494,6 @@ class DispatchMode(TorchDispatchMode):
         return block
 
 
-@functools.cache
-def _has_own_dispatch(kind: type) -> bool:
-    """A subclass that takes ops apart itself (nested, distributed, quantized tensors): ops on its parts come here."""
-    own = getattr(kind, "__torch_dispatch__", None)
-    return own is not None and own is not torch._C._disabled_torch_dispatch_impl
-
-
-def _is_composite(func: Any) -> bool:
-    """A function of other ops on every device; some have one for those devices alone that have no kernel."""
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    return bool(has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CPU"))
-
-
-def _cards_of(values: Iterable[Any]) -> Iterator[int]:
-    """The cards that these arguments lie on, in their order."""
-    for value in values:
-        if isinstance(value, _Tensor):
-            block = _block(value)
-            if block is not None and block.device == GPU:
-                yield block.card
-        elif isinstance(value, (list, tuple)):
-            yield from _cards_of(value)
-
-
-def _goes_between_cards(func: Any) -> bool:
-    """Copies, and functions of lists, whose slow path takes one tensor after the other."""
-    name = func._schema.name
-    return name in ("aten::copy_", "aten::_to_copy") or name.startswith("aten::_foreach_")
-
-
-def _refuse_overwritten(args: tuple[Any, ...]) -> None:
-    for value in _tensors_of(list(args)):
-        block = block_of(value) if isinstance(value, _Tensor) and value.is_meta else None
-        if block is not None and block.overwritten:
-            raise RuntimeError(block.overwritten)
-
-
-def _has_sparse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, _Tensor):
-            if value.layout is not torch.strided:
-                return True
-        elif isinstance(value, (list, tuple)) and any(
-            isinstance(item, _Tensor) and item.layout is not torch.strided for item in value
-        ):
-            return True
-    return False
-
-
-def _tensors_of(outs: list[Any]) -> list[torch.Tensor]:
-    return [tensor for out in outs for tensor in (out if isinstance(out, (list, tuple)) else (out,))]
-
-
 def _as_returned(func: Any, outs: list[Any]) -> Any:
     if not func._schema.returns:  # foreach ops
         return None
@@ -539,16 +508,3 @@ def _view(func: Any) -> Handler:
         return call(*args, **kwargs)
 
     return run
-
-
-def _block(tensor: torch.Tensor) -> Block | None:
-    if not tensor.is_meta:
-        return None
-    if tensor.layout is not torch.strided:
-        parts = sparse_parts(tensor)
-        return _block(parts[0]) if parts else None
-    return tensor.untyped_storage().__dict__.get(ATTRIBUTE)
-
-
-def _wants_meta(kwargs: dict[str, Any]) -> bool:
-    return kwargs.get("device") == _META

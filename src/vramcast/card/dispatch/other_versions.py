@@ -9,12 +9,16 @@ import importlib.metadata
 import linecache
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from types import FrameType, ModuleType
 
-_NO_SUCH_NAME = re.compile(r"\bcannot import name\b")
+_NO_SUCH_NAME = re.compile(r"\bcannot import name\b|^No module named '\w+\.")
 
-_CALLED_WITH = re.compile(r"([\w.]+)\(\) (?:got an unexpected keyword|takes \d+|takes from|missing \d+ required)")
+_CALLED_WITH = re.compile(
+    r"^(?:TypeError: )?([\w.]+)\(\) (?:got an unexpected keyword|takes \d+|takes from|missing \d+ required)",
+    re.MULTILINE,
+)
 """The TypeError that Python raises where arguments do not suit a function, which it names."""
 
 _NO_LONGER_TAKEN = "object.__init__() takes exactly one argument"
@@ -22,6 +26,9 @@ _NO_LONGER_TAKEN = "object.__init__() takes exactly one argument"
 
 _OF_A_MODULE = re.compile(r"^AttributeError: module '([\w.]+)' has no attribute", re.MULTILINE)
 """In the error of a loader's worker: its text alone has come to this process."""
+
+_LINE_IN = re.compile(r'^ *File "([^"]+)", line \d+, in .*\n *(.+)$', re.MULTILINE)
+"""A file and its line of code, in the text of a traceback."""
 
 _PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
 
@@ -31,18 +38,25 @@ _VERSION_OF = re.compile(r"\b(\w+)\.__version__")
 def wanted_otherwise(error: BaseException) -> list[str]:
     """The packages, with their versions, of which the script wants another one; none where that is not the cause."""
     if isinstance(error, ImportError):
-        return _installed(error.name) if error.name and _NO_SUCH_NAME.search(str(error)) else []
+        is_gone = _NO_SUCH_NAME.search(str(error)) or _is_gone(error)
+        return _installed(error.name) if error.name and is_gone else []
     if isinstance(error, AttributeError):
         from_worker = _OF_A_MODULE.search(str(error)) if error.obj is None else None
         return _installed(from_worker[1]) if from_worker else _owner_of(error.obj)
     if isinstance(error, TypeError) and str(error).startswith(_NO_LONGER_TAKEN):
         return _base_of_the_caller(error)
-    if isinstance(error, TypeError) and (called := _CALLED_WITH.match(str(error))):
-        function = _function_named(called[1], error)
+    if isinstance(error, TypeError) and (called := _CALLED_WITH.search(str(error))):
+        function = _function_in_worker(called[1], str(error)) or _function_named(called[1], error)
         return [each for each in _installed(function.__module__) if each != _PYTHON] if function else []
     if isinstance(error, AssertionError):
         return [each for name in _VERSION_OF.findall(failed_assert(error)) for each in _installed(name)]
     return []
+
+
+def _is_gone(error: ImportError) -> bool:
+    """Whether a module was asked for that its package, which is here, does not have."""
+    package = sys.modules.get((error.name or "").rpartition(".")[0])
+    return isinstance(error, ModuleNotFoundError) and getattr(package, "__file__", None) is not None
 
 
 def _owner_of(owner: object) -> list[str]:
@@ -84,13 +98,32 @@ def _innermost_frame(error: BaseException) -> FrameType | None:
 
 
 def _function_named(qualified: str, error: BaseException) -> Callable[..., object] | None:
-    """The function, or the class of the method, by that name among what the failing function names: `f`, `module.f`."""
-    frame = _innermost_frame(error)
-    if frame is None:
+    """The function, or the class of the method, by that name among what a failing function names (`f`, `module.f`) and
+    the classes of its object (`super().__init__`); a decorator (torch.no_grad) may stand between the two."""
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        others = [*frame.f_locals.values(), *type(frame.f_locals.get("self")).__mro__]
+        found = _among(frame.f_code.co_names, frame.f_globals, qualified, others) or found
+    return found
+
+
+def _function_in_worker(qualified: str, text: str) -> Callable[..., object] | None:
+    """The same where a loader's worker failed, of which the text alone has come: its last line of code names it."""
+    lines = _LINE_IN.findall(text)
+    if not lines:
         return None
+    filename, code = lines[-1]
+    owners = [module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == filename]
+    return _among(tuple(re.findall(r"\w+", code)), vars(owners[0]), qualified, []) if owners else None
+
+
+def _among(
+    names: tuple[str, ...], known: dict[str, object], qualified: str, others: list[object]
+) -> Callable[..., object] | None:
+    """What is called `qualified` among `names` in a module's names, in modules that they name, and `others`."""
     wanted = qualified.removesuffix(".__init__")
-    names = frame.f_code.co_names
-    values = [frame.f_globals[name] for name in names if name in frame.f_globals]
+    values = [known[name] for name in names if name in known]
+    values += [each for each in others if isinstance(each, type)]
     for value in values:  # grows by what is named in its modules
         if isinstance(value, ModuleType):
             inside = [vars(value)[name] for name in names if name in vars(value)]

@@ -51,10 +51,11 @@ class Block:
     `asked_for`: Python code of torch's asked for the storage object, which a real card's tensor then has from there on.
     `overwritten`: what is said to whoever uses it, once a CUDA graph may have written over it.
     `card`: which of the machine's cards it lies on, where it does.
+    `chosen`: its values are indices that were chosen by assumed numbers.
     """
 
     __slots__ = (
-        "address", "asked_for", "block_id", "card", "data", "device", "host", "ledger", "nbytes", "origin",
+        "address", "asked_for", "block_id", "card", "chosen", "data", "device", "host", "ledger", "nbytes", "origin",
         "overwritten", "recipe", "values",
     )  # fmt: skip
 
@@ -71,7 +72,7 @@ class Block:
         self.host: HostBlock | None = None
         self.data = 0
         self.origin: Any = None
-        self.asked_for = False
+        self.asked_for = self.chosen = False
         self.overwritten = ""
         self.card = card
 

@@ -14,14 +14,8 @@ from typing import NamedTuple, TypeVar
 
 from vramcast.card.libraries.cudnn_device_only import device_only_workspace, is_transform
 from vramcast.card.libraries.cudnn_fit import fitted_workspace
-from vramcast.card.libraries.cudnn_query import (
-    Choice,
-    CudnnDevice,
-    CudnnError,
-    CudnnLibrary,
-    Refusal,
-    open_cudnn,
-)
+from vramcast.card.libraries.cudnn_installed import open_cudnn
+from vramcast.card.libraries.cudnn_query import Choice, CudnnDevice, CudnnError, CudnnLibrary, Refusal
 from vramcast.card.libraries.problem import Card, ConvolutionProblem, as_cudnn
 from vramcast.card.libraries.stream_k import ASKED_MULTIPROCESSORS, CLUSTER_M, CLUSTER_N, partial_sums
 

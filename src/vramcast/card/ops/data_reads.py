@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vramcast.card.dispatch.storages import GPU, known_values
+from vramcast.card.dispatch.storages import GPU, block_of, known_values
 from vramcast.card.libraries.selection import counting_bytes, selecting_bytes
 from vramcast.card.libraries.sorting import sort_steps
 from vramcast.card.ops.registry import Call, kernel
@@ -17,6 +17,12 @@ from vramcast.card.values import reads
 from vramcast.card.values.known_values import one_thread
 
 GUESSED = "as many as random activations give"
+GUESSED_DIFFERENT = (
+    "as many different values as random activations give; sizes and loops may depend on it "
+    "(--compute-values computes it)"
+)
+_DIFFERENT = frozenset({"_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"})
+"""Ops whose result has one element for each different value: programs loop over it."""
 
 
 def real_result(call: Call) -> Any:
@@ -40,9 +46,18 @@ def real_result(call: Call) -> Any:
             return None
         raise
     out = wrap(call, content)
-    if guessed and call.mode.machine.guesses.made_up:
-        call.unknown_read(_name(call), GUESSED)
+    guessed = guessed and call.mode.machine.guesses.made_up
+    name = _name(call)
+    if name in _DIFFERENT and (guessed or _is_chosen(call.args[0])):
+        call.unknown_read(name.strip("_2"), GUESSED_DIFFERENT, decides_sizes=True)
+    elif guessed:
+        call.unknown_read(name, GUESSED)
     return out
+
+
+def _is_chosen(tensor: torch.Tensor) -> bool:
+    block = block_of(tensor)
+    return block is not None and block.chosen
 
 
 def mask_contents(call: Call, mask: torch.Tensor, what: str) -> torch.Tensor | None:
@@ -247,7 +262,7 @@ def needs_values(call: Call) -> Any:
         length = max(int(call.argument("minlength") or 0), 1) if name == "bincount" else call.argument("bins")
         call.unknown_read(name, f"{length} bins")
         return call.empty((length,), torch.int64 if name == "bincount" else tensor.dtype)
-    call.unknown_read(name, "all elements differ")
+    call.unknown_read(name, "all elements differ", decides_sizes=True)
     count = tensor.numel()
     empty = call.empty((0,), torch.int64)
     inverse = call.empty(tensor.shape, torch.int64) if call.argument("return_inverse") else empty
@@ -327,9 +342,7 @@ def _chosen_plausibly(call: Call, index: torch.Tensor) -> bool:
     except RuntimeError:  # what was made up is not what the op takes: probabilities that are none
         return False
     content = out[1] if isinstance(out, (list, tuple)) else out
-    values.learn(
-        index, torch.empty_strided(index.size(), index.stride(), dtype=index.dtype, device="cpu").copy_(content)
-    )
+    _choose(index, content, assumed=call.mode.machine.guesses.made_up)
     if call.mode.machine.guesses.made_up:
         call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices of random activations")
     return True
@@ -340,9 +353,16 @@ def _draw(call: Call, index: torch.Tensor, length: int, dim: int | None) -> None
         return
     with call.mode.machine.card_draws.drawing():
         content = _drawn(index, length, dim)
+    _choose(index, content, assumed=True)
+    call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices drawn at random")
+
+
+def _choose(index: torch.Tensor, content: torch.Tensor, *, assumed: bool) -> None:
     strided = torch.empty_strided(index.size(), index.stride(), dtype=index.dtype, device="cpu")
     values.learn(index, strided.copy_(content))
-    call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices drawn at random")
+    block = block_of(index)
+    if block is not None:
+        block.chosen = assumed
 
 
 def _drawn(index: torch.Tensor, length: int, dim: int | None) -> torch.Tensor:

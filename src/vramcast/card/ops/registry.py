@@ -135,9 +135,9 @@ class Call:
         if self.device == 0:
             self.mode.ledger.transient([int(s) for s in sizes if s > 0])
 
-    def unknown_read(self, what: str, assumed: str) -> None:
+    def unknown_read(self, what: str, assumed: str, *, decides_sizes: bool = False) -> None:
         """The program asked for a value that only a real run would have."""
-        self.mode.machine.note_unknown_read(what, assumed)
+        self.mode.machine.note_unknown_read(what, assumed, decides_sizes=decides_sizes)
 
 
 class OutCall(Call):

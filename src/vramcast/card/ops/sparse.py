@@ -1,13 +1,14 @@
 """Sparse tensors: gradients of embeddings and the optimizers that take them, moves, conversions, products.
 
 An op with a sparse argument needs a rule here (`sparse_kernel`), or one that is named in _AS_DENSE: meta kernels make
-sparse results without elements, and so without memory. What a rule books was measured on an H200 with torch 2.11.
+sparse results without elements, and so without memory. What a rule books was measured on an H200 with torch 2.11;
+softmax and sums along some dimensions follow their sources.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -88,16 +89,19 @@ def coalesce(call: Call) -> Any:
     if indices.size(0) > 1:
         held.append(new_indices)
         new_indices = call.empty((indices.size(0), distinct), torch.int64)
+        if (content := known_values(indices)) is not None:
+            values.learn(new_indices, torch.unique(content, dim=1))
     call.mode.machine.synchronize()
     del held
     return sparse_tensor(new_indices, new_values, tensor.shape, coalesced=True)
 
 
-def distinct_columns(indices: torch.Tensor, rows: int) -> int:
-    """How many indices differ: counted where they are known, else what uniform draws would give."""
+def distinct_columns(indices: torch.Tensor, rows: int, among: Sequence[int] = ()) -> int:
+    """How many indices differ, in some dimensions or all: counted where they are known, else what uniform draws would
+    give."""
     content = known_values(indices)
     if content is not None:
-        return int(torch.unique(content, dim=1).size(1))
+        return int(torch.unique(content[among] if among else content, dim=1).size(1))
     n = indices.size(1)
     return min(n, math.ceil(rows * -math.expm1(n * math.log1p(-1 / rows)))) if rows > 1 else min(n, 1)
 
@@ -298,10 +302,58 @@ def add(call: Call) -> Any:
 
 @sparse_kernel("norm", "linalg_vector_norm", "sum", "_sparse_sum")
 def total(call: Call) -> Any:
-    """The sum of all elements."""
-    if call.argument("dim"):
+    """The sum of all elements, or along some dimensions: then the indices that are left are coalesced."""
+    tensor, over = call.args[0], call.argument("dim")
+    if not over:
+        return call.empty((), call.argument("dtype") or tensor.dtype)
+    if call.func._schema.name != "aten::_sparse_sum" or tensor.layout is not torch.sparse_coo:
         raise NotImplementedError
-    return call.empty((), call.argument("dtype") or call.args[0].dtype)
+    over = {dim % tensor.dim() for dim in ([over] if isinstance(over, int) else over)}
+    indices = tensor._indices()
+    left = [dim for dim in range(indices.size(0)) if dim not in over]
+    size = [tensor.size(dim) for dim in range(tensor.dim()) if dim not in over]
+    new_elements = call.empty((indices.size(1), *size[len(left) :]), tensor.dtype)
+    if not left:
+        return call.empty(size, tensor.dtype)
+    new_indices = call.empty((len(left), indices.size(1)), torch.int64)
+    if (content := known_values(indices)) is not None:
+        values.learn(new_indices, content[left].contiguous())
+    summed = sparse_tensor(new_indices, new_elements, size)
+    return coalesce(Call(call.mode, call.func, (summed,), {}, call.device))
+
+
+@sparse_kernel("_sparse_sum_backward")
+def sum_backward(call: Call) -> Any:
+    """Each element's gradient is that of the row it was added to."""
+    return _copied(call, call.args[1])
+
+
+@sparse_kernel("_sparse_softmax", "_sparse_log_softmax")
+def softmax(call: Call) -> Any:
+    """Elements are sorted by the row that they belong to; each row has a maximum (SoftMax.cu, compute_pool_max)."""
+    tensor, dim = call.args[0], call.args[1]
+    if tensor.layout is not torch.sparse_coo:
+        raise NotImplementedError
+    if not tensor.is_coalesced():
+        tensor = coalesce(Call(call.mode, call.func, (tensor,), {}, call.device))
+    out = _copied(call, tensor)
+    indices = tensor._indices()
+    others = [d for d in range(indices.size(0)) if d != dim % tensor.dim()]
+    if len(others) == indices.size(0):
+        return out._coalesced_(True)
+    n = indices.size(1)
+    rows = distinct_columns(indices, math.prod(tensor.size(d) for d in others), others) if others else 1
+    held = [call.empty((8 * n,), torch.uint8), call.empty((8 * n,), torch.uint8)]  # which row, and the order
+    call.scratch(16 * n)
+    held += [call.empty((4 * n,), torch.uint8), call.empty((4 * rows,), torch.uint8)]
+    held.append(call.empty((rows, *tensor._values().shape[1:]), tensor.dtype))
+    del held
+    return out._coalesced_(True)
+
+
+@sparse_kernel("_sparse_softmax_backward_data", "_sparse_log_softmax_backward_data")
+def softmax_backward(call: Call) -> Any:
+    return softmax(Call(call.mode, call.func, (call.args[1], call.args[2]), {}, call.device))
 
 
 @sparse_kernel("t", "transpose", "transpose_", "permute")

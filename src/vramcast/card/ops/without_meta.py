@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from vramcast.card.dispatch.storages import known_values
 from vramcast.card.ops.registry import Call, kernel
 
 
@@ -19,6 +20,21 @@ def gradient_of_input(call: Call) -> Any:
     x = call.args[1]
     held = [] if x.is_contiguous() else [call.empty(x.size(), x.dtype)]
     out = call.empty(x.size(), x.dtype)
+    del held
+    return out
+
+
+@kernel("aten::_padded_dense_to_jagged_forward")
+def padded_to_jagged(call: Call) -> Any:
+    """The rows that are no padding, made twice (NestedTensorTransformerFunctions.cu); how many is usually given."""
+    dense, rows = call.args[0], call.argument("total_L")
+    if rows is None:
+        ends = known_values(call.args[1][-1])
+        if ends is None:
+            raise NotImplementedError
+        rows = int(ends.max())
+    held = call.empty((rows, dense.size(-1)), dense.dtype)
+    out = call.empty(held.size(), dense.dtype)
     del held
     return out
 

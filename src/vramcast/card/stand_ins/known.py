@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -93,6 +94,8 @@ def absent(error: BaseException, python: str) -> str:
             "leave it out for the prediction, or give a module of that name whose functions are operators taught with "
             '@vramcast.rule("namespace::op").'
         )
+    if not is_top and package in sys.modules:
+        return ""  # it is installed, in a version without that module
     text = f"\nvramcast runs the script with {python}: what the script imports must be installed there."
     if needed := _WITHOUT_GPU.get(package):
         text += f"\n`pip install {' '.join(needed)}` does not need a GPU."

@@ -46,6 +46,8 @@ _HOPELESS = 1.5
 """A guess that is so far above what there is is not worth a trace."""
 _CHECKPOINTED, _CHECKPOINTED_BLOCKS, _AUTOCAST, _HALF = 0.25, 0.15, 0.6, 0.5
 _NF4, _ADAPTERS = 0.28, 0.02
+_MANY_LOGITS = 0.2
+"""Logits that take such a share of what there is are worth a loss in pieces, as Liger Kernel has it."""
 """What is left, roughly: of activations with what is lost to fragmentation, of activations alone, with autocast, in
 half precision; of weights in fp16; of gradients and optimizer state."""
 _ACTIVATIONS = tuple(KINDS.index(kind) for kind in ("saved activations", "temporaries"))
@@ -69,16 +71,19 @@ class _Parts:
     context: float
     activations: float
     """The most that activations and temporaries take together, whenever that is."""
+    logits: float = 0.0
+    """The most that tensors as wide as the vocabulary take together."""
 
     @classmethod
-    def of(cls, asked: Prediction) -> _Parts:
-        account, most = asked.account, _most_of_each(asked.trace)
+    def of(cls, asked: Prediction, vocabulary: int | None) -> _Parts:
+        account, most = asked.account, _most_of_each(asked.trace, vocabulary)
         weights, state, gradients = (account.part(name) for name in ("weights", "optimizer state", "gradients"))
         if account.moment.phase == "optimizer":
             state += account.part("temporaries")  # of its step: they grow with what is trained, not with the batch
         rest = max(0, asked.peak_reserved_bytes - weights - gradients - state)
         # A peak in the forward pass has no gradients yet; they are there whenever the backward pass ends.
-        return cls(weights, max(gradients, most.gradients), state, rest, asked.context_bytes, most.activations)
+        most_gradients = max(gradients, most.gradients)
+        return cls(weights, most_gradients, state, rest, asked.context_bytes, most.activations, most.logits)
 
 
 def first_changes(
@@ -92,7 +97,7 @@ def first_changes(
     """At most three, best first; none where nothing that is tried first fits. `card`: the options that name it."""
     job = loaded.job
     options = options_for(job, asked.gpu, keep)
-    parts = _Parts.of(asked)
+    parts = _Parts.of(asked, next((one.thinned[0] for one in options.get("loss", []) if one.thinned), None))
     likely, others = _ordered(job, options, parts, asked.limit_bytes)
     waiting = [*likely, *others]
     found: list[tuple[Combination, Traced]] = []
@@ -306,6 +311,8 @@ def _ordered(
     """What will probably fit, best first; and what may fit."""
     if all(part.mode == "lora" for part in job.components.values() if part.is_trained):
         options = {**options, "optimizer": []}  # adapters have next to no optimizer state
+    if parts.logits < _MANY_LOGITS * limit_bytes:
+        options = {**options, "loss": []}
     candidates = [
         one
         for one in _combinations(options)
@@ -325,6 +332,7 @@ def _combinations(options: Mapping[str, list[Option]]) -> Iterator[Combination]:
         "batch": options.get("batch", []),
         "checkpointing": [one for one in options.get("checkpointing", []) if one.guess < 1],
         "precision": options.get("precision", []),
+        "loss": options.get("loss", []),
         "optimizer": [one for one in options.get("optimizer", []) if one.text in ("8-bit Adam", "paged 8-bit Adam")],
         "sequence": options.get("sequence", []),
         "resolution": options.get("resolution", []),
@@ -379,9 +387,11 @@ class _Most:
     gradients: float = 0.0
     activations: float = 0.0
     """Without DDP's buckets and what an optimizer's step takes."""
+    logits: float = 0.0
+    """Of those as wide as the vocabulary."""
 
 
-def _most_of_each(trace: StepTrace | None) -> _Most:
+def _most_of_each(trace: StepTrace | None, vocabulary: int | None) -> _Most:
     if trace is None:
         return _Most()
     gradients = [kind == _GRADIENTS for kind in trace.kind]
@@ -389,7 +399,9 @@ def _most_of_each(trace: StepTrace | None) -> _Most:
         kind in _ACTIVATIONS and trace.phases[phase] != "optimizer"
         for kind, phase in zip(trace.kind, trace.phase, strict=True)
     ]
-    return _Most(float(_highest(trace, gradients)), float(_highest(trace, activations)))
+    wide = {number for number, shape in enumerate(trace.shapes) if shape.endswith(f", {vocabulary}]")}
+    logits = [is_one and shape in wide for is_one, shape in zip(activations, trace.shape, strict=True)]
+    return _Most(*(float(_highest(trace, some)) for some in (gradients, activations, logits)))
 
 
 def _highest(trace: StepTrace, counts: Sequence[bool]) -> int:
@@ -408,6 +420,8 @@ def _guess(one: Combination, parts: _Parts, job: Job) -> float:
     # Sharded weights and a frozen half-precision base have no autocast copies, so that activations alone are left.
     alone = shards > 1 or any(option.knob == "trained" for option in one.options)
     rest = parts.activations if alone else parts.rest
+    logits = parts.logits if one.thinned else 0.0
+    rest = max(0.0, rest - logits)
     if any(option.changes.get("gpus.reshard_after_forward") is False for option in one.options):
         weights += parts.weights * (1.0 if job.precision.autocast_dtype == "none" else _HALF)
     for option in one.options:
@@ -427,6 +441,7 @@ def _guess(one: Combination, parts: _Parts, job: Job) -> float:
         else:
             state *= option.state_ratio
             rest *= option.activations_ratio
+    rest += logits * (one.thinned[1] if one.thinned else 0.0)
     rest *= one.batch(job) / job.effective_sizes["batch"]
     return weights + gradients + state + rest + parts.context
 

@@ -54,7 +54,7 @@ def build_component(name: str, job: Job, *, on_meta: bool = False, on_host: bool
     module = built.module
     quantization = quantization_of(f"components.{name}", component, job.task)
     if quantization is not None:
-        quantize(f"components.{name}", module, quantization)
+        quantize(f"components.{name}", module, quantization, DTYPES[job.half_of(name)])
     place = "cuda" if component.device == "gpu" and job.offload_of(name) == "none" else "cpu"
     place = "meta" if on_meta else "cpu" if on_host else place
     if component.quantize_experts and not on_meta:

@@ -17,8 +17,9 @@ _KEPT = ("lm_head", "classifier", "score", "proj_out")
 _FUSED_DIMENSIONS = 3
 
 
-def quantize(key: str, module: nn.Module, wanted: Quantization) -> None:
-    """Replace the linear layers in place; their weights shrink when they are moved to the card."""
+def quantize(key: str, module: nn.Module, wanted: Quantization, computed_in: torch.dtype) -> None:
+    """Replace the linear layers in place; their weights shrink when they are moved to the card. `computed_in`: what
+    4-bit weights are turned into for a product."""
     bnb = library("bitsandbytes", f"{key}.quantization: {wanted.kind}")
     kept = wanted.kept or _KEPT
     layers = [
@@ -30,7 +31,7 @@ def quantize(key: str, module: nn.Module, wanted: Quantization) -> None:
     if not layers:
         raise UsageError(f"{key}.quantization: there is no linear layer in {type(module).__name__}")
     for parent, name, child in layers:
-        setattr(parent, name, _layer(bnb, child, wanted))
+        setattr(parent, name, _layer(bnb, child, wanted, computed_in))
 
 
 def quantize_experts(key: str, module: nn.Module, place: str) -> None:
@@ -68,11 +69,11 @@ def _is_kept(path: str, kept: tuple[str, ...]) -> bool:
     return any(path == name or path.endswith(f".{name}") or f".{name}." in f".{path}" for name in kept)
 
 
-def _layer(bnb: Any, old: nn.Linear, wanted: Quantization) -> nn.Module:
+def _layer(bnb: Any, old: nn.Linear, wanted: Quantization, computed_in: torch.dtype) -> nn.Module:
     arguments = {"bias": old.bias is not None, "device": "meta"}
     if wanted.kind == "nf4":
         new = bnb.nn.Linear4bit(
-            old.in_features, old.out_features, compute_dtype=torch.bfloat16, quant_type="nf4",
+            old.in_features, old.out_features, compute_dtype=computed_in, quant_type="nf4",
             compress_statistics=wanted.nested, **arguments,
         )  # fmt: skip
         settings = {"quant_type": "nf4", "compress_statistics": new.weight.compress_statistics, "module": new}

@@ -13,7 +13,7 @@ from vramcast.jobs.schema import Job, Lora
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32", "fp64": "torch.float64"}
 
 _QUANTIZED = {
-    "nf4": 'load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16',
+    "nf4": 'load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype={half}',
     "int8": "load_in_8bit=True",
 }
 
@@ -84,7 +84,8 @@ def _line(key: str, value: Any, job: Job) -> str:
         case ["components", name, "dtype"]:
             return f"{name} = ....from_pretrained(..., dtype={_DTYPES[value]})"
         case ["components", name, "quantization"] if value in _QUANTIZED:
-            config = f"transformers.BitsAndBytesConfig({_QUANTIZED[value]})"
+            settings = _QUANTIZED[value].format(half=_DTYPES[job.half_of(name)])
+            config = f"transformers.BitsAndBytesConfig({settings})"
             return f"{name} = ....from_pretrained(..., quantization_config={config})"
         case ["components", name, "quantize_experts"]:
             call = 'bitsandbytes.nn.parametrize.replace_parameter_4bit(experts, "gate_up_proj")'

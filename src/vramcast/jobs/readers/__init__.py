@@ -30,7 +30,7 @@ from typing import Any, Protocol, cast
 from vramcast.base.access import CodeGate
 from vramcast.base.errors import UsageError
 from vramcast.jobs.hub_cache import folder_of, is_hub_id
-from vramcast.jobs.readers.documents import check_readable
+from vramcast.jobs.readers.documents import check_not_empty, check_readable
 from vramcast.jobs.schema import Job
 from vramcast.jobs.yaml_file import Key
 from vramcast.trace import Note
@@ -147,10 +147,10 @@ def read(path: Path, request: Request | None = None) -> Reading:
         )
     if reader is None:
         check_readable(path)
+        check_not_empty(path)
         importlib.import_module("vramcast.jobs.readers.other_tools").check_trains(path)
-        names = ", ".join(reader.NAME for reader in readers())
         raise UsageError(
-            f"{path}: not recognised as any of: {names}. Put `vramcast run` before the command that trains with it; or "
-            "`vramcast init` writes a vramcast.yaml to begin with"
+            f"{path}: not recognised as a config of a tool that is read (docs/readers.md lists them). Put `vramcast "
+            "run` before the command that trains with it; or `vramcast init` writes a vramcast.yaml to begin with"
         )
     return reader.read(path, request or Request())

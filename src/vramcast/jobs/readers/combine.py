@@ -119,6 +119,11 @@ def _named_model(parts: Sequence[Part], request: Request) -> str:
     model = next((name for name in named if name), None)
     if model is None:
         where = parts[0].where
+        if request.arguments:
+            raise UsageError(
+                f"{where}: a command that says how, but not what is trained: name the model with --model FOLDER; or "
+                "put `vramcast run` before the command, which predicts the script itself"
+            )
         raise UsageError(
             f"{where}: {parts[0].recognised_as} says how, but not what is trained: name the model with --model FOLDER, "
             f"or the other way round: vramcast predict FOLDER --with {where}"

@@ -48,6 +48,12 @@ def read_document(path: Path) -> Document:
     return Document(data, functools.partial(_search_line, text))
 
 
+def check_not_empty(path: Path) -> None:
+    """Of a file that no reader recognises."""
+    if os.path.isfile(path) and os.path.getsize(path) == 0:
+        raise _empty(path)
+
+
 def _empty(path: Path) -> UsageError:
     return UsageError(f"{path} is empty: a training config is expected; `vramcast init` writes one to begin with")
 

@@ -106,7 +106,13 @@ def part_from(
             notes.append(Note("not modelled", text, keys.where))
     keys.flag("use_cache")
     nested = _deepspeed(keys, folder, request)
-    notes += unused_note(keys.unused(dialect.known), keys.where)
+    unused = keys.unused(dialect.known)
+    second = next((name for name in unused if name in hf_names.SECOND_MODELS), None)
+    if second is not None:
+        unsupported["components"] = (
+            f"{second}: a second model on the card is not modelled; leave it out to predict without it"
+        )
+    notes += unused_note(unused, keys.where)
     if nested is not None:
         _check_batches(keys, nested)
         data = combine.merge(data, nested.data)

@@ -115,9 +115,18 @@ SCRIPT_TASKS = {
 """transformers' and TRL's example scripts → the head that they put on the model."""
 
 OTHER_TRAININGS = frozenset((
-    "ppo", "rloo", "online_dpo", "orpo", "cpo", "gkd", "xpo", "nash_md",
+    "ppo", "rloo", "rloo_vlm", "online_dpo", "online_dpo_vlm", "dpo_online", "gkd", "xpo", "nash_md", "distillation",
+    "gold", "gold_vlm", "minillm", "sdft", "sdpo", "ssd", "tpo", "bco", "prm", "gspo", "gspo_vlm", "grpo_vlm",
+    "async_grpo", "dpo_vlm", "mpo_vlm", "sft_vlm", "sft_vlm_gemma3",
 ))  # fmt: skip
-"""Scripts that train with a second model or with generated text, which a job of these arguments would leave out."""
+"""TRL's scripts with a second model, generated text, images or a loss of their own, which a job of these arguments
+would leave out."""
+
+SECOND_MODELS = frozenset((
+    "teacher_model_name_or_path", "teacher_model_name", "teacher_model_path", "teacher_model", "teacher_name_or_path",
+    "student_model_name", "reward_model_path", "reward_model_name_or_path", "ref_model_name_or_path", "ref_model_path",
+))  # fmt: skip
+"""Flags that name a model which lies on the card, too."""
 
 
 def optimizer_name(wish: Optimizer) -> str | None:

@@ -144,7 +144,7 @@ def _part(
         command = dataclasses.replace(command, script=config.command.script, flags=_of_swift(config, folder))
     if command.launcher != _SWIFT and command.script in hf_names.OTHER_TRAININGS:
         raise CannotPredict(
-            f"{where}: {command.script} trains with a second model or with text that it generates: not modelled; "
+            f"{where}: {command.script} trains with a second model, generated text or images: not modelled; "
             "describe it in a vramcast.yaml, or run the script with `vramcast run`"
         )
     launched = _launcher(command, folder, where, request)

@@ -1,4 +1,4 @@
-"""TRL's trainers (SFT, DPO, KTO, reward models, GRPO), from a YAML for `trl sft --config` or from a command.
+"""TRL's trainers (SFT, DPO, KTO, ORPO, CPO, reward models, GRPO), from a YAML for `trl sft --config` or from a command.
 TrainingArguments with other defaults (trl/trainer/*_config.py), and for some a second model or generated text."""
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _GRPO = (
 )  # fmt: skip
 _DPO = ("precompute_ref_log_probs", "f_divergence_type", "ref_model_mixup_alpha", "discopop_tau", "ld_alpha")
 _SFT = ("packing", "padding_free", "assistant_only_loss", "completion_only_loss", "packing_strategy", "eval_packing")
-TRAINERS = {**{name: name for name in ("sft", "dpo", "kto", "reward", "grpo")}, "reward_modeling": "reward"}
+TRAINERS = {
+    **{name: name for name in ("sft", "dpo", "kto", "orpo", "cpo", "reward", "grpo")},
+    "reward_modeling": "reward",
+}
 """Verb or script → trainer."""
 _DEFAULT_LENGTH = 1024
 _DEFAULTS = {"gradient_checkpointing": True, "dtype": "float32"}
@@ -45,11 +48,11 @@ _KNOWN = hf_names.WITHOUT_EFFECT | frozenset((
     "completion_only_loss", "assistant_only_loss", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
     "epsilon", "epsilon_high", "delta", "scale_rewards", "reward_weights", "log_completions", "num_iterations",
     "num_completions_to_print", "reward_funcs", "generation_kwargs", "importance_sampling_level", "dataset_train_split",
-    "dataset_test_split", "reward_model_name_or_path", "pad_to_multiple_of", "f_divergence_type", "dataset_streaming",
+    "dataset_test_split", "pad_to_multiple_of", "f_divergence_type", "dataset_streaming",
     "vllm_server_host", "vllm_server_port", "vllm_server_timeout", "vllm_server_base_url", "vllm_max_model_length",
     "generation_batch_size", "steps_per_generation", "model_init_kwargs", "trust_remote_code", "env",
     "mask_truncated_completions", "chat_template_kwargs", "router_aux_loss_coef", "use_transformers_paged",
-    "desirable_weight", "undesirable_weight", "center_rewards_coefficient",
+    "desirable_weight", "undesirable_weight", "center_rewards_coefficient", "simpo_gamma", "alpha",
 ))  # fmt: skip
 
 
@@ -120,9 +123,9 @@ class _Dialect(hf_arguments.Dialect):
             return data, self._sft(keys, notes)
         if self._trainer in ("dpo", "kto"):
             return data, self._compared(keys, has_adapter, notes)
-        if self._trainer == "reward":
+        if self._trainer in ("orpo", "cpo", "reward"):
             notes.append(Note("preferences", fine_tuning.PREFERENCE_NOTE, keys.where))
-            return data, fine_tuning.rewards
+            return data, fine_tuning.rewards if self._trainer == "reward" else self._without_reference(keys)
         return self._grpo(keys, data, has_adapter, notes)
 
     def _sft(self, keys: Keys, notes: list[Note]) -> fine_tuning.Finish | None:
@@ -144,6 +147,12 @@ class _Dialect(hf_arguments.Dialect):
             return fine_tuning.desirability(reference=reference, upcast=False, notes=notes, where=keys.where)
         notes.append(Note("preferences", fine_tuning.PREFERENCE_NOTE, keys.where))
         return fine_tuning.preferences(reference=reference, likelihood=keys.number("rpo_alpha") is not None)
+
+    def _without_reference(self, keys: Keys) -> fine_tuning.Finish:
+        """ORPO, and CPO and SimPO with its alpha of 0."""
+        share = keys.number("cpo_alpha")
+        likelihood = self._trainer == "orpo" or (share != 0 and keys.text("loss_type") != "alphapo")
+        return fine_tuning.preferences(reference="none", likelihood=likelihood)
 
     def _grpo(
         self, keys: Keys, data: dict[str, Any], has_adapter: bool, notes: list[Note]

@@ -23,6 +23,10 @@ class Input(Section):
     """Smallest of the whole numbers."""
     fill: Literal["random", "ones", "zeros", "padded"] = "random"
     """ones: e.g. an attention mask without padding. padded: one with padding, zeros in the last eighth of each row."""
+    leading: Expression | None = None
+    """So many places at the beginning of each row hold leading_value, as an image's tokens do."""
+    leading_value: Annotated[int, Field(ge=-LARGEST_SIZE, le=LARGEST_SIZE)] = 0
+    """What they hold, e.g. 32000 for the images of LLaVA 1.5."""
     made_on: Literal["cpu", "gpu"] = "cpu"
     """cpu: it comes from the data loader and is moved to the card. gpu: it is made there in each step."""
     pinned: bool = False

@@ -98,6 +98,11 @@ class Job(Section):
     """Variants of this job for `vramcast compare`: name → the fields that differ, by dotted names or nested, e.g.
     {frozen: {components.encoder.mode: frozen}, small: {sizes: {batch: 1}}}. The job itself is not changed by them."""
 
+    def half_of(self, name: str) -> str:
+        """bf16 or fp16: what a quantized component computes in. Where nothing says it, bf16, as QLoRA's authors do."""
+        said = (self.components[name].dtype, self.precision.weights_dtype, self.precision.autocast_dtype)
+        return next((dtype for dtype in said if dtype in ("fp16", "bf16")), "bf16")
+
     def offload_of(self, name: str) -> str:
         """none, model or sequential: how a component lies in the computer's memory between its calls."""
         component = self.components[name]

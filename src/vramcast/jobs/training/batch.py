@@ -36,6 +36,7 @@ class Data:
             name: evaluate(spec.below, sizes, f"inputs.{name}.below") if spec.below is not None else 2
             for name, spec in inputs.items()
         }
+        self._leading = {name: _leading(name, spec, self.shapes[name], sizes) for name, spec in inputs.items()}
         self._host = {name: self._make(name, "cpu") for name, spec in inputs.items() if spec.made_on == "cpu"}
 
     def to_card(self) -> Batch:
@@ -51,9 +52,15 @@ class Data:
         spec, shape = self._inputs[name], self.shapes[name]
         dtype = DTYPES[spec.dtype]
         if device == "cpu" and math.prod(shape) * dtype.itemsize > _REAL_BYTES:
-            return self._filled(spec, self._repeated(shape, dtype), dtype, self._below[name], device).expand(shape)
-        tensor = self._filled(spec, shape, dtype, self._below[name], device)
+            row = self._filled(spec, self._repeated(shape, dtype), dtype, self._below[name], device)
+            return self._begun(name, row).expand(shape)
+        tensor = self._begun(name, self._filled(spec, shape, dtype, self._below[name], device))
         return channels_last(tensor) if spec.channels_last else tensor
+
+    def _begun(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        if self._leading[name]:
+            tensor[..., : self._leading[name]] = self._inputs[name].leading_value
+        return tensor
 
     @staticmethod
     def _repeated(shape: list[int], dtype: torch.dtype) -> list[int]:
@@ -74,6 +81,17 @@ class Data:
         if dtype is torch.bool:
             return torch.ones(shape, dtype=dtype, device=device)
         return torch.randint(spec.at_least, max(spec.at_least + 1, below), shape, dtype=dtype, device=device)
+
+
+def _leading(name: str, spec: Input, shape: list[int], sizes: Mapping[str, int]) -> int:
+    """How many places at the beginning of each row hold the same."""
+    if spec.leading is None:
+        return 0
+    count = evaluate(spec.leading, sizes, f"inputs.{name}.leading")
+    length = shape[-1] if shape else 0
+    if not 0 <= count <= length:
+        raise UsageError(f"inputs.{name}.leading: {count:,} places (of an image?) do not fit a row of {length:,}")
+    return count
 
 
 def shape_of(name: str, spec: Input, sizes: Mapping[str, int]) -> list[int]:

@@ -25,7 +25,7 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
     return [
         Option(
             knob=NAME,
-            text=f"cross-entropy in {_CHUNKS} pieces",
+            text=f"cross-entropy in {_CHUNKS} pieces, as Liger Kernel does",
             changes={"loss": {"kind": "model", **fields, "chunks": _CHUNKS}},
             cost="the head is computed twice; the loss must be written so, or by a library such as Liger Kernel",
             time=_HEAD_AGAIN,

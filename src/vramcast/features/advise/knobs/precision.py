@@ -32,6 +32,9 @@ def options(job: Job, gpu: GpuSpec) -> list[Option]:
         elif gpu.compute_capability >= _FP16_FROM:
             text = "needs a GradScaler; overflows in rare models"
             choices.append(_option(now, "fp16 autocast", "fp16", text, USUAL, speed))
+    elif now.autocast_dtype == "bf16" and _FP16_FROM <= gpu.compute_capability < _BF16_FROM and job.task == "training":
+        text = "this card computes bf16 step by step, fp16 at once; needs a GradScaler"
+        choices.append(_option(now, "fp16 autocast", "fp16", text, USUAL, _HALF_TIME))
     if all(part.mode == "lora" for part in job.components.values() if part.is_trained):
         return choices  # the frozen base in half precision saves as much, and the adapters stay as they are
     says_fp32 = any(tensor.dtype == "fp32" for tensor in job.inputs.values())  # which bf16 weights do not take

@@ -94,11 +94,11 @@ def _targets(job: Job, name: str) -> dict[str, Any]:
 
 
 def _half_precision(job: Job, gpu: GpuSpec) -> str:
+    of_card = "bf16" if gpu.compute_capability >= _BF16_FROM else "fp16" if gpu.compute_capability >= _FP16_FROM else ""
     if job.precision.weights_dtype != "fp32":
         return job.precision.weights_dtype
-    if job.precision.autocast_dtype != "none":
-        return job.precision.autocast_dtype
-    return "bf16" if gpu.compute_capability >= _BF16_FROM else "fp16" if gpu.compute_capability >= _FP16_FROM else ""
+    said = job.precision.autocast_dtype
+    return said if said == "fp16" or (said == "bf16" and of_card != "fp16") else of_card
 
 
 def _in_half(job: Job, name: str, half: str) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _in_half(job: Job, name: str, half: str) -> dict[str, Any]:
     if any(value is not None for value in (now.weights, now.autocast, now.grad_scaler)):
         return {}  # it was said part by part: somebody meant it
     autocast: Any = half if now.tf32 is None else {"preset": half, "tf32": now.tf32}
-    return {f"components.{name}.dtype": half} | ({} if now.autocast_dtype != "none" else {"precision": autocast})
+    return {f"components.{name}.dtype": half} | ({} if now.autocast_dtype == half else {"precision": autocast})
 
 
 def _option(text: str, changes: dict[str, Any], cost: str, time: float, risk: int = LAST_RESORT) -> Option:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vramcast.jobs.building.built import Built
+from vramcast.jobs.building.usual_inputs import image_text_models
 from vramcast.jobs.building.usual_inputs.usual import Config, Usual, by_name, floats, integers, ones, pair
 from vramcast.jobs.schema import Input, Loss
 from vramcast.jobs.text_length import longest_text
@@ -122,7 +123,9 @@ def _waveform(class_name: str, config: Config) -> Usual:
 
 
 def _image_and_text(class_name: str, config: Config) -> Usual | None:
-    """CLIP and its kin, which compare; models that write about an image need their processor's image tokens."""
+    """CLIP and its kin, which compare, or models that write about an image."""
+    if class_name.endswith("ForConditionalGeneration"):
+        return image_text_models.usual(config)
     if "projection_dim" not in config and not class_name.lower().startswith(("clip", "siglip", "align")):
         return None
     text, vision = config["text_config"], config["vision_config"]
