@@ -728,3 +728,8 @@ def test_a_folder_to_write_into_is_told_from_data(tmp_path: Path, monkeypatch: p
         remedy = failure_of(_raised_in(tmp_path, "pass", f"import torch; {line}")).remedy
         assert remedy.endswith("`mkdir -p logs` does."), line
     assert "needs logs/a.txt" in failure_of(_raised_in(tmp_path, "pass", "open('logs/a.txt')")).remedy
+
+
+def test_flash_attention_that_transformers_misses_has_a_stand_in() -> None:
+    error = ImportError("`kernels` is either not installed or uses an incompatible version. Please install ...")
+    assert "--with flash-attn" in failure_of(error).remedy

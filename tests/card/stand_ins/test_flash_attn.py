@@ -226,3 +226,16 @@ def test_an_error_that_names_a_package_says_what_to_do(tmp_path: Path) -> None:
     script.write_text('raise ValueError("xformers is not available. Make sure it is installed correctly")\n')
     with pytest.raises(ScriptFailed, match="--with xformers predicts the run as if xformers were installed here"):
         run_script(str(script), gpu="h200")
+
+
+def test_names_that_others_take_from_flash_attn() -> None:
+    with vramcast.virtual_gpu("h200"):
+        torch.distributed.init_process_group("nccl", rank=0, world_size=1, store=torch.distributed.HashStore())
+        from flash_attn.bert_padding import pad_input
+        from flash_attn.utils.distributed import all_gather
+
+        rows = torch.randn(8, 4, device="cuda", requires_grad=True)
+        all_gather(rows, torch.distributed.group.WORLD).sum().backward()
+        assert rows.grad is not None and rows.grad.shape == rows.shape
+        assert callable(pad_input)
+        torch.distributed.destroy_process_group()

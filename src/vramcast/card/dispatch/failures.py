@@ -70,6 +70,9 @@ _COMPILED_HERE = ("Error building extension", "CUDA_HOME environment variable is
 
 _NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
 
+_NO_FLASH_ATTENTION = re.compile(r"`kernels` is either not installed\b")
+"""What transformers says where flash-attn was asked for and is not here: it would load a built one from the hub."""
+
 _OWN_KERNELS = ("cupy", "numba", "pycuda")
 """Packages that compile and launch kernels of their own, past torch. Their errors bear their names."""
 
@@ -198,6 +201,8 @@ def failure_of(error: BaseException, path: str = "") -> Failure:
             f"\nThe script was written for {older} and would end here on a card, too: run it where that is "
             "installed, or change that line."
         )
+    elif _NO_FLASH_ATTENTION.search(text):
+        remedy += hint("flash-attn")
     elif elsewhere := modules_elsewhere.remedy(error, path):
         ends_on_a_card = True
         remedy += elsewhere

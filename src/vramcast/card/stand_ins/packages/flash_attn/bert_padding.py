@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+with contextlib.suppress(ImportError):  # the package needs einops, and others take these names from here
+    from einops import rearrange, repeat  # type: ignore[import-not-found]  # noqa: F401
 
 
 class _TakeRows(torch.autograd.Function):
