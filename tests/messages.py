@@ -40,6 +40,7 @@ READ_BY_USERS = (
         "card/dispatch/failures.py",
         "card/dispatch/foreign.py",
         "card/dispatch/missing_files.py",
+        "card/dispatch/remedies.py",
         "card/dispatch/modules_elsewhere.py",
         "card/dispatch/unknown.py",
     ),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +17,10 @@ import torch
 
 from vramcast import overlay
 from vramcast.base.errors import DEFECT, CannotPredict, UsageError, VramcastError
-from vramcast.card.dispatch import missing_files, modules_elsewhere
-from vramcast.card.dispatch.missing_files import MADE_UP_DATA
-from vramcast.card.dispatch.other_versions import failed_assert, wanted_otherwise
+from vramcast.card.dispatch.other_versions import failed_assert
+from vramcast.card.dispatch.remedies import OWN_KERNELS, Failing, remedy_of
 from vramcast.card.dispatch.unknown import is_machinery, is_of_vramcast, is_own, short_path, where_raised
-from vramcast.card.stand_ins.known import absent, hint
+from vramcast.card.stand_ins.known import hint
 
 _LONGEST = 500
 """Characters of an error's message that are shown."""
@@ -59,61 +57,7 @@ _OF_DRIVER = re.compile(
 )
 """Words of CUDA's runtime and driver, which no call should reach on a virtual card."""
 
-_BEYOND_THE_CARDS = re.compile(r"invalid device ordinal \(cuda:(\d{1,3})\)")
-
-_SEVERAL_WANTED = re.compile(r"^You requested gpu: \[([\d, ]+)\]")
-"""What Lightning and Fabric say where there are fewer cards than `devices`."""
-
 _TERMINAL_CODES = re.compile(r"\x1b\[[\d;]*m|\\x1b\[[\d;]*m")
-
-_COMPILED_HERE = ("Error building extension", "CUDA_HOME environment variable is not set", "CUDA_HOME does not exist")
-
-_NEEDS_REAL_CUDA = ("must be a CUDA tensor", "must be on CUDA", "to be a CUDA tensor", "expected a CUDA tensor")
-
-_NO_FLASH_ATTENTION = re.compile(r"`kernels` is either not installed\b")
-"""What transformers says where flash-attn was asked for and is not here: it would load a built one from the hub."""
-
-_OWN_KERNELS = ("cupy", "numba", "pycuda")
-"""Packages that compile and launch kernels of their own, past torch. Their errors bear their names."""
-
-_WRITTEN_FOR = {
-    re.compile(r"module 'numpy' has no attribute '(?:int|float|bool|object|complex|str|long)'"): "NumPy before 1.24",
-    re.compile(r"was removed in the NumPy 2\.0|^Python integer -?\d+ out of bounds for u?int\d+"): "NumPy before 2.0",
-    re.compile(r"binary mode of fromstring is removed"): "NumPy before 2.3",
-    re.compile(r"only 0-dimensional arrays can be converted to Python scalars"): "NumPy before 2.4",
-    re.compile(r"requested array has an inhomogeneous shape"): "NumPy before 1.24",
-    re.compile(r"No module named 'torch\._six'"): "PyTorch before 2.0",
-    re.compile(r"invalid index of a 0-dim tensor\b"): "PyTorch before 0.5",
-    re.compile(r"'_\w+DataLoaderIter' object has no attribute 'next'"): "PyTorch before 1.13",
-    re.compile(r"\bUnable to avoid copy while creating an array\b"): "NumPy before 2.0",
-    re.compile(r"\bstft requires the return_complex parameter"): "PyTorch before 2.0",
-    re.compile(r"Weights only load failed\b.*PyTorch 2\.6", re.DOTALL): "PyTorch before 2.6",
-    re.compile(
-        r"failed to unpack the object at pos \d+ with error \"type must be tuple of ints,but got float"
-    ): "Python 2",
-    re.compile(r"operator, with (?:a|two) bool tensors? is not supported"): "PyTorch before 1.2",
-    re.compile(
-        r"Legacy autograd function with non-static forward|deprecated since version [\d.]+ and is now removed"
-        r"|only supports boolean masks|expected BoolTensor for mask"
-    ): "an older PyTorch",
-}
-"""What says that a script was written for an older version."""
-
-_MIXED_REDUCTIONS = re.compile(r"CompiledFunctionBackward returned an invalid gradient at index \d+ - got \[\d+\]")
-"""Inductor hands a gradient of shape [C] to a parameter of shape [1, C, 1, 1]: pytorch/pytorch issue 178080, torch 2.10
-and 2.11."""
-
-_NO_NETWORK = re.compile(
-    r"Name or service not known|Temporary failure in name resolution|Network is unreachable"
-    r"|\bcouldn't connect to 'https?:|\boffline mode is enabled|cannot find the requested files in the local cache",
-    re.IGNORECASE,
-)
-
-_NO_DATA_SET = re.compile(r"\bDataset not found\b", re.IGNORECASE)
-
-_NO_DERIVATIVE = re.compile(r"\bderivative for aten::\w+ is not implemented")
-
-_OF_STRIDES = re.compile(r"view size is not compatible with input tensor's size and stride")
 
 _PASSED_ON = ("Traceback (most recent call last)", "Original Traceback (most recent call last)")
 """In the message of an error that a worker of a loader, a replica or a process had: its last line says what it was."""
@@ -166,89 +110,16 @@ class Failure:
 
 def failure_of(error: BaseException, path: str = "") -> Failure:
     """`path`: the script, whose own lines are named before those of what it calls."""
-    launcher = type(error).__module__.partition(".")[0].partition("_")[0]
     is_ours = is_our_failure(error)
-    text = str(error)
-    remedy = overlay.hint(error)
-    if is_ours:
-        remedy += (
-            f"\nOn a card this may well run: {DEFECT}; please report what --traceback prints. Until it is mended, "
-            "change that line, or leave it out, for the prediction."
-        )
-    ends_on_a_card = False
-    needs_a_card = not is_ours and any(phrase in text for phrase in (*_NEEDS_REAL_CUDA, *_COMPILED_HERE))
-    if any(phrase in text for phrase in _COMPILED_HERE):
-        remedy += (
-            "\nA CUDA extension is compiled here, which a virtual card could not run: leave it out (many programs have "
-            "an option for PyTorch's own operators), or wrap its calls in torch.library.custom_op and teach vramcast "
-            'what they return with @vramcast.rule("namespace::op").'
-        )
-    elif launcher in _OWN_KERNELS and _is_of_driver(error):
-        needs_a_card = True
-        remedy += (
-            f"\n{launcher} launches kernels of its own, past PyTorch, which a virtual card cannot run: leave them out, "
-            "or wrap their calls in torch.library.custom_op and teach vramcast what they return with "
-            '@vramcast.rule("namespace::op").'
-        )
-    elif needs_a_card:
-        remedy += (
-            "\nA compiled extension looked at the tensor itself. Wrap the call in torch.library.custom_op and teach "
-            'vramcast what it returns with @vramcast.rule("namespace::op").'
-        )
-    elif older := next((older for pattern, older in _WRITTEN_FOR.items() if pattern.search(text)), ""):
-        ends_on_a_card = True
-        remedy += (
-            f"\nThe script was written for {older} and would end here on a card, too: run it where that is "
-            "installed, or change that line."
-        )
-    elif _NO_FLASH_ATTENTION.search(text):
-        remedy += hint("flash-attn")
-    elif elsewhere := modules_elsewhere.remedy(error, path):
-        ends_on_a_card = True
-        remedy += elsewhere
-    elif not is_ours and (packages := wanted_otherwise(error)):
-        ends_on_a_card = True
-        remedy += (
-            f"\nThe script wants another version of what is installed here ({', '.join(packages)}), and would end "
-            "here on a card, too: its README or requirements.txt may say which."
-        )
-    elif missing := absent(error, sys.executable):
-        ends_on_a_card = True
-        remedy += missing
-    elif _MIXED_REDUCTIONS.search(text):
-        remedy += (
-            "\nA defect of this torch's compiler (pytorch/pytorch issue 178080), which a card meets, too: set "
-            "TORCHINDUCTOR_MIX_ORDER_REDUCTION to 0, here and there."
-        )
-    elif _NO_NETWORK.search(text):
-        ends_on_a_card = True
-        remedy += "\nThe script downloads something, and there is no network here: get it before, where there is one."
-        remedy += MADE_UP_DATA
-    elif _NO_DATA_SET.search(text):
-        ends_on_a_card = True
-        remedy += MADE_UP_DATA
-    elif _NO_DERIVATIVE.search(text):
-        ends_on_a_card = True
-    elif _OF_STRIDES.search(text):
-        ends_on_a_card = True
-        remedy += (
-            "\nThat follows from sizes and strides, not from values, so that the script would end here on a card, too. "
-            "A comparison keeps the strides of what is compared, which it did not in old versions of PyTorch."
-        )
-    elif not is_ours and not remedy and (absent_file := missing_files.missing(error)):
-        ends_on_a_card = True
-        remedy += absent_file
-    elif beyond := _BEYOND_THE_CARDS.search(text):
-        cards = int(beyond[1]) + 1
-        remedy += f"\nFor a machine with {cards} cards: `vramcast run --gpus {cards} --one-process ...`."
-    elif several := _SEVERAL_WANTED.search(text):
-        cards = len(several[1].split(","))
-        remedy += f"\nFor a machine with {cards} cards: `vramcast run --gpus {cards} ...`."
-    elif isinstance(error, EOFError) and "reading a line" in text:
-        remedy += "\nThe script asks for input: `echo ANSWER | vramcast run ...` gives it."
-    elif isinstance(error, NameError) and "get_ipython" in text:
-        remedy += "\nThat line is of IPython: leave it out, or run the notebook itself (vramcast run train.ipynb)."
-    return Failure(reason_of(error), where_in(error, path), is_ours, remedy, needs_a_card, ends_on_a_card)
+    of_files = overlay.hint(error)
+    of_us = (
+        f"\nOn a card this may well run: {DEFECT}; please report what --traceback prints. Until it is mended, "
+        "change that line, or leave it out, for the prediction."
+    )
+    failing = Failing(error, str(error), path, is_ours, _is_of_driver(error), touches_files=bool(of_files))
+    remedy = remedy_of(failing)
+    told = of_files + (of_us if is_ours else "") + remedy.text
+    return Failure(reason_of(error), where_in(error, path), is_ours, told, remedy.needs_a_card, remedy.ends_on_a_card)
 
 
 def reason_of(error: BaseException) -> str:
@@ -278,7 +149,7 @@ def is_our_failure(error: BaseException) -> bool:
         return True
     filename = _innermost_file(error.__traceback__)
     if _is_of_driver(error) and not is_of_vramcast(filename):  # in our own code it is what a card would say
-        return not type(error).__module__.startswith(_OWN_KERNELS)
+        return not type(error).__module__.startswith(OWN_KERNELS)
     if isinstance(error, NotImplementedError):
         return is_of_vramcast(filename) or filename.startswith(_WITHOUT_CUDA)
     if isinstance(error, _MEANT) or (isinstance(error, (TypeError, AssertionError)) and _OF_ARGUMENTS.match(text)):

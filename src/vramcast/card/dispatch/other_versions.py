@@ -38,8 +38,7 @@ _VERSION_OF = re.compile(r"\b(\w+)\.__version__")
 def wanted_otherwise(error: BaseException) -> list[str]:
     """The packages, with their versions, of which the script wants another one; none where that is not the cause."""
     if isinstance(error, ImportError):
-        is_gone = _NO_SUCH_NAME.search(str(error)) or _is_gone(error)
-        return _installed(error.name) if error.name and is_gone else []
+        return _installed(error.name) if error.name and _NO_SUCH_NAME.search(str(error)) else []
     if isinstance(error, AttributeError):
         from_worker = _OF_A_MODULE.search(str(error)) if error.obj is None else None
         return _installed(from_worker[1]) if from_worker else _owner_of(error.obj)
@@ -51,12 +50,6 @@ def wanted_otherwise(error: BaseException) -> list[str]:
     if isinstance(error, AssertionError):
         return [each for name in _VERSION_OF.findall(failed_assert(error)) for each in _installed(name)]
     return []
-
-
-def _is_gone(error: ImportError) -> bool:
-    """Whether a module was asked for that its package, which is here, does not have."""
-    package = sys.modules.get((error.name or "").rpartition(".")[0])
-    return isinstance(error, ModuleNotFoundError) and getattr(package, "__file__", None) is not None
 
 
 def _owner_of(owner: object) -> list[str]:
