@@ -297,8 +297,8 @@ def test_an_optimizer_that_is_not_modelled(optim: str) -> None:
 
 
 def test_a_training_with_two_models_is_refused() -> None:
-    with pytest.raises(CannotPredict, match="orpo"):
-        load_job(None, request=Request(arguments=("python", "trl/scripts/orpo.py", "--model_name_or_path", MODEL)))
+    with pytest.raises(CannotPredict, match="gkd"):
+        load_job(None, request=Request(arguments=("python", "trl/scripts/gkd.py", "--model_name_or_path", MODEL)))
 
 
 def test_commands_are_only_read(tmp_path: Path) -> None:

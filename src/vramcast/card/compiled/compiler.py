@@ -202,11 +202,14 @@ class Compiler:
         return __call__
 
     def _traced(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """make_fx, where nothing is compiled: by operators that differentiate a function when they are run (map, scan),
-        and by the program. C++ would ask CUDA about tensors that it differentiates."""
+        """make_fx of tensors that it makes up, where nothing is compiled: by operators that differentiate a function
+        when they are run (map, scan), and by the program. C++ would ask CUDA about tensors that it differentiates. What
+        runs on real tensors meanwhile comes to the card (recorded.py)."""
 
         @functools.wraps(original)
         def trace(tracer: Any, function: Callable[..., Any], *args: Any) -> Any:
+            if tracer.tracing_mode == "real":
+                return original(tracer, function, *args)
             self.prepare()
             with self.compiling("a function that is traced"):
                 return original(tracer, function, *args)
