@@ -131,6 +131,24 @@ def test_two_sweeps_do_not_write_to_one_file(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_worker_that_outlives_its_sweep_does_not_hold_the_file(grid_file: Path) -> None:
+    grid, path = read_grid(grid_file), grid_file.with_suffix(".csv")
+    ready, started = os.pipe()
+    with Journal(path, grid):
+        worker = os.fork()
+        if not worker:
+            os.write(started, b".")
+            signal.pause()
+        os.read(ready, 1)
+    try:
+        with Journal(path, grid) as journal:
+            assert journal.answered == set()
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")
 def test_killed_again_and_again(grid_file: Path) -> None:
     """What was answered when a process was killed is there afterwards, and nothing is answered twice."""

@@ -45,14 +45,21 @@ class Journal:
             _lock(self._file, self.path)
             self._take_up()
         except BaseException:
-            os.close(self._file)
+            self._close()
             raise
+        if hasattr(os, "register_at_fork"):  # a worker would hold the lock on when the sweep is killed
+            os.register_at_fork(after_in_child=self._close)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._file)
+        self._close()
+
+    def _close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     def _take_up(self) -> None:
         content = self.path.read_bytes()
