@@ -17,6 +17,7 @@ from vramcast.cli.main import main
 from vramcast.gpus import find_gpu
 from vramcast.timing import StepTime, Sync, predict_step
 from vramcast.timing.costs import CostModel
+from vramcast.timing.iteration import last_iteration
 from vramcast.timing.settings import HOST_VARIABLE, TimingSettings, timed_for, timing_settings
 from vramcast.timing.step import costs_of
 from vramcast.timing.workspaces import turned_operands
@@ -304,3 +305,18 @@ def test_workspaces_say_which_convolutions_turn_their_operands() -> None:
     assert trace.calls is not None
     found = turned_operands(trace, trace.calls, range(len(trace.calls)))
     assert sorted(found.values()) == [(False,), (False, False), (True,), (True, True)]
+
+
+@pytest.mark.skipif(not torch.__version__.startswith("2.11"), reason="what the cuDNN of torch 2.11 chooses")
+def test_a_replayed_convolution_turns_what_it_turned_when_it_was_recorded() -> None:
+    with virtual_gpu("h200") as card:
+        card.log_ops(after_steps=None)
+        layer, graph = nn.Conv2d(64, 64, 3).cuda(), torch.cuda.CUDAGraph()
+        images = torch.randn(32, 64, 32, 32, device="cuda")
+        with torch.cuda.graph(graph):
+            layer(images)
+        with card.iteration():
+            graph.replay()
+    trace = card.trace()
+    assert trace.calls is not None
+    assert list(turned_operands(trace, trace.calls, last_iteration(trace.calls)).values()) == [(True,)]

@@ -6,11 +6,11 @@ result back; a convolution without such a workspace is computed as it lies, by o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from vramcast.timing.costs.signature import Arguments, Tensor, parse_arguments
 from vramcast.trace import StepTrace
-from vramcast.trace.calls import PYTHON, OpCalls
+from vramcast.trace.calls import PYTHON, REPLAYED, OpCalls
 from vramcast.trace.schema import ALLOC, KINDS
 
 _WORKSPACES = KINDS.index("workspaces")
@@ -19,9 +19,16 @@ _MASK = 10
 """The argument of a backward call that says which gradients it makes."""
 
 
-def turned_operands(trace: StepTrace, calls: OpCalls, rows: Iterable[int]) -> dict[int, tuple[bool, ...]]:
+def turned_operands(trace: StepTrace, calls: OpCalls, rows: Sequence[int]) -> dict[int, tuple[bool, ...]]:
     """By distinct call: for a forward call whether it turns its operands, for a backward call whether it does for the
-    gradient of the data and for that of the weight."""
+    gradient of the data and for that of the weight. A replay allocates nothing: what it replays was recorded before."""
+    found = _turned_in(trace, calls, rows)
+    if any(calls.flags[row] & REPLAYED for row in rows):
+        found = _turned_in(trace, calls, range(len(calls))) | found
+    return found
+
+
+def _turned_in(trace: StepTrace, calls: OpCalls, rows: Sequence[int]) -> dict[int, tuple[bool, ...]]:
     wanted = {n for n, op in enumerate(calls.ops) if op.startswith((_FORWARD, _BACKWARD))}
     found: dict[int, tuple[bool, ...]] = {}
     first = None
@@ -29,7 +36,8 @@ def turned_operands(trace: StepTrace, calls: OpCalls, rows: Iterable[int]) -> di
         number, end = calls.call[row], calls.event[row]
         if calls.ops[number] == PYTHON:
             continue  # noted with the op that follows
-        if number in wanted and number not in found and first is not None:
+        is_judged = number in wanted and number not in found and not calls.flags[row] & REPLAYED
+        if is_judged and first is not None:
             blocks = [trace.event_arg[event] for event in range(first, end) if trace.event_kind[event] == ALLOC]
             sizes = [(trace.requested_bytes[block], trace.kind[block] == _WORKSPACES) for block in blocks]
             arguments = parse_arguments(calls.arguments[number])
