@@ -78,10 +78,12 @@ def write(scripts: Iterable[Script], path: Path = PAGE, summaries: Mapping[Path,
 
 def _summary(rows: list[Row], docs: str) -> list[str]:
     errors = [abs(row.error) for row in rows if row.error is not None]
+    tried = [row for row in rows if row.predicted]
     text = (
-        f"Of {len(errors)} public training scripts that were also run on the GPU as their authors wrote them, "
-        f"{sum(e <= 0.01 for e in errors)} were predicted within 1 % of reserved memory and "
-        f"{sum(e <= 0.05 for e in errors)} within 5 % ([the zoo]({docs}lab/zoo.md))."
+        f"{sum(row.answered for row in tried)} of {len(tried)} public training scripts are answered as their authors "
+        f"wrote them. Of the {len(errors)} that were also run on the GPU, {sum(e <= 0.01 for e in errors)} were "
+        f"predicted within 1 % of reserved memory and {sum(e <= 0.05 for e in errors)} within 5 % "
+        f"([the zoo]({docs}lab/zoo.md))."
     )
     return [BEGIN, *paragraph(text), END]
 

@@ -187,7 +187,11 @@ def test_the_page_sets_predicted_beside_measured(
     text = target.read_text()
     short = " ".join(summary.read_text().split())
     assert short.startswith("Before. ") and short.endswith(" After.") and "old" not in short
-    assert "Of 2 public training scripts" in short and "1 were predicted within 1 %" in short
+    assert (
+        "2 of 3 public training scripts" in short
+        and "Of the 2 that" in short
+        and "1 were predicted within 1 %" in short
+    )
     assert "(docs/lab/zoo.md)" in short
     assert "| answered | 2 of 3 (67%) |" in text
     assert "| reserved memory within 1 % | 1 of 2 (50%) |" in text
