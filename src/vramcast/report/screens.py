@@ -184,9 +184,8 @@ def _room_or_changes(prediction: Prediction, batch: int | None, width: int) -> S
 
 def _left(prediction: Prediction, found: Room | None) -> str:
     left = say("{left} left", left=format_gib(prediction.headroom_bytes))
-    if (
-        found is None or prediction.barely_fits or found.scale <= 1
-    ):  # a run that was refused memory and shrank fits, too
+    # A run that was refused memory and shrank fits, too, with a scale below one.
+    if found is None or prediction.barely_fits or found.scale <= 1:
         return left
     if found.batch is not None:
         return say("{left}: about batch {batch} would fit, judged by this trace", left=left, batch=f"{found.batch:,}")

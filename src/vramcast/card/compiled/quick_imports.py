@@ -36,7 +36,7 @@ def quick_registrations() -> Iterator[None]:
     it, too."""
     with (
         patch.object(library, "get_source", _source),
-        patch.object(torch.library, "inspect", _but(inspect, getmodule=_module_of)),
+        patch.object(torch.library, "inspect", altered(inspect, getmodule=_module_of)),
     ):
         yield
 
@@ -50,7 +50,8 @@ def _module_of(frame: FrameType) -> Any:
     return sys.modules.get(frame.f_globals.get("__name__", ""))
 
 
-def _but(module: Any, **instead: Any) -> Any:
+def altered(module: Any, **instead: Any) -> Any:
+    """A module as one of its users sees it, with some names replaced."""
     return SimpleNamespace(**{**vars(module), **instead})
 
 
@@ -61,7 +62,7 @@ def _undocumented_dataclasses() -> Iterator[None]:
     if original is None:  # later versions of Python do it in another way
         yield
         return
-    with patch.object(dataclasses, "inspect", _but(original, signature=lambda *_, **__: "()")):
+    with patch.object(dataclasses, "inspect", altered(original, signature=lambda *_, **__: "()")):
         yield
 
 

@@ -6,12 +6,13 @@ import functools
 import os
 import sys
 import traceback
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch.fx import GraphModule
 
 from vramcast.card.compiled import min_cut, static_sizes
+from vramcast.card.compiled.quick_imports import altered
 
 if TYPE_CHECKING:
     from vramcast.card.compiled.visibility import Visibility
@@ -112,7 +113,7 @@ def _texts(put: Patches) -> None:
     from torch._inductor import ops_handler, utils
 
     put.set(ops_handler, "sympy_str", functools.cache(utils.sympy_str))
-    put.set(output_graph, "traceback", SimpleNamespace(**{**vars(traceback), "StackSummary": _Lines}))
+    put.set(output_graph, "traceback", altered(traceback, StackSummary=_Lines))
     if not any(os.environ.get(name) for name in ("TORCH_LOGS", "TORCH_TRACE", "TORCH_COMPILE_DEBUG")):
         put.everywhere("get_kernel_metadata", utils.get_kernel_metadata, lambda *_: ("", ""))
         if hasattr(symbolic_convert, "get_funcname"):
