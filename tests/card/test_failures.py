@@ -631,6 +631,8 @@ def test_a_package_in_the_folder_above_is_found_there(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path / "tools")
     assert "`PYTHONPATH=.. vramcast run ...` puts it there." in failure_of(error, script).remedy
     assert "must be installed" in failure_of(ModuleNotFoundError(name="data"), script).remedy  # it holds no code
+    (tmp_path / "data" / "setup.py").touch()
+    assert "must be installed" in failure_of(ModuleNotFoundError(name="data"), script).remedy, "a project, no package"
 
 
 def test_a_folder_behind_an_installed_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,8 @@ def _holds(folder: Path, name: str) -> bool:
     """Whether the folder has a module or package of that name."""
     if (folder / f"{name}.py").is_file():
         return True
+    if (folder / name / "setup.py").is_file() or (folder / name / "pyproject.toml").is_file():
+        return False  # a project that was downloaded, with the package inside
     try:
         return any(each.suffix == ".py" for each in (folder / name).iterdir()) or (
             any((each / "__init__.py").is_file() for each in (folder / name).iterdir())
