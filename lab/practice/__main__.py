@@ -70,6 +70,7 @@ def predict(script: Path) -> Record:
         "outcome": "answered",
         "peak_allocated_bytes": document["peak_allocated_bytes"],
         "peak_reserved_bytes": document["peak_reserved_bytes"],
+        "reserved_interval_bytes": document["reserved_interval_bytes"],
         "steps": document["steps"],
         "notes": [_without_folders(note["text"]) for note in document["notes"]],
         "torch": document["versions"].get("torch"),

@@ -8,6 +8,7 @@ when the host has waited for the stream (`reusable` in the trace).
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import deque
 from dataclasses import replace
@@ -15,35 +16,33 @@ from dataclasses import replace
 from vramcast.allocator import CachingAllocator
 from vramcast.allocator.stream_uses import USED_ELSEWHERE
 from vramcast.gpus import GpuSpec
+from vramcast.memory.clock import FIRST_CALL_SECONDS, FirstCalls
 from vramcast.timing.costs import CostModel
 from vramcast.timing.host import host_of
 from vramcast.timing.queues import Timeline, TwoQueues
 from vramcast.timing.step import costs_of, works_of
 from vramcast.trace import StepTrace
-from vramcast.trace.calls import MARKS, OpCalls
-
-FIRST_CALL_SECONDS = 0.01
-"""What it takes to load the kernels of an op when it is called first: the first step of the workloads in
-lab/data/records/times takes 0.4 to 1.5 s longer than the next ones, with 40 to 100 ops."""
+from vramcast.trace.kept import Return
 
 
 class AwaitedFrees:
     """The frees that wait, in the order they were made."""
 
-    def __init__(self, trace: StepTrace, allocator: CachingAllocator) -> None:
+    def __init__(self, trace: StepTrace, allocator: CachingAllocator, when: Return) -> None:
         self._allocator = allocator
         self._rows = trace.calls.event if trace.calls is not None else []
         self._timeline = _timeline(trace)
+        self._when = when
         self._waiting: deque[tuple[float, int]] = deque()
 
     def add(self, event: int, address: int) -> None:
         """The block at `address` is freed at `event`."""
-        row = self._row(event)
-        if self._timeline is None or not 0 <= row < len(self._timeline.end):
-            self._allocator.free(address)  # nothing is known of the time
-            return
-        self._allocator.free_later(address)
-        self._waiting.append((self._timeline.end[row], address))
+        done = self._done(event)
+        if done is None:
+            self._allocator.free(address)
+        else:
+            self._allocator.free_later(address)
+            self._waiting.append((done, address))
 
     def before_allocation(self, event: int) -> None:
         """Take back what the card is done with when the host comes to `event`."""
@@ -70,14 +69,23 @@ class AwaitedFrees:
             self._allocator.free_awaited(self._waiting.popleft()[1])
         return had
 
+    def _done(self, event: int) -> float | None:
+        """When the card is done with what it had been given by the event; None where that is taken to be at once."""
+        if self._timeline is None or self._when == Return.EARLIEST:
+            return None
+        if self._when == Return.LATEST:
+            return math.inf
+        row = self._row(event)
+        return self._timeline.end[row] if 0 <= row < len(self._timeline.end) else None
+
     def _row(self, event: int) -> int:
         """The last op that was done before the event; -1 before the first one that is known."""
         return bisect_right(self._rows, event) - 1
 
 
-def awaited_frees(trace: StepTrace, allocator: CachingAllocator) -> AwaitedFrees | None:
+def awaited_frees(trace: StepTrace, allocator: CachingAllocator, when: Return) -> AwaitedFrees | None:
     """None where no tensor was used on a second stream."""
-    return AwaitedFrees(trace, allocator) if USED_ELSEWHERE in trace.labels else None
+    return AwaitedFrees(trace, allocator, when) if USED_ELSEWHERE in trace.labels else None
 
 
 _COLLECTIVES = ("c10d.", "_c10d_functional.")
@@ -92,17 +100,6 @@ def _timeline(trace: StepTrace) -> Timeline | None:
     model = CostModel.for_gpu(GpuSpec.from_dict(trace.gpu))
     host = host_of(model.calibration)
     works = works_of(calls, range(len(calls)), costs_of(calls, model), host)
-    for row in _first_calls(calls):
+    for row in FirstCalls().among(calls, range(len(calls))):
         works[row] = replace(works[row], host_seconds=works[row].host_seconds + FIRST_CALL_SECONDS)
     return TwoQueues(host.latencies).run(works)
-
-
-def _first_calls(calls: OpCalls) -> list[int]:
-    seen: set[str] = set()
-    rows = []
-    for row, number in enumerate(calls.call):
-        op = calls.ops[number]
-        if op not in seen and op not in MARKS:
-            seen.add(op)
-            rows.append(row)
-    return rows

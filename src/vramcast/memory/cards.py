@@ -40,6 +40,7 @@ def card_fits(
     else:
         free = replay(run, allocator_conf, None)
         needed_bytes, least_bytes = free.peak_reserved.reserved_bytes, free.peak_allocated.allocated_bytes
+    more_bytes = 0 if known is None else known.reserved_range[1] - known.peak_reserved_bytes
     many_convolutions = has_many_convolutions(trace)
     notes = trace.notes if known is None else known.notes
     fits = []
@@ -57,6 +58,6 @@ def card_fits(
             reserved = limited.peak_reserved.reserved_bytes if ok else needed_bytes
         device_bytes = reserved + context_bytes
         margin = margin_for(gpu.id, notes, many_convolutions=many_convolutions)
-        comfortable = ok and margin.upper(device_bytes) <= gpu.total_memory_bytes
+        comfortable = ok and margin.upper(device_bytes + more_bytes) <= gpu.total_memory_bytes
         fits.append(CardFit(gpu, ok, device_bytes, gpu.total_memory_bytes, comfortable))
     return tuple(fits)

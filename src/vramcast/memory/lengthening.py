@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import compress
 from weakref import WeakKeyDictionary
 
+from vramcast.trace.kept import Return, settled
 from vramcast.trace.schema import ALLOC, BLOCK_EVENTS, EMPTY_CACHE, FREE, OOM, REUSABLE, STEP, StepTrace
 
 SETTLED_STEPS = 6
@@ -34,19 +35,20 @@ class _Round:
     end_block: int
 
 
-_known: WeakKeyDictionary[StepTrace, dict[int, StepTrace]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[StepTrace, dict[tuple[int, Return], StepTrace]] = WeakKeyDictionary()
 
 
-def lengthened(trace: StepTrace, steps: int = SETTLED_STEPS) -> StepTrace:
-    """The trace as it would be after `steps` rounds of its loop, each of one optimizer step or a few; itself where its
-    last rounds differ. Worked out once."""
+def lengthened(trace: StepTrace, steps: int = SETTLED_STEPS, when: Return = Return.LIKELY) -> StepTrace:
+    """The trace as it would be after `steps` rounds of its loop, each of one optimizer step or a few; no longer where
+    its last rounds differ. What NCCL keeps comes back at that time. Worked out once."""
     known = _known.setdefault(trace, {})
-    if steps not in known:
-        longer = _lengthened(trace, steps)
+    key = steps, when
+    if key not in known:
+        longer = _lengthened(settled(trace, when), steps)
         if longer is trace:
             return trace
-        known[steps] = longer
-    return known[steps]
+        known[key] = longer
+    return known[key]
 
 
 def _lengthened(trace: StepTrace, steps: int) -> StepTrace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+from vramcast.allocator.stream_uses import USED_ELSEWHERE
 from vramcast.allocator.trials import Trial, trials_in
 from vramcast.base.errors import CannotPredict, UsageError
 from vramcast.base.shown import Shown
@@ -19,6 +20,8 @@ from vramcast.memory.replay import Refusal, Replay, replay
 from vramcast.memory.several_cards import CardUse, traces_of_cards
 from vramcast.timing import StepTime, step_time
 from vramcast.trace import HostUse, Note, StepTrace
+from vramcast.trace.kept import Return
+from vramcast.trace.schema import KEPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -47,6 +50,9 @@ class Prediction(Shown):
     touched_bytes: int = 0
     """What nvidia-smi would show at the highest where libraries find room to try out more than the run needs
     (cudnn.benchmark); at least `device_bytes`."""
+    reserved_range: tuple[int, int] = (0, 0)
+    """What PyTorch's allocator would hold at the least and at the most, where chance or predicted times decide when
+    memory comes back (trace/kept.py); else twice `peak_reserved_bytes`."""
     replayed_steps: int = 0
     """Steps that the figures are of: the last traced ones repeated, where they are alike."""
     notes: tuple[Note, ...] = ()
@@ -76,17 +82,19 @@ class Prediction(Shown):
     @property
     def interval(self) -> tuple[int, int]:
         """Where 95 of 100 recorded runs like this one would lie, on the device."""
-        return self.margin.interval(self.device_bytes)
+        least, most = self.reserved_range
+        return self.margin.interval(least + self.context_bytes)[0], self.margin.upper(most + self.context_bytes)
 
     @property
     def reserved_interval(self) -> tuple[int, int]:
         """The same of what PyTorch's allocator holds."""
-        return self.margin.interval(self.peak_reserved_bytes)
+        least, most = self.reserved_range
+        return self.margin.interval(least)[0], self.margin.upper(most)
 
     @property
     def with_margin_bytes(self) -> int:
         """What to keep free for it on the device."""
-        return self.margin.upper(self.device_bytes)
+        return self.interval[1]
 
     @property
     def comfortable(self) -> bool:
@@ -175,6 +183,9 @@ def predict_and_replay(
         tried = replay(run, allocator_conf, capacity, with_trials=True)
         touched_bytes = max(device_bytes, tried.peak_reserved.reserved_bytes + context_bytes)
         notes.append(Note("cudnn.benchmark", _benchmark_text(device_bytes, touched_bytes, trials.values())))
+    reserved_range = _reserved_range(trace, shown)
+    if reserved_range[0] < reserved_range[1]:
+        notes.append(_note_of_range(trace, reserved_range))
     grows = outlook(trace, allocator_conf, capacity, shown.peak_reserved.reserved_bytes)
     if grows is not None:
         notes.append(grows.note())
@@ -185,6 +196,7 @@ def predict_and_replay(
         peak_reserved_bytes=shown.peak_reserved.reserved_bytes,
         device_bytes=device_bytes,
         touched_bytes=touched_bytes,
+        reserved_range=reserved_range,
         limit_bytes=capacity + context_bytes,
         at_least=not fits and trace.ends_refused,
         out_of_memory=_fatal(limited),
@@ -203,6 +215,34 @@ def predict_and_replay(
         trace=trace,
     )
     return prediction, shown
+
+
+def _reserved_range(trace: StepTrace, shown: Replay) -> tuple[int, int]:
+    """Of the likely replay, and of those in which memory comes back as early and as late as it can."""
+    highest = [shown.peak_reserved.reserved_bytes]
+    if KEPT in trace.event_kind or USED_ELSEWHERE in trace.labels:
+        for when in (Return.EARLIEST, Return.LATEST):
+            run = replay(lengthened(trace, when=when), shown.conf, shown.capacity_bytes, when=when)
+            if not run.completed:
+                run = replay(lengthened(trace, when=when), shown.conf, None, when=when)
+            highest.append(run.peak_reserved.reserved_bytes)
+    return min(highest), max(highest)
+
+
+def _note_of_range(trace: StepTrace, reserved_range: tuple[int, int]) -> Note:
+    least, most = map(format_gib, reserved_range)
+    if KEPT not in trace.event_kind:
+        return Note(
+            "streams",
+            "it can come back as soon as it is freed, or only when the host waits: "
+            f"reserved memory is {least} to {most}",
+        )
+    return Note(
+        "DDP",
+        "NCCL lets go of the first step's buckets when its watchdog, which looks every 100 ms, has seen their sums and "
+        "another collective begins. Whether it has seen them when other buckets replace these is chance: reserved "
+        f"memory is {least} to {most}, and the figure is of the likelier course",
+    )
 
 
 def _predict_cards(

@@ -15,6 +15,7 @@ from vramcast.allocator.snapshot import Segment
 from vramcast.allocator.stream_uses import USED_ELSEWHERE
 from vramcast.allocator.trials import trials_in, try_out
 from vramcast.memory.awaited_frees import awaited_frees
+from vramcast.trace.kept import Return
 from vramcast.trace.schema import ALLOC, EMPTY_CACHE, FREE, KINDS, MARK, OOM, REUSABLE, StepTrace
 
 _WORKSPACES = KINDS.index("workspaces")
@@ -100,11 +101,12 @@ def replay(
     *,
     with_trials: bool = False,
     with_layout: bool = False,
+    when: Return = Return.LIKELY,
 ) -> Replay:
     """Replay under `conf` (the trace's own when None) on a card that gives at most `capacity_bytes` (None: no end).
 
     `with_trials`: also what libraries only try out and can do without. `with_layout`: also where everything lies at the
-    end.
+    end. `when`: memory that two streams use comes back.
     """
     conf = trace.allocator_conf if conf is None else conf
     allocator = CachingAllocator(
@@ -131,7 +133,7 @@ def replay(
     refusals: list[Refusal] = []
     refused: set[int] = set()
     trials = trials_in(trace.labels) if with_trials else {}
-    awaited = awaited_frees(trace, allocator)
+    awaited = awaited_frees(trace, allocator, when)
     next_free_waits = False
 
     for code, arg in zip(trace.event_kind, trace.event_arg, strict=True):

@@ -10,7 +10,7 @@ from vramcast.base.units import GIB, format_gib
 from vramcast.features.advise.result import Advice, ConfigText, LargestSize, Suggestion
 from vramcast.report.page import Grid, Line, Page
 from vramcast.report.time import source
-from vramcast.report.wording import host_lines, rate, seconds, verdict, with_article, with_margin
+from vramcast.report.wording import host_lines, margin, rate, seconds, verdict, with_article, with_margin
 
 ADVICE_FORMAT = "vramcast-advice"
 ADVICE_VERSION = 1
@@ -56,7 +56,7 @@ def _fitting(advice: Advice) -> list[Line | Grid]:
         page.append(Line(f"{i}. {suggestion.text}", "heading"))
         page += [Line(f"   {change.text}: {change.risk}; {change.cost}") for change in suggestion.changes]
         if not suggestion.comfortable:
-            page.append(Line(f"   close: keeps less than the margin of {suggestion.prediction.margin.percent} free"))
+            page.append(Line(f"   close: keeps less than the margin of {margin(suggestion.prediction)} free"))
         page += [Line(f"   {text}") for text in host_lines(suggestion.prediction.host)]
         if suggestion.prediction.retries:
             page.append(Line("   the allocator has to give memory back and try again, which takes time"))

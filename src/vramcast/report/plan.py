@@ -9,7 +9,7 @@ from vramcast.base.units import GIB, format_gib
 from vramcast.features.plan.result import CheckItem, Ramp, RampStep
 from vramcast.report.advice import advice_document, paste
 from vramcast.report.page import Grid, Line, Page
-from vramcast.report.wording import verdict
+from vramcast.report.wording import margin, verdict
 
 PLAN_FORMAT = "vramcast-plan"
 PLAN_VERSION = 1
@@ -33,7 +33,7 @@ def plan_page(ramp: Ramp) -> Page:
     page.append(
         Line(
             f"{ramp.job}{what}; every run was traced as it is; margin "
-            f"{ramp.wished.margin.percent}; `vramcast watch` draws a run live",
+            f"{margin(ramp.wished)}; `vramcast watch` draws a run live",
             "aside",
         )
     )

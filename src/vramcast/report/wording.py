@@ -67,14 +67,22 @@ def fits(prediction: Prediction, place: str) -> str:
 def spare(prediction: Prediction) -> str:
     left_bytes = prediction.headroom_bytes
     if prediction.barely_fits:
-        margin = prediction.margin.percent
-        return say("{left} to spare, less than the margin of {margin}", left=format_size(left_bytes), margin=margin)
+        return say(
+            "{left} to spare, less than the margin of {margin}", left=format_size(left_bytes), margin=margin(prediction)
+        )
     return say("{left} to spare", left=format_gib(left_bytes, 1))
+
+
+def margin(prediction: Prediction) -> str:
+    """What is to be kept free beside it: a share, or bytes where chance decides what it takes."""
+    if prediction.reserved_range[1] > prediction.peak_reserved_bytes:
+        return format_size(prediction.with_margin_bytes - prediction.device_bytes)
+    return prediction.margin.percent
 
 
 def with_margin(prediction: Prediction) -> str:
     """What to keep free for it."""
-    return f"with a margin of {prediction.margin.percent} {format_gib(prediction.with_margin_bytes)}"
+    return f"with a margin of {margin(prediction)} {format_gib(prediction.with_margin_bytes)}"
 
 
 def interval(prediction: Prediction) -> str:
@@ -82,6 +90,8 @@ def interval(prediction: Prediction) -> str:
     low_bytes, high_bytes = prediction.interval
     if high_bytes - low_bytes < _WORTH_AN_INTERVAL_BYTES:
         return ""
+    if prediction.reserved_range[0] < prediction.peak_reserved_bytes:
+        return f" ({format_gib(low_bytes, 1)} to {format_gib(high_bytes, 1)})"
     off = (high_bytes - prediction.device_bytes) / GIB
     return f" ± {off:.1f}" if off >= 0.1 else f" ± {off:.2f}"
 

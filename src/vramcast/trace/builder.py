@@ -9,7 +9,7 @@ from typing import Any
 from vramcast.trace.calls import CallLog
 from vramcast.trace.growth import Growth
 from vramcast.trace.host import HostUse
-from vramcast.trace.schema import ALLOC, EVENT_KINDS, FREE, KINDS, REUSABLE, CardLimits, Note, StepTrace
+from vramcast.trace.schema import ALLOC, EVENT_KINDS, FREE, KEPT, KINDS, REUSABLE, CardLimits, Note, StepTrace
 
 _EVENT_CODE = {name: code for code, name in enumerate(EVENT_KINDS)}
 _CODE_BITS = 4
@@ -83,6 +83,11 @@ class TraceBuilder:
         """Other streams that used the block, which was freed before, are done with it."""
         self._events.append(block << _CODE_BITS | REUSABLE)
 
+    def kept(self, block: int, label: str) -> None:
+        """NCCL may let go of the block here; `label` says how likely that is (trace/kept.py)."""
+        self.mark("mark", label)
+        self._events.append(block << _CODE_BITS | KEPT)
+
     def set_kind(self, block: int, kind_id: int) -> None:
         """Say what the block turned out to be; the last call counts."""
         self._kinds[block] = kind_id
@@ -111,6 +116,10 @@ class TraceBuilder:
 
     def op_of(self, block: int) -> str:
         return self.op_name(self._rows[block * _ROW + 1])
+
+    def has_op(self, name: str) -> bool:
+        """Whether an op of this name has allocated."""
+        return name in self._ops.ids
 
     def op_name(self, op_id: int) -> str:
         return tuple(self._ops.ids)[op_id]

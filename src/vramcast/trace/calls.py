@@ -105,6 +105,7 @@ class CallLog:
         self.by_text: dict[tuple[str, str], int] = {}
         """The number of each distinct call."""
         self._rows: list[int] = []
+        self._before: list[int] | None = None
         self.settings: dict[str, bool] = {}
 
     def add_distinct(self, key: Any, op: str, arguments: str) -> int:
@@ -132,6 +133,20 @@ class CallLog:
     def since(self, row: int) -> list[int]:
         """The numbers of the calls from that row on."""
         return self._rows[5 * row :: 5]
+
+    def open_aside(self) -> None:
+        """From now on rows are kept beside the others."""
+        self._before, self._rows = self._rows, []
+
+    @property
+    def is_aside(self) -> bool:
+        return self._before is not None
+
+    def close_aside(self, kept_from: int) -> None:
+        """Of the rows kept aside, those from this one on follow the others."""
+        if self._before is not None:
+            self._rows = self._before + self._rows[5 * kept_from :]
+            self._before = None
 
     def end_at(self, n_events: int) -> None:
         """Forget the calls made after event number `n_events`."""

@@ -3,7 +3,7 @@
 Pure data, no torch. Two sets of parallel columns:
 
 events   in the order they happened: `event_kind` (an index into EVENT_KINDS) and `event_arg`
-         (alloc, free and reusable: the block; every other kind: an index into `labels`)
+         (alloc, free, reusable and kept: the block; every other kind: an index into `labels`)
 blocks   one row for each allocation: `requested_bytes`, `op`, `module`, `phase` (indices into the string
          tables of those names), `kind` (an index into KINDS), `stream`, `shape` (an index into `shapes`, texts such
          as "float32[8, 1024, 768]" of the tensor it was made for; "" where there is none)
@@ -52,9 +52,10 @@ EVENT_KINDS: tuple[str, ...] = (
     "oom",  # the allocation just before was refused, and the run was told so
     "mark",  # label: anything a reader may want to find again
     "reusable",  # arg: block, freed before; the other streams that used it are done with it
+    "kept",  # arg: block; NCCL may let go of it here, the mark before says how likely (trace/kept.py)
 )
-ALLOC, FREE, STEP, PHASE, EMPTY_CACHE, RESET_PEAK, SYNCHRONIZE, OOM, MARK, REUSABLE = range(len(EVENT_KINDS))
-BLOCK_EVENTS = (ALLOC, FREE, REUSABLE)
+ALLOC, FREE, STEP, PHASE, EMPTY_CACHE, RESET_PEAK, SYNCHRONIZE, OOM, MARK, REUSABLE, KEPT = range(len(EVENT_KINDS))
+BLOCK_EVENTS = (ALLOC, FREE, REUSABLE, KEPT)
 """Event kinds whose argument is a block."""
 FORWARD_PASS, BACKWARD_PASS = "forward pass ", "backward pass "
 """Labels of the marks before each pass of a pipeline stage; the number of its microbatch follows."""
@@ -290,6 +291,9 @@ def _check_events(event_kind: array[int], event_arg: array[int], n_blocks: int) 
         elif code == REUSABLE:
             if not 0 <= arg < made or not freed[arg]:
                 raise TraceError(f"trace: event {event} reuses block {arg}, which was not freed")
+        elif code == KEPT:
+            if not 0 <= arg < made:
+                raise TraceError(f"trace: event {event} keeps block {arg}, which is unknown")
         elif not 0 <= code < len(EVENT_KINDS):
             raise TraceError(f"trace: event {event} is of unknown kind {code}")
     if made < n_blocks:

@@ -9,6 +9,11 @@ import torch.distributed as dist
 from tests.card.distributed.conftest import Start
 from vramcast.card.device.installed_torch import INSTALLED
 from vramcast.card.distributed.world import World, world_in_environment
+from vramcast.memory import predict, replay
+from vramcast.trace import StepTrace
+from vramcast.trace.calls import OPTIMIZER_END
+from vramcast.trace.kept import Return, settled
+from vramcast.trace.schema import KEPT, MARK
 
 tells_the_reduction = pytest.mark.skipif(INSTALLED < (2, 9), reason="an older torch does not tell the reduction")
 
@@ -124,11 +129,10 @@ holds_tensors = pytest.mark.skipif(INSTALLED < (2, 8), reason="an older torch ke
 
 
 @holds_tensors
-@pytest.mark.parametrize("backend, told", [("nccl", ["DDP"]), ("gloo", [])])
-def test_buckets_of_the_first_step_may_outlive_those_that_replace_them(
-    start: Start, backend: str, told: list[str]
-) -> None:
-    """One further set of buckets in one run of accumulation_no_sync.py with NCCL, and none in the next."""
+@pytest.mark.parametrize("backend, sets", [("nccl", 1), ("gloo", 0)])
+def test_buckets_of_the_first_step_may_outlive_those_that_replace_them(start: Start, backend: str, sets: int) -> None:
+    """One further set of buckets until the second step's first sum in three runs of accumulation_no_sync.py, and none
+    in the fourth: NCCL's watchdog had looked."""
     card = start(0, 1)
     dist.destroy_process_group()
     dist.init_process_group(backend)
@@ -136,8 +140,43 @@ def test_buckets_of_the_first_step_may_outlive_those_that_replace_them(
     model = torch.nn.parallel.DistributedDataParallel(bare, device_ids=[0])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
-        model(torch.empty(4, 1024, device="cuda")).sum().backward()
+        loss = model(torch.empty(4, 1024, device="cuda")).sum()
+        card.mark("before the backward pass")
+        loss.backward()
         optimizer.step()
-    assert card._machine.communicators.first_buckets_bytes == len(told) * 8 * 1024 * 1024 * 4
-    words = card._machine.communicators.buckets_in_words()
-    assert (words is not None) == bool(told) and (words is None or "takes 0.03 GiB more" in words)
+    trace = card.trace()
+    assert all(KEPT not in settled(trace, when).event_kind for when in Return)
+    earliest, likely, latest = (_alive_at_the_last_mark(settled(trace, when)) for when in Return)
+    assert latest - earliest == sets * 8 * 1024 * 1024 * 4
+    assert likely == latest, "next to nothing happens between the sums and the second step"
+    prediction = predict(trace)
+    least, most = prediction.reserved_range
+    assert most == prediction.peak_reserved_bytes and (least < most) == bool(sets)
+    assert prediction.reserved_interval[0] < least or not sets
+    assert any(note.topic == "DDP" for note in prediction.notes) == bool(sets)
+
+
+def _alive_at_the_last_mark(trace: StepTrace) -> int:
+    label = trace.labels.index("before the backward pass")
+    marks = [
+        event
+        for event, (code, arg) in enumerate(zip(trace.event_kind, trace.event_arg, strict=True))
+        if code == MARK and arg == label
+    ]
+    return replay(trace).requested_bytes[marks[-1]]
+
+
+@holds_tensors
+def test_ops_that_tell_the_time_of_the_first_sums_are_no_part_of_the_step_that_is_timed(start: Start) -> None:
+    """The third step is asked for: the ops of the first two are noted beside the others."""
+    card = start(0, 1)
+    card.log_ops(after_steps=2)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64).cuda(), device_ids=[0])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.empty(4, 64, device="cuda")).sum().backward()
+        optimizer.step()
+    calls = card.trace().calls
+    assert calls is not None
+    assert [calls.ops[number] for number in calls.call].count(OPTIMIZER_END) == 1
+    assert KEPT in card.trace().event_kind

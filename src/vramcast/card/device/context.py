@@ -224,9 +224,7 @@ class VirtualGpu:
             nccl = self._machine.communicators.in_words()
             if nccl is not None:
                 self._machine.note("NCCL", nccl)
-            buckets = self._machine.communicators.buckets_in_words()
-            if buckets is not None:
-                self._machine.note("DDP", buckets)
+            self._machine.kept_sums.finish()
             self._position.classify()
             self._ledger.close()
             self._trace = self._build_trace()

@@ -20,6 +20,7 @@ from vramcast.card.dispatch.op_log import OpLog
 from vramcast.card.dispatch.position import Position
 from vramcast.card.dispatch.storages import block_of
 from vramcast.card.dispatch.unknown import UnknownKernel, caller
+from vramcast.card.distributed.kept_sums import KeptSums
 from vramcast.card.distributed.nccl import Communicators
 from vramcast.card.libraries.cudnn_installed import open_cudnn
 from vramcast.card.libraries.problem import ConvolutionProblem
@@ -98,6 +99,7 @@ class Machine:
         self.on_load_library: Callable[[], None] = lambda: None
         """Called when the card in use has loaded one."""
         self.communicators = Communicators()
+        self.kept_sums = KeptSums(gpu, ledger, position, self.op_log)
         self.guesses = Guesses(position, self.engine_is_running)
         self.graphs = CudaGraphs(ledger, position, self.op_log, self.note)
         self._assumed: dict[tuple[str, str], str] = {}

@@ -37,6 +37,7 @@ from vramcast.trace.calls import (
     REPLAY,
     REPLAYED,
     STREAM,
+    OpCalls,
 )
 
 if TYPE_CHECKING:
@@ -74,13 +75,38 @@ class OpLog:
         self.python = PythonCalls()
         self.on = True
         """Steps repeat each other, so a run of known length need only be logged in its last one."""
+        self._kept_from: int | None = None
+        """Of the rows noted aside, the first that somebody asked for."""
         self._follows_streams = False
         self._stream = 0
 
     def start(self) -> None:
+        if self._log.is_aside and self._kept_from is None:
+            self._kept_from = self._log.n_rows
         self.on = True
         self.python.count = 0
         self.python.start()
+
+    def open_aside(self) -> None:
+        """Note ops for the card's own use, also where nobody asked for them yet."""
+        self._log.open_aside()
+        self._kept_from = 0 if self.on else None
+        if not self.on:
+            self.on = True
+            self.python.start()
+
+    def noted_aside(self) -> OpCalls:
+        return self._log.build()
+
+    @property
+    def n_rows(self) -> int:
+        return self._log.n_rows
+
+    def close_aside(self) -> None:
+        """What nobody asked for is forgotten."""
+        self.on = self._kept_from is not None
+        self._log.close_aside(self._log.n_rows if self._kept_from is None else self._kept_from)
+        self._kept_from = None
 
     def number(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: KnownCall | None) -> int:
         """Taken before the op runs: it may change the shapes it was called with."""

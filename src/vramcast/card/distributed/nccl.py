@@ -64,8 +64,6 @@ class Communicators:
 
     def __init__(self) -> None:
         self.by_name: dict[str, Communicator] = {}
-        self.first_buckets_bytes = 0
-        """What DDP summed in the first step."""
 
     def note(self, name: str, op: str, ranks: Callable[[], list[int]], per_node: int) -> Communicator:
         """An op has run on a group; `ranks` are asked for once."""
@@ -95,14 +93,4 @@ class Communicators:
             f"its buffers for {groups} take {least / (1 << 30):.1f} to {most / (1 << 30):.1f} GiB more on the card, "
             "outside PyTorch's allocator; they are not in the figures (from NCCL's source and users' reports, not "
             "measured)"
-        )
-
-    def buckets_in_words(self) -> str | None:
-        """For the report; None without DDP."""
-        if not self.first_buckets_bytes:
-            return None
-        return (
-            "NCCL lets go of the first step's buckets when its watchdog, which looks every 100 ms, has seen their sums "
-            "and another collective begins. Where the next step is quicker, it takes "
-            f"{self.first_buckets_bytes / (1 << 30):.2f} GiB more; that is not in the figures"
         )

@@ -15,7 +15,7 @@ from vramcast.allocator.card_streams import without_card
 from vramcast.base.torch_versions import NCCL_HOLDS_TENSORS
 from vramcast.card.device.installed_torch import INSTALLED
 from vramcast.card.device.one_card import CARD
-from vramcast.card.dispatch.storages import GPU, known_values
+from vramcast.card.dispatch.storages import GPU, block_of, known_values
 from vramcast.card.ops.registry import Call, kernel
 from vramcast.card.values import known_values as values
 
@@ -38,6 +38,8 @@ def _use(call: Call, group: Any, *, is_functional: bool = False) -> None:
     """NCCL has a communicator for the group from now on, and it takes time."""
     op = call.func._schema.name.rpartition("::")[2]
     machine = call.mode.machine
+    if _is_nccl(group):
+        machine.kept_sums.begin_collective(group.group_name, is_broadcast=op == "broadcast_")
     ranks = functools.partial(torch.distributed.get_process_group_ranks, group)
     known = machine.communicators.note(group.group_name, op, ranks, CARD.count)
     kind = next((kind for name, kind in _KINDS.items() if op.startswith(name)), None)
@@ -136,20 +138,27 @@ def all_reduce(call: Call) -> Any:
         if content is not None and values.small(tensor):
             _write(tensor, reduce(content, size))
     if call.device == GPU and call.mode.machine.engine_is_running():
-        _note_first_buckets(call)
+        return _sum_of_ddp(call)
     return _answer(call, call.args[0])
 
 
-def _note_first_buckets(call: Call) -> None:
+def _sum_of_ddp(call: Call) -> Any:
     """DDP's sums, which its reducer starts from the backward pass. It waits for their futures and never for the work
-    itself, so NCCL's group holds on to the tensors until its watchdog has seen the end and another collective begins.
-    The buckets of the first step, which others replace in the second, may outlive them (ProcessGroupNCCL.cpp,
-    shelvesToUnstash_)."""
-    machine = call.mode.machine
-    c10d: Any = torch.distributed.distributed_c10d
-    is_first = machine.position.steps_done == 0
-    if is_first and INSTALLED >= NCCL_HOLDS_TENSORS and "nccl" in c10d._world.pg_map[_group(call)][0]:
-        machine.communicators.first_buckets_bytes += _bytes(call.args[0])
+    itself."""
+    group = _group(call)
+    answer = _answer(call, call.args[0])
+    if _is_nccl(group):
+        blocks = [block_of(tensor) for tensor in call.args[0]]
+        call.mode.machine.kept_sums.add(
+            group.group_name, [block.block_id for block in blocks if block is not None and block.block_id >= 0]
+        )
+    return answer
+
+
+def _is_nccl(group: Any) -> bool:
+    """Whether it is NCCL's, of a version that keeps tensors itself."""
+    known: Any = torch.distributed.distributed_c10d._world.pg_map.get(group)
+    return INSTALLED >= NCCL_HOLDS_TENSORS and known is not None and "nccl" in known[0]
 
 
 @kernel("c10d::allgather_", "c10d::allgather_coalesced_")
