@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -151,3 +153,73 @@ def test_columns_that_are_joined_keep_their_ranges(gpu: VirtualGpu) -> None:
     rows = torch.tensor([[300.0, 7.0], [301.0, 8.0]], device="cuda").repeat(500, 1)
     chosen = rows[torch.empty(300, dtype=torch.int64, device="cuda")]  # which rows is not known
     assert set(chosen[:, 1].tolist()) <= {7.0, 8.0} and set(chosen[:, 0].tolist()) <= {300.0, 301.0}
+
+
+CLASSES = 80
+
+
+@pytest.fixture
+def detections(gpu: VirtualGpu) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Boxes up to 640, scores from 0 to 1 and classes, too many to be worked out for a read."""
+    made = torch.empty(2_000_000, 4, device="cuda").normal_()
+    scores = made[:, :1].sigmoid()
+    return 320 + 10 * made.tanh(), scores, torch.full_like(scores, 79.0)
+
+
+COLUMNS: dict[str, Callable[..., torch.Tensor]] = {
+    "rows by score": lambda boxes, scores, classes: _found(boxes, scores, classes)[scores[:, 0].topk(300)[1]][:, 5],
+    "rows gathered": lambda *given: torch.take_along_dim(_found(*given), _places()[:, None], 0)[:, 5],
+    "stacked in front": lambda boxes, scores, classes: torch.stack([boxes[:, 0], scores[:, 0], classes[:, 0]])[2],
+    "channels in front": lambda *given: torch.cat([part.t() for part in given])[5],
+    "channels turned to the end": lambda *given: torch.cat([part.t() for part in given]).t()[_places()][:, 5],
+    "split": lambda *given: _found(*given).split((4, 2), 1)[1][:, 1],
+    "unbound": lambda *given: _found(*given).unbind(1)[5],
+    "flipped": lambda *given: _found(*given).flip(1)[:, 0],
+    "columns in another order": lambda *given: _found(*given)[:, [5, 4]][:, 0],
+    "columns selected": lambda *given: _found(*given).index_select(1, torch.tensor([4, 5], device="cuda"))[:, 1],
+    "rows of several": lambda *given: torch.cat([_found(*given), _found(*given)])[:, 5],
+    "times one": lambda *given: (_found(*given) * 1.0)[:, 5],
+    "chosen by a mask": lambda boxes, *others: torch.where(boxes[:, :1] > 0, *[_found(boxes, *others)] * 2)[:, 5],
+    "highest of each": lambda *given: _found(*given).amax(0)[5:],
+    "another column is written": lambda *given: _with_column(_found(*given), 4, given[0][:, 0])[:, 5],
+    "all are scaled in place": lambda *given: _found(*given).mul_(1.0)[:, 5],
+}
+
+
+def _found(*parts: torch.Tensor) -> torch.Tensor:
+    return torch.cat(parts, 1)
+
+
+def _places() -> torch.Tensor:
+    return torch.arange(300, device="cuda")
+
+
+def _with_column(rows: torch.Tensor, column: int, values: torch.Tensor) -> torch.Tensor:
+    rows[:, column] = values
+    return rows
+
+
+@pytest.mark.parametrize("way", COLUMNS)
+def test_classes_beside_boxes_are_classes(detections: tuple[torch.Tensor, ...], way: str) -> None:
+    """A confusion matrix that they index has no place for anything else."""
+    assert {round(one) for one in COLUMNS[way](*detections)[:50].tolist()} == {CLASSES - 1}
+
+
+def test_boxes_that_are_made_column_by_column_have_two_corners(gpu: VirtualGpu) -> None:
+    centres = torch.empty(2_000_000, 4, device="cuda").normal_().sigmoid() * 100 + 100
+    boxes = torch.empty_like(centres)
+    boxes[:, 0] = centres[:, 0] - centres[:, 2] / 2
+    boxes[:, 2] = centres[:, 0] + centres[:, 2] / 2
+    assert all(width > 50 for width in (boxes[:, 2] - boxes[:, 0])[:50].tolist())
+    boxes[:, [0, 2]] = boxes[:, [0, 2]].clamp(0, 20)
+    assert set(boxes[:, 2][:50].tolist()) == {20.0}
+
+
+def test_sizes_follow_from_the_parts_of_what_was_joined(gpu: VirtualGpu) -> None:
+    """The scores of a head of detections, channels in front, after somebody has looked at it."""
+    made = torch.empty(1, 4, 500_000, device="cuda").normal_()
+    head = torch.cat((made.sigmoid() * 640, made.sigmoid()), 1)
+    head[0, 0, 0].item()
+    rows = head.transpose(1, 2)[0]
+    best = rows[:, 4:].amax(1)
+    assert (best > 1).nonzero().numel() == 0

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from vramcast.card.dispatch.storages import Block
-from vramcast.card.values import samples
+from vramcast.card.values import sample_rows, samples
+from vramcast.card.values.joined import is_joined_elsewhere, parts_of
 from vramcast.card.values.working_out import FAILURES, CannotWorkOut, call
 
 LIMIT = 1 << 23
@@ -111,6 +112,11 @@ class View:
         recipe = self.recipe
         if recipe.cached is not None:
             return self.on(recipe.cached)
+        joined = self._joined()
+        if joined is not None and joined.rows is None:
+            return samples.laid_out(joined.elements, 0, self.size, _dense(self.size))
+        if joined is not None and joined.rows is not None:
+            return samples.laid_out(joined.rows, 0, self.size, _dense(self.size))
         elements = self._elements()
         if torch.Size(self.size) and _is_dense(self.size, self.stride):
             count = self.size.numel()
@@ -121,15 +127,36 @@ class View:
     def sampled(self) -> samples.Sampled:
         if self.recipe.cached is not None:
             return samples.of_content(self.on(self.recipe.cached))
+        joined = self._joined()
+        if joined is not None:
+            return joined
         elements = self._elements()
         if self.size.numel() == 1:
             elements = elements[self.offset % elements.numel()].reshape(1)
         return samples.of_view(elements, self.offset, self.size, self.stride)
 
+    def _joined(self) -> samples.Sampled | None:
+        """As it follows from the parts of a tensor that was joined of several."""
+        found = parts_of(self)
+        if found is None:
+            return None
+        parts, along = found
+        if len(parts) == 1:
+            return parts[0].sampled()
+        if along != len(self.size) - 1 or self.size[-1] > samples.MOST_COLUMNS:
+            return None
+        rows = torch.cat([samples.columns(part.sampled(), len(self.size)) for part in parts], dim=1).reshape(-1)
+        return samples.Sampled(samples.take(rows), self.size, rows)
+
     def _elements(self) -> torch.Tensor:
         if self.recipe.sample is None:
             raise CannotWorkOut
         return self.recipe.sample.to(self.dtype)
+
+
+def _dense(size: torch.Size) -> tuple[int, ...]:
+    """The strides of a tensor that is contiguous."""
+    return torch.empty(size, device="meta").stride()
 
 
 def _is_dense(size: torch.Size, stride: tuple[int, ...]) -> bool:
@@ -233,12 +260,31 @@ class Written(Recipe):
             if before is None:
                 before = next(self.views()).sampled().elements
             elements = before.to(self.dtype, copy=True) if before.numel() > 1 else before.repeat(samples.SIZE)
+        columns = self._in_columns(elements)
+        if columns is not None:
+            return columns
         if self.target.size.numel() == self.count and self.target.dtype == self.dtype:
             elements = samples.take(elements) if elements.numel() > samples.SIZE else elements
             args, kwargs = _sampled(self.args), _sampled(self.kwargs)
             with _seeded(self.func, self.seed):
                 call(self.func, [elements, *samples.elements_of(args)], samples.elements_of(kwargs))
         return elements  # what is written into a part of it is too little to show
+
+    def _in_columns(self, elements: torch.Tensor) -> torch.Tensor | None:
+        """As rows, where some of their columns are written."""
+        target, func, args = self.target, self.func, _sampled(self.args)
+        if func._schema.name == "aten::index_put_":
+            part = sample_rows.columns_put(target.size, args[0])
+            func, args = torch.ops.aten.copy_.default, args[1:2]
+        else:
+            part = sample_rows.columns_in(target.size, target.stride, target.offset, self.count)
+        if part is None or elements.numel() not in (samples.SIZE, samples.SIZE * part[1]) or target.dtype != self.dtype:
+            return None
+        try:
+            with _seeded(func, self.seed):
+                return sample_rows.written(func, elements, *part, args, _sampled(self.kwargs))
+        except FAILURES:
+            return None
 
 
 def _shared(tensor: torch.Tensor) -> bool:
@@ -284,7 +330,7 @@ def _worked_out(recipe: Recipe, done: dict[Recipe, torch.UntypedStorage]) -> tor
 def _whole(recipe: Recipe, done: dict[Recipe, torch.UntypedStorage]) -> torch.UntypedStorage:
     if recipe.count > LIMIT:
         raise CannotWorkOut
-    if recipe.sample is not None:  # read before
+    if recipe.sample is not None and not is_joined_elsewhere(recipe):  # read before
         repeats = -(-recipe.count // recipe.sample.numel())
         return recipe.sample.repeat(repeats)[: recipe.count].clone().untyped_storage()
     if not recipe.for_reads:

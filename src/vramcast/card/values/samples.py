@@ -17,11 +17,9 @@ from typing import Any
 
 import torch
 
+from vramcast.card.values import sample_rows
+from vramcast.card.values.sample_rows import MOST_COLUMNS, SIZE, tiled
 from vramcast.card.values.working_out import call
-
-SIZE = 256
-MOST_COLUMNS = 64
-"""Of a tensor that has whole rows as its sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +63,10 @@ def run(func: Any, name: str, args: list[Any], kwargs: dict[str, Any], size: tor
     """The elements of each output; a single tensor for a single output."""
     chosen = RULES.get(name)
     if chosen is None:
-        return call(func, elements_of(args), elements_of(kwargs))
-    return chosen(func, args, kwargs, size)
+        made = sample_rows.elementwise(func, args, kwargs, size)
+        return call(func, elements_of(args), elements_of(kwargs)) if made is None else made
+    made = sample_rows.reduced(func, name, args, kwargs, size)
+    return chosen(func, args, kwargs, size) if made is None else made
 
 
 def take(content: torch.Tensor) -> torch.Tensor:
@@ -283,14 +283,31 @@ def _distance(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Si
 @rule("index", "index_select", "_unsafe_index")
 def _chosen(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
     x, where = args[0], args[1]
+    if x.rows is None:
+        return x.elements
     last = len(x.size) - 1
-    keeps_rows = where % max(len(x.size), 1) != last if isinstance(where, int) else where[last:] in ([], [None])
-    return x.elements if x.rows is None or not keeps_rows else x.rows
+    by = (args[2] if where % len(x.size) == last else None) if isinstance(where, int) else (where[last:] or [None])[0]
+    if by is None:
+        return x.rows
+    if by.count != size[-1] or by.count > SIZE or by.elements.dtype == torch.bool:
+        return x.elements
+    return sample_rows.picked(x, by.elements[: by.count])
+
+
+@rule("gather", "take_along_dim")
+def _gathered(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    x, dim = args[0], _argument(func, args, kwargs, "dim")
+    return x.elements if x.rows is None or dim is None or dim % len(x.size) == len(x.size) - 1 else x.rows
+
+
+@rule("flip")
+def _flipped(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
+    return args[0].elements if args[0].rows is None else sample_rows.flipped(args[0], args[1])
 
 
 @rule(
-    "diagonal_copy", "flip", "gather", "masked_select", "repeat", "roll", "scatter", "scatter_add", "select_scatter",
-    "slice_scatter", "take_along_dim", "tril", "triu",
+    "diagonal_copy", "masked_select", "repeat", "roll", "scatter", "scatter_add", "select_scatter", "slice_scatter",
+    "tril", "triu",
 )  # fmt: skip
 def _some(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size) -> Any:
     return args[0].elements
@@ -313,15 +330,21 @@ def _joined(func: Any, args: list[Any], kwargs: dict[str, Any], size: torch.Size
     parts = [part for part in args[0] if part.count]
     dim = _argument(func, args, kwargs, "dim")
     if len(size) > 1 and dim % len(size) == len(size) - 1 and size[-1] <= MOST_COLUMNS:
-        return torch.cat([_columns(part, size) for part in parts], dim=1).reshape(-1)
-    return take(torch.cat([part.elements[: max(1, SIZE * part.count // size.numel())] for part in parts]))
+        return torch.cat([columns(part, len(size)) for part in parts], dim=1).reshape(-1)
+    shares = [max(1, SIZE * part.count // size.numel()) for part in parts]
+    if all(part.rows is not None and part.size[-1] == size[-1] for part in parts):
+        return tiled(
+            torch.cat([columns(p, len(size))[:n] for p, n in zip(parts, shares, strict=True)]).reshape(-1),
+            SIZE,
+            size[-1],
+        ).reshape(-1)
+    return take(torch.cat([part.elements[:share] for part, share in zip(parts, shares, strict=True)]))
 
 
-def _columns(part: Sampled, size: torch.Size) -> torch.Tensor:
-    """SIZE rows of a part that is joined to others."""
-    count = part.size[-1] if len(part.size) == len(size) else 1
-    elements = part.elements if part.rows is None else part.rows
-    return elements.repeat(-(-SIZE * count // elements.numel()))[: SIZE * count].reshape(SIZE, count)
+def columns(part: Sampled, dimensions: int) -> torch.Tensor:
+    """SIZE rows of a part that is joined to others, as a tensor of so many dimensions."""
+    count = part.size[-1] if len(part.size) == dimensions else 1
+    return tiled(part.elements if part.rows is None else part.rows, SIZE, count)
 
 
 # -- made from nothing --------------------------------------------------------------------------------------------
