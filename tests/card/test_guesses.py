@@ -217,8 +217,8 @@ def test_boxes_that_are_made_column_by_column_have_two_corners(gpu: VirtualGpu) 
 
 def test_sizes_follow_from_the_parts_of_what_was_joined(gpu: VirtualGpu) -> None:
     """The scores of a head of detections, channels in front, after somebody has looked at it."""
-    made = torch.empty(1, 4, 500_000, device="cuda").normal_()
-    head = torch.cat((made.sigmoid() * 640, made.sigmoid()), 1)
+    made = nn.Conv1d(8, 8, 1).cuda()(torch.randn(1, 8, 500_000, device="cuda"))
+    head = torch.cat((made[:, :4].sigmoid() * 640, made[:, 4:].sigmoid()), 1)
     head[0, 0, 0].item()
     rows = head.transpose(1, 2)[0]
     best = rows[:, 4:].amax(1)
