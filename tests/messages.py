@@ -19,7 +19,7 @@ from vramcast.cli.parser import OWN_TEXTS
 from vramcast.report.html_document import script_messages
 from vramcast.report.names import NAMES
 from vramcast.serve.sources import EXAMPLES
-from vramcast.trace.schema import COMPUTED_VALUES, UNKNOWN_SIZE
+from vramcast.trace.schema import COMPUTED_VALUES, FROZEN_WEIGHTS, UNKNOWN_SIZE
 
 PACKAGE = Path(__file__).parents[1] / "src" / "vramcast"
 ASKING = ("say", "_said")
@@ -85,7 +85,7 @@ def _of_module(tree: ast.Module) -> Iterator[str]:
 
 @cache
 def composed() -> frozenset[str]:
-    found = {one.strip() for one in (*OWN_TEXTS, SAYS, ASSUMED, COMPUTED_VALUES, UNKNOWN_SIZE)}
+    found = {one.strip() for one in (*OWN_TEXTS, SAYS, ASSUMED, COMPUTED_VALUES, FROZEN_WEIGHTS, UNKNOWN_SIZE)}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
         tree = ast.parse(path.read_text(encoding="utf-8"))

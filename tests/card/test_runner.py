@@ -18,6 +18,7 @@ from vramcast.card.dispatch.failures import ScriptFailed
 from vramcast.card.dispatch.unknown import UnknownKernel
 from vramcast.cli.main import main
 from vramcast.errors import CannotPredict, UsageError
+from vramcast.features.advise.from_trace import room
 from vramcast.memory import Prediction
 from vramcast.scripts.runner import run_script
 from vramcast.timing.iteration import last_iteration
@@ -389,9 +390,12 @@ def test_weights_that_are_frozen_for_now_are_noted(write: Write) -> None:
             optimizer.step()
             optimizer.zero_grad()
     """
-    assert texts(run(write(script.format(trained=True)), steps=3), "frozen weights") == []
-    (text,) = texts(run(write(script.format(trained=False)), steps=3), "frozen weights")
+    trained, frozen = (run(write(script.format(trained=trained)), steps=3) for trained in (True, False))
+    assert texts(trained, "frozen weights") == []
+    (text,) = texts(frozen, "frozen weights")
+    assert room(trained) is not None and room(frozen) is None, "what would fit beside it is not said"
     assert text.startswith("4.0 MiB of the 5.0 MiB of weights that the optimizer holds are frozen")
+    assert "it takes at least 8.0 MiB more for their gradients and optimizer state" in text
 
 
 def test_a_batch_that_two_optimizers_share_is_one(write: Write) -> None:
@@ -424,3 +428,35 @@ def test_what_is_drawn_without_a_seed_is_the_same_each_time(write: Write, capsys
     assert random.random() == expected
     run(path)
     assert capsys.readouterr().out == first
+
+
+BATCH_FINDER = """
+    import torch
+    model = torch.nn.Linear(1024, 1024).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for rows in {sizes}:
+        try:
+            torch.ones(rows // 4, 1024, device="cuda")
+            for step in range(3):
+                hidden = model(torch.randn(rows, 1024, device="cuda"))
+                hidden.square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        except torch.OutOfMemoryError:
+            hidden = None
+            torch.cuda.empty_cache()
+            continue
+        break
+"""
+
+
+def test_attempts_that_were_refused_memory_are_named_and_are_not_the_figures(write: Write) -> None:
+    """As batch finders halve the batch until it fits."""
+    found = run(write(BATCH_FINDER.format(sizes=[1 << 20, 1 << 17])), steps=3, limit_bytes=6 * GIB)
+    at_once = run(write(BATCH_FINDER.format(sizes=[1 << 17])), steps=3, limit_bytes=6 * GIB)
+    assert found.fits and found.peak_allocated_bytes == at_once.peak_allocated_bytes
+    assert found.account.moment.step >= 0 and found.account.device_bytes == found.device_bytes
+    (text,) = texts(found, "refused")
+    assert text.startswith("one attempt was refused memory")
+    assert texts(at_once, "refused") == []
+    assert found.touched_bytes >= found.device_bytes

@@ -12,6 +12,7 @@ from vramcast.base.shown import Shown
 from vramcast.base.units import MIB, format_gib, format_size
 from vramcast.gpus import GpuSpec
 from vramcast.memory.account import Account, account
+from vramcast.memory.attempts import note_of, of_training
 from vramcast.memory.curve import StepLevels, curve
 from vramcast.memory.growth import Outlook, outlook
 from vramcast.memory.lengthening import lengthened
@@ -49,7 +50,7 @@ class Prediction(Shown):
     """How far recorded runs like this one were from their predictions."""
     touched_bytes: int = 0
     """What nvidia-smi would show at the highest where libraries find room to try out more than the run needs
-    (cudnn.benchmark); at least `device_bytes`."""
+    (cudnn.benchmark), or the program tries more than the card has; at least `device_bytes`."""
     reserved_range: tuple[int, int] = (0, 0)
     """What PyTorch's allocator would hold at the least and at the most, where chance or predicted times decide when
     memory comes back (trace/kept.py); else twice `peak_reserved_bytes`."""
@@ -175,13 +176,16 @@ def predict_and_replay(
     run = lengthened(trace)
     limited = replay(run, allocator_conf, capacity)
     fits = limited.completed
-    shown = limited if fits else replay(run, allocator_conf, None)
+    whole = limited if fits else replay(run, allocator_conf, None)
+    shown = of_training(whole) if fits else whole
     device_bytes = shown.peak_reserved.reserved_bytes + context_bytes
-    touched_bytes = device_bytes
+    touched_bytes = whole.peak_reserved.reserved_bytes + context_bytes
+    if shown is not whole:
+        notes.append(note_of(whole))
     trials = trials_in(trace.labels)
     if trials:
         tried = replay(run, allocator_conf, capacity, with_trials=True)
-        touched_bytes = max(device_bytes, tried.peak_reserved.reserved_bytes + context_bytes)
+        touched_bytes = max(touched_bytes, tried.peak_reserved.reserved_bytes + context_bytes)
         notes.append(Note("cudnn.benchmark", _benchmark_text(device_bytes, touched_bytes, trials.values())))
     reserved_range = _reserved_range(trace, shown)
     if reserved_range[0] < reserved_range[1]:

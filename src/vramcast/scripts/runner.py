@@ -29,6 +29,7 @@ from vramcast.scripts.program import Program, changed_environment
 from vramcast.scripts.stopping import LONGEST_AT_END, OWN_STEPS, USUAL_STEPS, Stopping, Until, counted
 from vramcast.scripts.swallowed import Swallowed
 from vramcast.trace import Note, StepTrace
+from vramcast.trace.schema import FROZEN_WEIGHTS
 
 Progress = Callable[[str], None]
 
@@ -134,7 +135,7 @@ def run_program_on(
             parts = ", ".join(filter(None, ahead))
             card.note("not run", f"{parts}; it may take more memory than the steps seen: --whole runs it")
         if frozen := frozen_parts.summary(card.optimizers):
-            card.note("frozen weights", frozen)
+            card.note(FROZEN_WEIGHTS, frozen)
 
     captures = Captures(path)
     stopping = Stopping(

@@ -70,6 +70,9 @@ COMPUTED_VALUES = "--compute-values"
 UNKNOWN_SIZE = "unknown size"
 """The topic of notes on values that are assumed and that sizes or the rounds of a loop follow from."""
 
+FROZEN_WEIGHTS = "frozen weights"
+"""The topic of the note that an optimizer holds weights which are frozen in the steps seen."""
+
 
 @dataclass(frozen=True, slots=True)
 class Note:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from vramcast.features.advise.estimate import corners_of
 from vramcast.memory.prediction import Prediction
 from vramcast.memory.prediction import predict as predict_trace
+from vramcast.trace.schema import FROZEN_WEIGHTS
 
 _MOST = 1 << 20
 EXPANDABLE = "expandable_segments:True"
@@ -23,9 +24,12 @@ class Room:
 
 
 def room(prediction: Prediction, batch: int | None = None) -> Room | None:
-    """None where nothing is known of the allocations one by one, or the run is not known in full."""
+    """None where nothing is known of the allocations one by one, or the run is not known in full: weights that are
+    trained later take what is left."""
     trace = prediction.trace
     if trace is None or prediction.at_least or prediction.outlook is not None:
+        return None
+    if prediction.fits and any(note.topic == FROZEN_WEIGHTS for note in prediction.notes):
         return None
     corners = corners_of(trace)
     allocated = max(growing + fixed for growing, fixed in corners)
