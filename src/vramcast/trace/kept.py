@@ -75,7 +75,7 @@ def _done_for(trace: StepTrace, event: int) -> float:
 
 def _with_frees_at(trace: StepTrace, moved: dict[int, int]) -> StepTrace:
     """The events without "kept", frees moved; ops stay beside the events that they were beside."""
-    frees = {released: [] for released in moved.values()}
+    frees: dict[int, list[int]] = {released: [] for released in moved.values()}
     for free, released in sorted(moved.items()):
         frees[released].append(trace.event_arg[free])
     kinds, args = array("b"), array("q")

@@ -26,15 +26,15 @@ def _is_join(recipe: Any) -> bool:
     return hasattr(recipe, "output") and recipe.func._schema.name in _JOINS
 
 
-def parts_of(view: View) -> tuple[list[View], int | None] | None:
-    """The parts that a view of a joined tensor is made of, and which of its dimensions they follow each other in; None
+def parts_of(view: View) -> tuple[list[View], int | None]:
+    """The parts that a view of a joined tensor is made of, and which of its dimensions they follow each other in; none
     where it is not known to be such a view."""
     recipe: Any = view.recipe
     if not _is_join(recipe) or view.dtype != recipe.dtype or not view.size.numel():
-        return None
+        return [], None
     where = _dimensions(recipe, view)
     if where is None:
-        return None
+        return [], None
     first, place_of = where
     is_stack = recipe.func._schema.name == "aten::stack"
     dim = (recipe.args[1] if len(recipe.args) > 1 else recipe.kwargs.get("dim", 0)) % len(recipe.size)
@@ -43,7 +43,7 @@ def parts_of(view: View) -> tuple[list[View], int | None] | None:
     found, start = [], 0
     for part in recipe.args[0]:
         if not hasattr(part, "recipe") or part.dtype != recipe.dtype:
-            return None
+            return [], None
         own_length = 1 if is_stack else part.size[dim] if len(part.size) == len(recipe.size) else 0
         low, high = max(begin, start), min(begin + length, start + own_length)
         if low < high:
@@ -51,7 +51,7 @@ def parts_of(view: View) -> tuple[list[View], int | None] | None:
             if along is not None:
                 found[-1].size = torch.Size((*view.size[:along], high - low, *view.size[along + 1 :]))
         start += own_length
-    return (found, along) if found else None
+    return found, along
 
 
 def _dimensions(recipe: Result, view: View) -> tuple[list[int], list[int | None]] | None:

@@ -15,6 +15,7 @@ import torch
 from vramcast.card.dispatch.storages import Block
 from vramcast.card.values import sample_rows, samples
 from vramcast.card.values.joined import is_joined_elsewhere, parts_of
+from vramcast.card.values.sample_rows import MOST_COLUMNS, SIZE
 from vramcast.card.values.working_out import FAILURES, CannotWorkOut, call
 
 LIMIT = 1 << 23
@@ -84,7 +85,7 @@ class Layer(Recipe):
     def sampled(self) -> torch.Tensor:
         if self.count == 1 or not self.dtype.is_floating_point:
             return torch.full((1,), 0 if self.dtype == torch.bool else 1, dtype=self.dtype, device="cpu")
-        return self._numbers(samples.SIZE)
+        return self._numbers(SIZE)
 
     def _numbers(self, count: int) -> torch.Tensor:
         if not self.dtype.is_floating_point:
@@ -112,11 +113,11 @@ class View:
         recipe = self.recipe
         if recipe.cached is not None:
             return self.on(recipe.cached)
-        joined = self._joined()
-        if joined is not None and joined.rows is None:
-            return samples.laid_out(joined.elements, 0, self.size, _dense(self.size))
-        if joined is not None and joined.rows is not None:
-            return samples.laid_out(joined.rows, 0, self.size, _dense(self.size))
+        parts, rows = self._joined()
+        if len(parts) == 1:
+            return parts[0].read()
+        if rows is not None:
+            return samples.tiled(rows, self.size.numel() // self.size[-1], self.size[-1]).reshape(self.size)
         elements = self._elements()
         if torch.Size(self.size) and _is_dense(self.size, self.stride):
             count = self.size.numel()
@@ -127,36 +128,27 @@ class View:
     def sampled(self) -> samples.Sampled:
         if self.recipe.cached is not None:
             return samples.of_content(self.on(self.recipe.cached))
-        joined = self._joined()
-        if joined is not None:
-            return joined
+        parts, rows = self._joined()
+        if len(parts) == 1:
+            return parts[0].sampled()
+        if rows is not None:
+            return samples.Sampled(samples.take(rows), self.size, rows)
         elements = self._elements()
         if self.size.numel() == 1:
             elements = elements[self.offset % elements.numel()].reshape(1)
         return samples.of_view(elements, self.offset, self.size, self.stride)
 
-    def _joined(self) -> samples.Sampled | None:
-        """As it follows from the parts of a tensor that was joined of several."""
-        found = parts_of(self)
-        if found is None:
-            return None
-        parts, along = found
-        if len(parts) == 1:
-            return parts[0].sampled()
-        if along != len(self.size) - 1 or self.size[-1] > samples.MOST_COLUMNS:
-            return None
-        rows = torch.cat([samples.columns(part.sampled(), len(self.size)) for part in parts], dim=1).reshape(-1)
-        return samples.Sampled(samples.take(rows), self.size, rows)
+    def _joined(self) -> tuple[list[View], torch.Tensor | None]:
+        """The parts that it is made of, where they were joined; and SIZE rows of them, where they are its columns."""
+        parts, along = parts_of(self)
+        if len(parts) < 2 or along != len(self.size) - 1 or self.size[-1] > MOST_COLUMNS:
+            return parts, None
+        return parts, torch.cat([samples.columns(part.sampled(), len(self.size)) for part in parts], dim=1).reshape(-1)
 
     def _elements(self) -> torch.Tensor:
         if self.recipe.sample is None:
             raise CannotWorkOut
         return self.recipe.sample.to(self.dtype)
-
-
-def _dense(size: torch.Size) -> tuple[int, ...]:
-    """The strides of a tensor that is contiguous."""
-    return torch.empty(size, device="meta").stride()
 
 
 def _is_dense(size: torch.Size, stride: tuple[int, ...]) -> bool:
@@ -254,17 +246,17 @@ class Written(Recipe):
 
     def sampled(self) -> torch.Tensor:
         if isinstance(self.before, int):
-            elements = torch.zeros(samples.SIZE, dtype=self.dtype, device="cpu")
+            elements = torch.zeros(SIZE, dtype=self.dtype, device="cpu")
         else:
             before = self.before.sample
             if before is None:
                 before = next(self.views()).sampled().elements
-            elements = before.to(self.dtype, copy=True) if before.numel() > 1 else before.repeat(samples.SIZE)
+            elements = before.to(self.dtype, copy=True) if before.numel() > 1 else before.repeat(SIZE)
         columns = self._in_columns(elements)
         if columns is not None:
             return columns
         if self.target.size.numel() == self.count and self.target.dtype == self.dtype:
-            elements = samples.take(elements) if elements.numel() > samples.SIZE else elements
+            elements = samples.take(elements) if elements.numel() > SIZE else elements
             args, kwargs = _sampled(self.args), _sampled(self.kwargs)
             with _seeded(self.func, self.seed):
                 call(self.func, [elements, *samples.elements_of(args)], samples.elements_of(kwargs))
@@ -278,7 +270,7 @@ class Written(Recipe):
             func, args = torch.ops.aten.copy_.default, args[1:2]
         else:
             part = sample_rows.columns_in(target.size, target.stride, target.offset, self.count)
-        if part is None or elements.numel() not in (samples.SIZE, samples.SIZE * part[1]) or target.dtype != self.dtype:
+        if part is None or elements.numel() not in (SIZE, SIZE * part[1]) or target.dtype != self.dtype:
             return None
         try:
             with _seeded(func, self.seed):

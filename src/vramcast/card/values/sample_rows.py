@@ -139,7 +139,7 @@ def flipped(x: Sampled, dims: list[int]) -> torch.Tensor:
 
 def columns_put(size: torch.Size, indices: list[Any]) -> tuple[list[int], int] | None:
     """The same for `x[..., indices] = `."""
-    by = indices[-1] if indices else None
+    by: Any = indices[-1] if indices else None
     if len(indices) != len(size) or any(one is not None for one in indices[:-1]) or not hasattr(by, "elements"):
         return None
     if by.elements.dtype == torch.bool or by.count > SIZE or not 1 < size[-1] <= MOST_COLUMNS:
