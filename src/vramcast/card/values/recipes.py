@@ -15,7 +15,7 @@ import torch
 from vramcast.card.dispatch.storages import Block
 from vramcast.card.values import sample_rows, samples
 from vramcast.card.values.joined import is_joined_elsewhere, parts_of
-from vramcast.card.values.sample_rows import MOST_COLUMNS, SIZE
+from vramcast.card.values.sample_rows import MOST_COLUMNS, SIZE, tiled
 from vramcast.card.values.working_out import FAILURES, CannotWorkOut, call
 
 LIMIT = 1 << 23
@@ -117,7 +117,7 @@ class View:
         if len(parts) == 1:
             return parts[0].read()
         if rows is not None:
-            return samples.tiled(rows, self.size.numel() // self.size[-1], self.size[-1]).reshape(self.size)
+            return tiled(rows, self.size.numel() // self.size[-1], self.size[-1]).reshape(self.size)
         elements = self._elements()
         if torch.Size(self.size) and _is_dense(self.size, self.stride):
             count = self.size.numel()
