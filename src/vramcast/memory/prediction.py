@@ -229,7 +229,7 @@ def _reserved_range(trace: StepTrace, shown: Replay) -> tuple[int, int]:
             run = replay(lengthened(trace, when=when), shown.conf, shown.capacity_bytes, when=when)
             if not run.completed:
                 run = replay(lengthened(trace, when=when), shown.conf, None, when=when)
-            highest.append(run.peak_reserved.reserved_bytes)
+            highest.append(of_training(run).peak_reserved.reserved_bytes)
     return min(highest), max(highest)
 
 
