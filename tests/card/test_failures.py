@@ -377,10 +377,13 @@ def test_what_went_wrong_in_a_worker_of_a_loader_is_told(run: Run) -> None:
         class Data(torch.utils.data.Dataset):
             def __len__(self): return 4
             def __getitem__(self, i): raise ValueError("bad sample")
+        torch.rand(4, 4, device="cuda").sum().item()
         for x in torch.utils.data.DataLoader(Data(), num_workers=1): x.cuda()
     """
-    with pytest.raises(ScriptFailed, match=r"train\.py:6: the script failed: ValueError: bad sample \(Caught Value"):
+    with pytest.raises(ScriptFailed, match=r"train\.py:7: the script failed: ValueError: bad sample \(Caught") as caught:
         run(text)
+    assert "A worker of the data loader failed" in str(caught.value)
+    assert "assumed" not in str(caught.value)
 
 
 def test_a_script_that_asks_for_input_is_told_how_to_get_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,3 +141,15 @@ def test_buckets_of_the_first_step_may_outlive_those_that_replace_them(
     assert card._machine.communicators.first_buckets_bytes == len(told) * 8 * 1024 * 1024 * 4
     words = card._machine.communicators.buckets_in_words()
     assert (words is not None) == bool(told) and (words is None or "takes 0.03 GiB more" in words)
+
+
+def test_ddp_takes_no_times_of_a_device_that_it_does_not_know(
+    start: Start, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    """Its warning that time stats are collected for CPU and CUDA devices only is one that no card shows."""
+    start(0, 1)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).cuda(), device_ids=[0])
+    for _ in range(12):  # its tenth iterations and those that follow are written down, too
+        model(torch.empty(4, 8, device="cuda")).sum().backward()
+    said = capfd.readouterr().err + " ".join(str(warning.message) for warning in recwarn)
+    assert "Time stats" not in said

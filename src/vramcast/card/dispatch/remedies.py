@@ -206,6 +206,12 @@ def _input_and_notebooks(failing: Failing) -> Remedy | None:
     return Remedy(told, ends_on_a_card=False) if told else None
 
 
+def _in_a_worker_of_a_loader(failing: Failing) -> Remedy | None:
+    if failing.is_ours or "in DataLoader worker process" not in failing.text:
+        return None
+    return Remedy("\nA worker of the data loader failed, which does not use the card: it would with a card, too.")
+
+
 _RULES: tuple[Callable[[Failing], Remedy | None], ...] = (
     _compiled_extension,
     _kernels_past_torch,
@@ -219,4 +225,5 @@ _RULES: tuple[Callable[[Failing], Remedy | None], ...] = (
     _missing_file,
     _more_cards,
     _input_and_notebooks,
+    _in_a_worker_of_a_loader,
 )
