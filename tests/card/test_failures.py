@@ -380,7 +380,7 @@ def test_what_went_wrong_in_a_worker_of_a_loader_is_told(run: Run) -> None:
         torch.rand(4, 4, device="cuda").sum().item()
         for x in torch.utils.data.DataLoader(Data(), num_workers=1): x.cuda()
     """
-    with pytest.raises(ScriptFailed, match=r"train\.py:7: the script failed: ValueError: bad sample \(Caught") as caught:
+    with pytest.raises(ScriptFailed, match=r"py:7: the script failed: ValueError: bad sample \(Caught") as caught:
         run(text)
     assert "A worker of the data loader failed" in str(caught.value)
     assert "assumed" not in str(caught.value)

@@ -32,7 +32,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.base.errors import CannotPredict
-from vramcast.base.processes import below, children_of, end_with_parent, ending_with_this, seconds_of_work, wait_until_idle
+from vramcast.base.processes import (
+    below,
+    children_of,
+    end_with_parent,
+    ending_with_this,
+    seconds_of_work,
+    wait_until_idle,
+)
 from vramcast.base.units import format_gib
 from vramcast.card.dispatch.failures import assumptions, failure_of
 from vramcast.card.dispatch.unknown import own_line

@@ -1,5 +1,7 @@
-"""A process that is spawned gets copies of what it is given, made by pickle, and so it does where it is a fork: an object
-may leave out of its copy what a fork would share, such as an open file in which both would move the same place."""
+"""A process that is spawned gets copies of what it is given, made by pickle, and so it does where it is a fork.
+
+An object may leave out of its copy what a fork would share, such as an open file, where both would move one place.
+"""
 
 from __future__ import annotations
 
