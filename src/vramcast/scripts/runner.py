@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +44,7 @@ def run_script(
     *,
     gpu: str | GpuSpec,
     is_module: bool = False,
+    folder: str = "",
     environment: Mapping[str, str] | None = None,
     removed: Sequence[str] = (),
     steps: int | None = 3,
@@ -58,6 +61,7 @@ def run_script(
     its end (None), or until it has shown an "epoch" or the "longest" batches.
 
     `is_module`: `path` is the name of a module, to be run as by `python -m`.
+    `folder`: where it is started, if not here.
     `environment`, `removed`: variables that a launcher sets, and those that it takes away.
     `assume`: values for reads of the card in certain lines.
     `compute_values`: every op is computed on the CPU too, so that the script reads what it would read on a card.
@@ -66,7 +70,7 @@ def run_script(
 
     The prediction's `trace` can be saved. Raises ScriptFailed when the script fails for another reason than memory.
     """
-    with changed_environment(environment or {}, removed):
+    with changed_environment(environment or {}, removed), contextlib.chdir(folder or os.curdir):
         program = Program(path, argv, is_module=is_module)
         card = virtual_gpu(
             gpu,

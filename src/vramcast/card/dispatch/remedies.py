@@ -206,10 +206,13 @@ def _input_and_notebooks(failing: Failing) -> Remedy | None:
     return Remedy(told, ends_on_a_card=False) if told else None
 
 
+_WORKER_OF_A_LOADER = re.compile(r"\bin DataLoader worker process\b")
+
+
 def _in_a_worker_of_a_loader(failing: Failing) -> Remedy | None:
-    if failing.is_ours or "in DataLoader worker process" not in failing.text:
+    if failing.is_ours or not _WORKER_OF_A_LOADER.search(failing.text):
         return None
-    return Remedy("\nA worker of the data loader failed, which does not use the card: it would with a card, too.")
+    return Remedy("\nA worker of the data loader failed, which uses no card: it would fail on a machine with one, too.")
 
 
 _RULES: tuple[Callable[[Failing], Remedy | None], ...] = (
