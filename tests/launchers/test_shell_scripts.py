@@ -73,9 +73,9 @@ def test_as_a_shell_starts_it(text: str, here: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "target", "note"),
     [
-        ("pip install -r x.txt\npython prepare_data.py\ntorchrun --nproc-per-node 1 train.py\npython test.py", "train.py",
+        ("pip install x\npython prepare_data.py\ntorchrun --nproc-per-node 1 train.py\npython test.py", "train.py",
          "run.sh:3 is the training; the shell script itself was read, and not run, nor `python prepare_data.py`"),
-        ("for seed in 1 2 3; do python main.py $seed; done\npython eval.py", "main.py", "the training, the first of 3;"),
+        ("for seed in 1 2 3; do python main.py $seed; done\npython eval.py", "main.py", "training, the first of 3;"),
         ("N=$(nvidia-smi --list-gpus | wc -l)\ntorchrun --nproc-per-node $N train.py", "train.py", "there is one card"),
         ("mkdir -p out\nbash inner.sh 3 2>&1 | tee out/log", "train.py", "run.sh:2 is the training"),
         ("python -m tool.convert\npython -m tool.train", "tool.train", "run.sh:2"),

@@ -120,9 +120,7 @@ def read_command(words: Sequence[str], environment: Mapping[str, str] | None = N
     return target if parts.launcher is None else parts.launcher.start(parts.options, target, around)
 
 
-def _in_shell_script(
-    script: shell_script.Script, stripped: prefixes.Stripped, around: Mapping[str, str]
-) -> Launch:
+def _in_shell_script(script: shell_script.Script, stripped: prefixes.Stripped, around: Mapping[str, str]) -> Launch:
     training = shell_script.training_of(script, around, _program_of)
     with contextlib.chdir(training.folder or os.curdir):
         inner = read_command(training.words, {**around, **training.environment})

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vramcast.base.errors import UsageError
+from vramcast.launchers.prefixes import without_plain_prefixes
 from vramcast.launchers.shell import arithmetic
 from vramcast.launchers.shell.conditions import Condition, Status
 from vramcast.launchers.shell.syntax import (
@@ -32,7 +33,6 @@ from vramcast.launchers.shell.syntax import (
 )
 from vramcast.launchers.shell.variables import LONGEST_SHOWN, UNKNOWN, State, Value
 from vramcast.launchers.shell.words import NAME, Words, as_list, matches
-from vramcast.launchers.prefixes import without_plain_prefixes
 
 _MOST_COMMANDS = 10_000
 _DEEPEST_CALLS = 20
