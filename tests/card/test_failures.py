@@ -285,6 +285,23 @@ def test_the_launchers_spelling_of_an_argument_is_told() -> None:
     assert "torchrun" not in str(explain(ended, "train.py", "0 optimizer steps", {}, ["train.py", "--local_rank=0"]))
 
 
+def test_an_error_that_a_framework_around_the_program_handles_is_told(run: Run) -> None:
+    """hydra prints the error of the program that it runs, and exits with 1."""
+    with pytest.raises(ScriptFailed) as caught:
+        run("""
+            import sys
+            def program():
+                open("/no/such/data.bin")
+            try:
+                program()
+            except Exception as error:
+                print(error)
+                sys.exit(1)
+        """)
+    assert "train.py:4: the script failed: FileNotFoundError" in str(caught.value)
+    assert "The script needs /no/such/data.bin, with a card too" in str(caught.value)
+
+
 def test_an_assert_without_words_shows_its_line(run: Run) -> None:
     with pytest.raises(ScriptFailed, match=r"train\.py:3: the script failed: AssertionError: assert x == 2 \("):
         run("import torch\nx = 3\nassert x == 2\n")

@@ -181,7 +181,7 @@ def _missing_file(failing: Failing) -> Remedy | None:
 
 _BEYOND_THE_CARDS = re.compile(r"invalid device ordinal \(cuda:(\d{1,3})\)")
 
-_SEVERAL_WANTED = re.compile(r"^You requested gpu: \[([\d, ]+)\]")
+_SEVERAL_WANTED = re.compile(r"You requested gpu: \[([\d, ]+)\]")
 """What Lightning and Fabric say where there are fewer cards than `devices`."""
 
 
