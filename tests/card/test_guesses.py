@@ -151,3 +151,15 @@ def test_columns_that_are_joined_keep_their_ranges(gpu: VirtualGpu) -> None:
     rows = torch.tensor([[300.0, 7.0], [301.0, 8.0]], device="cuda").repeat(500, 1)
     chosen = rows[torch.empty(300, dtype=torch.int64, device="cuda")]  # which rows is not known
     assert set(chosen[:, 1].tolist()) <= {7.0, 8.0} and set(chosen[:, 0].tolist()) <= {300.0, 301.0}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_softmax_under_autocast_sums_to_one(gpu: VirtualGpu, dtype: torch.dtype) -> None:
+    """Its kernel makes fp32 of fp16, which the CPU's does not."""
+    with torch.autocast("cuda", dtype):
+        logits = nn.Linear(64, 10).cuda()(torch.empty(8, 64, device="cuda"))
+        chances, logarithms = logits.softmax(-1), logits.log_softmax(-1)
+        assert chances.sum(-1).tolist() == pytest.approx([1.0] * 8, abs=0.01)
+        assert chances[chances > 0.3].numel() == 0 and chances[chances > 0].numel() == 80
+        target = torch.full((8, 10), 0.1, device="cuda")
+        assert (-target * logarithms).sum(-1).mean().item() == pytest.approx(2.3, abs=0.1)
