@@ -163,3 +163,21 @@ def test_a_softmax_under_autocast_sums_to_one(gpu: VirtualGpu, dtype: torch.dtyp
         assert chances[chances > 0.3].numel() == 0 and chances[chances > 0].numel() == 80
         target = torch.full((8, 10), 0.1, device="cuda")
         assert (-target * logarithms).sum(-1).mean().item() == pytest.approx(2.3, abs=0.1)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_head_that_finds_nothing_at_first(gpu: VirtualGpu, autocast: bool) -> None:
+    """Detectors start with a bias at which no score passes a threshold, in fp32 and under autocast alike."""
+    head = nn.Conv2d(16, 6, 1)
+    nn.init.constant_(head.bias, -4.6)
+    head.bias.data[2] = 4.0
+    head.cuda()
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    for _ in range(2):  # training moves them slowly
+        with torch.autocast("cuda", enabled=autocast):
+            scores = head(torch.empty(2, 16, 20, 20, device="cuda")).sigmoid()
+        assert torch.where(scores > 0.25)[1].unique().tolist() == [2]
+        assert (scores > 0.25).sum().item() == 800
+        assert 0.004 < scores[:, 0].mean().item() < 0.4  # of all channels, where a sample is read
+        scores.float().sum().backward()
+        optimizer.step()
