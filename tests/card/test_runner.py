@@ -246,6 +246,8 @@ def test_an_exit_code_is_an_error(write: Write) -> None:
         run(write("import sys; sys.exit('no data set here')"))
     with pytest.raises(CannotPredict, match=r"train\.py ended itself and had allocated nothing"):
         run(write("import argparse\nargparse.ArgumentParser().parse_args(['--help'])"))
+    with pytest.raises(ScriptFailed, match=r"py:1: the script failed: FileNotFoundError.*; it handled that, and ended"):
+        run(write("try: open('/no/such/weights.pth')\nexcept OSError as error: print(error); exit()"))
 
 
 def test_what_is_not_a_script(write: Write, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from vramcast.base.errors import CannotPredict
 from vramcast.base.units import format_size
 from vramcast.card.device.context import VirtualGpu, virtual_gpu
 from vramcast.card.device.recording import Recording, recording
-from vramcast.card.dispatch.failures import explain, where_in
+from vramcast.card.dispatch.failures import ScriptFailed, explain, where_in
 from vramcast.card.dispatch.unknown import short_path
 from vramcast.gpus import GpuSpec
 from vramcast.memory import Prediction, predict, with_time
@@ -185,6 +185,8 @@ def run_program_on(
     if stopping.reason and not card.trace().n_blocks:
         raise CannotPredict(f"{stopping.reason}, and nothing was allocated on the GPU until then")
     if ending.exited and not card.trace().n_blocks and not ending.children.used_the_card:
+        if ending.handled is not None:
+            raise ScriptFailed(f"{ending.handled.sentence()}; it handled that, and ended itself{ending.handled.remedy}")
         raise CannotPredict(
             f"{short_path(path)} ended itself and had allocated nothing on the GPU until then: do its arguments ask it "
             "to train?"
