@@ -78,6 +78,7 @@ def test_as_a_shell_starts_it(text: str, here: Path) -> None:
         ("for seed in 1 2 3; do python main.py $seed; done\npython eval.py", "main.py", "training, the first of 3;"),
         ("N=$(nvidia-smi --list-gpus | wc -l)\ntorchrun --nproc-per-node $N train.py", "train.py", "there is one card"),
         ("mkdir -p out\nbash inner.sh 3 2>&1 | tee out/log", "train.py", "run.sh:2 is the training"),
+        ("python train_and_eval.py\npython eval.py", "train_and_eval.py", "run.sh:1 is the training"),
         ("python -m tool.convert\npython -m tool.train", "tool.train", "run.sh:2"),
     ],
 )  # fmt: skip

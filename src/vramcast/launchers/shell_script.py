@@ -16,6 +16,7 @@ _SHELLS = re.compile(r"(?:ba|da|k|z)?sh")
 _ENDINGS = (".sh", ".bash", ".zsh", ".ksh")
 
 _TRAINS = re.compile(r"train|tun(?:e|ing)|distill|\bfit\b|(?:^|[/_.])(?:main|sft|dpo|run)", re.IGNORECASE)
+_CERTAINLY = re.compile("train|finetun", re.IGNORECASE)
 _DOES_NOT = re.compile(
     r"\b(?:pip|setup\.py|ensurepip|venv|http\.server|json\.tool|collect_env)$"
     r"|(?:^|[/_.])(?:test|eval|infer|preproc|prepro|prepare|download|convert|sampl|generat|export|demo|plot|visual)\w*(?:\.py)?$",
@@ -116,7 +117,7 @@ _Program = tuple[ShellCommand, tuple[str, bool]]
 
 def _trainings(programs: list[_Program]) -> list[_Program]:
     """Those that a launcher starts, else those that bear the name of a training, else all that do not bear another."""
-    left = [entry for entry in programs if not _DOES_NOT.search(entry[1][0])]
+    left = [entry for entry in programs if _CERTAINLY.search(entry[1][0]) or not _DOES_NOT.search(entry[1][0])]
     launched = [entry for entry in left if entry[1][1]]
     named = [entry for entry in launched or left if _TRAINS.search(entry[1][0])]
     return named or launched or left

@@ -46,7 +46,7 @@ class _Copied:
         self._process = process
         self._shared: list[Any] = []
         file = io.BytesIO()
-        multiprocessing.context.set_spawning_popen(popen)
+        multiprocessing.context.set_spawning_popen(popen)  # type: ignore[arg-type]
         try:
             _Pickler(file, self._shared).dump(process)
             self._pickled = file.getvalue()

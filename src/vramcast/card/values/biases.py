@@ -72,7 +72,8 @@ class Biases:
         block, made = block_of(tensor), block_of(out)
         if block is None or made is None or out.numel() * out.element_size() != made.nbytes:
             return
-        of_weights = block.origin[3] if block.origin is not None else ()  # autocast has made a copy of it
+        # Autocast has made a copy of it.
+        of_weights: tuple[int, ...] = block.origin[3] if block.origin is not None else ()
         key = of_weights[0] if len(of_weights) == 1 else block.block_id
         if key not in self._by_block:
             content = self._content_of(tensor, block)

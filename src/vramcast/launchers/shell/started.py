@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from vramcast.base.errors import UsageError
@@ -26,7 +26,7 @@ LARGEST_BYTES = 2**20
 _ONE_CARD = re.compile(r"nvidia-smi\b.*\|\s*wc\s+-l|torch\.cuda\.device_count\(\)|\bnvidia-smi\b.*--query-gpu=count\b")
 """What asks how many cards there are."""
 
-_FILE_TESTS = {
+_FILE_TESTS: dict[str, Callable[[str], bool]] = {
     "-f": os.path.isfile, "-d": os.path.isdir, "-e": os.path.exists, "-r": os.path.exists, "-L": os.path.islink,
     "-h": os.path.islink, "-s": lambda path: os.path.isfile(path) and os.path.getsize(path) > 0,
     "-x": lambda path: os.access(path, os.X_OK), "-w": lambda path: os.access(path, os.W_OK),
