@@ -42,6 +42,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     (tmp_path / "train.py").write_text("import torch\ntorch.ones(4, device='cuda')\n")
+    for name in ("main.py", "train_and_eval.py"):
+        (tmp_path / name).write_text("")
     (tmp_path / "settings").write_text("FROM_THERE=yes\n")
     (tmp_path / "empty").write_text("")
     return tmp_path
@@ -104,6 +106,7 @@ def test_a_script_that_can_be_started_itself(here: Path) -> None:
         ("python one.py\npython two.py", "starts several programs; write the command of one of them:\n  python one.py"),
         ("python train.py --port $(find_a_port)", r"run.sh:1: $(find_a_port) is not known here: it is what a program"),
         ("cd /nowhere/at/all\npython train.py", "it is started in /nowhere/at/all, and there is no such folder here"),
+        ("cp train.py copy.py\npython copy.py", "run.sh starts copy.py, which is not here; the shell script itself is"),
         ("while true; do true; done", "a loop of more than 1,000 rounds is not followed"),
         ("python train.py 'x", "run.sh:1"),
         ("bash missing.sh", "no command that starts a training"),

@@ -124,6 +124,11 @@ def _in_shell_script(script: shell_script.Script, stripped: prefixes.Stripped, a
     training = shell_script.training_of(script, around, _program_of)
     with contextlib.chdir(training.folder or os.curdir):
         inner = read_command(training.words, {**around, **training.environment})
+        if not inner.is_module and not os.path.isfile(os.path.join(inner.folder, inner.target)):
+            raise UsageError(
+                f"{script.where} starts {inner.target}, which is not here; the shell script itself is not run: what it "
+                "copies or makes has to be there before"
+            )
     return replace(
         inner,
         folder=inner.folder or training.folder,
