@@ -250,6 +250,17 @@ def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run:
     assert "Error: " in message
 
 
+def test_a_method_of_torch_that_takes_more_than_it_did_is_of_another_version(run: Run) -> None:
+    with pytest.raises(ScriptFailed, match=r"Conv2d\._conv_forward\(\) missing 1(.|\n)*another version.*\(torch "):
+        run("""
+            import torch
+            class Quantized(torch.nn.Conv2d):
+                def forward(self, x):
+                    return self._conv_forward(x, self.weight.round())
+            Quantized(3, 8, 3).cuda()(torch.rand(1, 3, 8, 8, device="cuda"))
+        """)
+
+
 def test_a_base_class_that_takes_no_argument_any_more_is_of_another_version(run: Run) -> None:
     script = """
         import yaml
