@@ -124,7 +124,7 @@ def _among(
         elif callable(value) and getattr(value, "__qualname__", None) == wanted:
             return value if isinstance(getattr(value, "__module__", None), str) else None
         elif isinstance(value, type):
-            method = vars(value).get(wanted.rpartition(".")[2])
+            method: Callable[..., object] | None = vars(value).get(wanted.rpartition(".")[2])
             if callable(method) and getattr(method, "__qualname__", None) == wanted:
                 return method
     return None
