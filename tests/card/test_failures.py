@@ -250,6 +250,17 @@ def test_a_script_for_another_version_of_a_package_is_told_which(line: str, run:
     assert "Error: " in message
 
 
+def test_a_method_of_torch_that_takes_more_than_it_did_is_of_another_version(run: Run) -> None:
+    with pytest.raises(ScriptFailed, match=r"Conv2d\._conv_forward\(\) missing 1(.|\n)*another version.*\(torch "):
+        run("""
+            import torch
+            class Quantized(torch.nn.Conv2d):
+                def forward(self, x):
+                    return self._conv_forward(x, self.weight.round())
+            Quantized(3, 8, 3).cuda()(torch.rand(1, 3, 8, 8, device="cuda"))
+        """)
+
+
 def test_a_base_class_that_takes_no_argument_any_more_is_of_another_version(run: Run) -> None:
     script = """
         import yaml
@@ -283,6 +294,23 @@ def test_the_launchers_spelling_of_an_argument_is_told() -> None:
     ended = SystemExit(2)
     assert "torchrun" in str(explain(ended, "train.py", "0 optimizer steps", {}, ["train.py", "--local-rank=0"]))
     assert "torchrun" not in str(explain(ended, "train.py", "0 optimizer steps", {}, ["train.py", "--local_rank=0"]))
+
+
+def test_an_error_that_a_framework_around_the_program_handles_is_told(run: Run) -> None:
+    """hydra prints the error of the program that it runs, and exits with 1."""
+    with pytest.raises(ScriptFailed) as caught:
+        run("""
+            import sys
+            def program():
+                open("/no/such/data.bin")
+            try:
+                program()
+            except Exception as error:
+                print(error)
+                sys.exit(1)
+        """)
+    assert "train.py:4: the script failed: FileNotFoundError" in str(caught.value)
+    assert "The script needs /no/such/data.bin, with a card too" in str(caught.value)
 
 
 def test_an_assert_without_words_shows_its_line(run: Run) -> None:
@@ -377,10 +405,13 @@ def test_what_went_wrong_in_a_worker_of_a_loader_is_told(run: Run) -> None:
         class Data(torch.utils.data.Dataset):
             def __len__(self): return 4
             def __getitem__(self, i): raise ValueError("bad sample")
+        torch.rand(4, 4, device="cuda").sum().item()
         for x in torch.utils.data.DataLoader(Data(), num_workers=1): x.cuda()
     """
-    with pytest.raises(ScriptFailed, match=r"train\.py:6: the script failed: ValueError: bad sample \(Caught Value"):
+    with pytest.raises(ScriptFailed, match=r"py:7: the script failed: ValueError: bad sample \(Caught") as caught:
         run(text)
+    assert "A worker of the data loader failed" in str(caught.value)
+    assert "assumed" not in str(caught.value)
 
 
 def test_a_script_that_asks_for_input_is_told_how_to_get_it(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

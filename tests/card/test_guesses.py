@@ -223,3 +223,33 @@ def test_sizes_follow_from_the_parts_of_what_was_joined(gpu: VirtualGpu) -> None
     rows = head.transpose(1, 2)[0]
     best = rows[:, 4:].amax(1)
     assert (best > 1).nonzero().numel() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_softmax_under_autocast_sums_to_one(gpu: VirtualGpu, dtype: torch.dtype) -> None:
+    """Its kernel makes fp32 of fp16, which the CPU's does not."""
+    with torch.autocast("cuda", dtype):
+        logits = nn.Linear(64, 10).cuda()(torch.empty(8, 64, device="cuda"))
+        chances, logarithms = logits.softmax(-1), logits.log_softmax(-1)
+        assert chances.sum(-1).tolist() == pytest.approx([1.0] * 8, abs=0.01)
+        assert chances[chances > 0.3].numel() == 0 and chances[chances > 0].numel() == 80
+        target = torch.full((8, 10), 0.1, device="cuda")
+        assert (-target * logarithms).sum(-1).mean().item() == pytest.approx(2.3, abs=0.1)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_head_that_finds_nothing_at_first(gpu: VirtualGpu, autocast: bool) -> None:
+    """Detectors start with a bias at which no score passes a threshold, in fp32 and under autocast alike."""
+    head = nn.Conv2d(16, 6, 1)
+    nn.init.constant_(head.bias, -4.6)
+    head.bias.data[2] = 4.0
+    head.cuda()
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    for _ in range(2):  # training moves them slowly
+        with torch.autocast("cuda", enabled=autocast):
+            scores = head(torch.empty(2, 16, 20, 20, device="cuda")).sigmoid()
+        assert torch.where(scores > 0.25)[1].unique().tolist() == [2]
+        assert (scores > 0.25).sum().item() == 800
+        assert 0.004 < scores[:, 0].mean().item() < 0.4  # of all channels, where a sample is read
+        scores.float().sum().backward()
+        optimizer.step()

@@ -69,6 +69,16 @@ def test_the_environment_is_set_and_put_back(capsys: pytest.CaptureFixture[str])
     assert prediction.trace is not None and prediction.trace.allocator_conf == "expandable_segments:True"
 
 
+def test_a_print_of_the_scripts_own_is_put_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As where only the first of several processes may print: the answer is not the script's to change."""
+    (tmp_path / "quiet.py").write_text(
+        "import builtins, torch\nbuiltins.print = lambda *words, **options: None\ntorch.ones(2, device='cuda')\n"
+    )
+    run_script("quiet.py", gpu="rtx-4090")
+    print("the verdict")
+    assert "the verdict" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

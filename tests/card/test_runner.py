@@ -247,6 +247,8 @@ def test_an_exit_code_is_an_error(write: Write) -> None:
         run(write("import sys; sys.exit('no data set here')"))
     with pytest.raises(CannotPredict, match=r"train\.py ended itself and had allocated nothing"):
         run(write("import argparse\nargparse.ArgumentParser().parse_args(['--help'])"))
+    with pytest.raises(ScriptFailed, match=r"py:1: the script failed: FileNotFoundError.*; it handled that, and ended"):
+        run(write("try: open('/no/such/weights.pth')\nexcept OSError as error: print(error); exit()"))
 
 
 def test_what_is_not_a_script(write: Write, tmp_path: Path) -> None:
@@ -412,6 +414,28 @@ def test_a_batch_that_two_optimizers_share_is_one(write: Write) -> None:
     assert texts(run(write(script.format(sizes=[64] * 5)), steps=3), "batches") == []
     (text,) = texts(run(write(script.format(sizes=[64, 64, 80, 80, 80])), steps=3), "batches")
     assert "the largest input of a step takes 128.0 KiB to 160.0 KiB" in text
+
+
+def test_a_critic_that_steps_twice_before_the_others_shares_their_batch(write: Write) -> None:
+    """As in StarGAN v2: of its two steps the second gets no batch of its own."""
+    prediction = run(
+        write("""
+            import torch
+            a, b = (torch.nn.Linear(64, 64).cuda() for _ in range(2))
+            critic, generator = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (a, b))
+            for _ in range(5):
+                x = torch.rand(4096, 64).cuda()
+                for label in (0.0, 1.0):
+                    (a(x) - torch.tensor(label).cuda()).mean().backward()
+                    critic.step()
+                b(a(x)).mean().backward()
+                generator.step()
+                b(x).mean().backward()
+                generator.step()
+        """),
+        steps=3,
+    )
+    assert texts(prediction, "batches") == []
 
 
 def test_what_is_drawn_without_a_seed_is_the_same_each_time(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,6 +99,14 @@ ENDINGS = (
            "p.start(); p.join()"),
     Ending("spawn does not fit", "p = multiprocessing.get_context('spawn').Process(target=train, args=(30,))\n"
            "p.start(); p.join()", DOES_NOT_FIT),
+    Ending("spawn gives a copy, without what its object leaves out",
+           "class Data:\n    def __init__(self): self.file, self.weight = open(os.devnull), torch.ones(2)\n"
+           "    def __getstate__(self): return {'weight': self.weight}\n"
+           "def work(data, lock):\n    with lock: train(30) if list(vars(data)) == ['weight'] else sys.exit(9)\n"
+           "c = multiprocessing.get_context('spawn')\n"
+           "p = c.Process(target=work, args=(Data(), c.Lock())); p.start(); p.join()", DOES_NOT_FIT),
+    Ending("spawn of what cannot be copied", "p = multiprocessing.get_context('spawn').Process(\n"
+           "    target=lambda: train(30)); p.start(); p.join()", DOES_NOT_FIT),
     Ending("torch.multiprocessing.spawn", "import torch.multiprocessing as mp\n"
            "mp.spawn(lambda rank: train(30), nprocs=1)", DOES_NOT_FIT),
     Ending("torch.multiprocessing.spawn, waited for later", "import torch.multiprocessing as mp\n"

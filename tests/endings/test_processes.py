@@ -69,12 +69,34 @@ def test_children_and_their_work() -> None:
         try:
             assert child.pid in children_of(os.getpid())
             until = time.monotonic() + 30
-            while seconds_of_work(child.pid) < 0.05 and time.monotonic() < until:
+            while seconds_of_work([child.pid]) < 0.05 and time.monotonic() < until:
                 time.sleep(0.02)
-            assert seconds_of_work(child.pid) >= 0.05
+            assert seconds_of_work([child.pid]) >= 0.05
         finally:
             child.kill()
-    assert child.pid not in children_of(os.getpid()) and seconds_of_work(child.pid) == 0
+    assert child.pid not in children_of(os.getpid()) and seconds_of_work([child.pid]) == 0
+
+
+WAITS_FOR_A_WORKER = """
+import subprocess, sys
+works = "import time; [None for _ in iter(lambda: time.process_time() < 0.5, False)]; print('done', flush=True)"
+subprocess.run([sys.executable, "-c", works])
+sys.stdin.read()
+"""
+
+
+def test_the_work_of_a_process_is_that_of_its_workers_too() -> None:
+    """As a training that waits for its data loader: it is not idle, and what has ended still counts."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", WAITS_FOR_A_WORKER], **pipes) as waits:  # type: ignore[call-overload]
+        until = time.monotonic() + 30
+        while seconds_of_work([waits.pid]) < 0.3 and time.monotonic() < until:
+            time.sleep(0.02)
+        while_it_worked = seconds_of_work([waits.pid])
+        assert waits.stdout.readline() == b"done\n"
+        while children_of(waits.pid) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert seconds_of_work([waits.pid]) >= while_it_worked >= 0.3
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from vramcast.errors import CannotPredict, UsageError
 from vramcast.jobs.load import LoadedJob, load_job
 from vramcast.jobs.readers import Request, hf_names
 from vramcast.jobs.readers.command_line import parse_command
-from vramcast.jobs.readers.shell import follow
+from vramcast.launchers.shell import follow
 from vramcast.prediction.predict import predict
 
 needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="builds a transformers model")

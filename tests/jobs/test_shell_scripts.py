@@ -13,7 +13,7 @@ from vramcast.cli.main import main
 from vramcast.errors import UsageError
 from vramcast.jobs.load import load_job
 from vramcast.jobs.readers.hf_script import training_command
-from vramcast.jobs.readers.shell import follow
+from vramcast.launchers.shell import follow
 
 MODEL = str(Path(__file__).parent / "configs" / "llama-tiny")
 

@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -326,8 +327,33 @@ def pickled_pictures(folder: Path, *, names: list[str], classes: int, per_class:
         (folder / name).write_bytes(pickle.dumps({"data": data, "labels": labels}))
 
 
+def triplets(folder: Path, *, count: int, size: list[int]) -> None:
+    """Three frames in a row, and the lists of them, as Vimeo-90K has them."""
+    names = [f"00001/{number:04d}" for number in range(1, count + 1)]
+    for number, name in enumerate(names):
+        for frame in (1, 2, 3):
+            _save(folder / "sequences" / name / f"im{frame}.png", picture(3 * number + frame, *size))
+    for split in ("train", "test"):
+        (folder / f"tri_{split}list.txt").write_text("".join(name + "\n" for name in names))
+
+
+def arrays_in_zip(folder: Path, *, name: str, shape: list[int], classes: int, count: int = 256) -> None:
+    """Arrays with their labels in an archive, as the latents of pictures are stored."""
+    draw = np.random.default_rng(0)
+    labels = []
+    with zipfile.ZipFile(folder / name, "w") as archive:
+        for number in range(count):
+            entry = f"00000/img-mean-std-latents-{number:08d}.npy"
+            content = io.BytesIO()
+            np.save(content, draw.standard_normal(shape, dtype=np.float32))
+            archive.writestr(entry, content.getvalue())
+            labels.append([entry, number % classes])
+        archive.writestr("dataset.json", json.dumps({"labels": labels}))
+
+
 RECIPES = (
     annotated_clips,
+    arrays_in_zip,
     blender_scene,
     captioned_pictures,
     celeba,
@@ -344,6 +370,7 @@ RECIPES = (
     pictures,
     pictures_in_lmdb,
     stereo_patches,
+    triplets,
     video_frames,
     words_in_pictures,
     yolo,

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
 _PR_SET_PDEATHSIG = 1
@@ -80,10 +80,24 @@ def children_of(parent: int) -> list[int]:
 _LOOKS_ASLEEP, _ASLEEP_SECONDS = 5, 0.05
 
 
-def seconds_of_work(pid: int) -> float:
-    """Processor time that a process has used so far."""
-    fields = _status(pid)
-    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+def below(parents: Iterable[int]) -> list[int]:
+    """These processes with all that they have started, and those in turn, and that still run."""
+    by_parent: dict[str, list[int]] = {}
+    for pid in _all_processes():
+        fields = _status(pid)
+        if fields and fields[0] != "Z":
+            by_parent.setdefault(fields[1], []).append(pid)
+    found = list(parents)
+    for pid in found:  # grows as it is read
+        found += by_parent.get(str(pid), [])
+    return found
+
+
+def seconds_of_work(pids: Iterable[int]) -> float:
+    """Processor time that processes have used so far, with what they started: it does not shrink when that ends."""
+    statuses = (_status(pid) for pid in below(pids))
+    ticks = sum(int(field) for fields in statuses if fields for field in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def wait_until_idle(pid: int, most_seconds: float) -> None:

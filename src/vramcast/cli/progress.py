@@ -39,7 +39,8 @@ class Reporter:
     def line(self, text: str) -> None:
         """A line that stays."""
         self.done()
-        print(f"vramcast: {sentence(text)}", file=self._stream, flush=True)
+        self._stream.write(f"vramcast: {sentence(text)}\n")  # a script may have replaced print
+        self._stream.flush()
 
     def done(self) -> None:
         if self._live and self._width:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from vramcast.base.errors import UsageError
-from vramcast.launchers import accelerate, deepspeed, fabric, prefixes, python, torchrun
+from vramcast.launchers import accelerate, deepspeed, fabric, prefixes, python, shell_script, torchrun
 from vramcast.launchers.launch import Launch
 from vramcast.launchers.options import Options, OptionTable
 
@@ -101,6 +102,9 @@ def read_command(words: Sequence[str], environment: Mapping[str, str] | None = N
     around = os.environ if environment is None else environment
     stripped = prefixes.strip(words)
     around = {name: value for name, value in around.items() if name not in stripped.removed} | stripped.environment
+    script = shell_script.recognised(stripped.words)
+    if script is not None:
+        return _in_shell_script(script, stripped, around)
     parts = take_apart(stripped.words) or _installed_command(stripped.words)
     if parts.runs_any_program:
         inner = read_command([parts.target, *parts.arguments], around)
@@ -114,6 +118,36 @@ def read_command(words: Sequence[str], environment: Mapping[str, str] | None = N
         )
     target = replace(target, removed=stripped.removed, notes=(*stripped.notes, *parts.notes, *target.notes))
     return target if parts.launcher is None else parts.launcher.start(parts.options, target, around)
+
+
+def _in_shell_script(script: shell_script.Script, stripped: prefixes.Stripped, around: Mapping[str, str]) -> Launch:
+    training = shell_script.training_of(script, around, _program_of)
+    with contextlib.chdir(training.folder or os.curdir):
+        inner = read_command(training.words, {**around, **training.environment})
+        if not inner.is_module and not os.path.isfile(os.path.join(inner.folder, inner.target)):
+            raise UsageError(
+                f"{script.where} starts {inner.target}, which is not here; the shell script itself is not run: what it "
+                "copies or makes has to be there before"
+            )
+    return replace(
+        inner,
+        folder=inner.folder or training.folder,
+        environment={**stripped.environment, **training.environment, **inner.environment},
+        removed=(*stripped.removed, *inner.removed),
+        notes=(*stripped.notes, *training.notes, *inner.notes),
+    )
+
+
+def _program_of(words: list[str]) -> tuple[str, bool] | None:
+    """The program that a line of a shell script starts, and whether a launcher starts it."""
+    try:
+        command = prefixes.strip(words).words
+        if shell_script.recognised(command) is not None:
+            return " ".join(command[:2]), False
+        parts = take_apart(command) or _installed_command(command)
+    except UsageError:
+        return None
+    return parts.target, parts.launcher is not None
 
 
 def _find(table: Mapping[tuple[str, ...], _Launcher], words: list[str]) -> tuple[_Launcher, list[str]] | None:

@@ -12,6 +12,8 @@ class Launch:
     """A script's path, or a module's dotted name."""
     is_module: bool = False
     arguments: tuple[str, ...] = ()
+    folder: str = ""
+    """Where it is started, where that is not here."""
     launcher: str = "python"
     """As a user would name it: python, torchrun, accelerate launch, deepspeed, fabric run."""
     processes: int = 1

@@ -55,7 +55,8 @@ class TimelinePoint:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The card at `moment`. `parts` sum to `device_bytes`; the tree's total is the sum of the kinds."""
+    """The card at `moment`, with all that is reserved in the run at the most. `parts` sum to `device_bytes`; the tree's
+    total is the sum of the kinds."""
 
     moment: Moment
     parts: tuple[Part, ...]
@@ -72,23 +73,24 @@ class Account:
 def account(
     replay: Replay, *, event: int | None = None, context_bytes: int | None = None, timeline_points: int = 200
 ) -> Account:
-    """The account at the peak of reserved memory, or at any other `event`."""
+    """The account of what the run takes, where it is fullest, or at any other `event`."""
     trace = replay.trace
     outside_bytes = trace.context_bytes if context_bytes is None else context_bytes
-    moment = replay.peak_reserved if event is None else replay.moment(event)
+    moment = replay.fullest if event is None else replay.moment(event)
+    reserved_bytes = replay.peak_reserved.reserved_bytes if event is None else moment.reserved_bytes
     live = replay.live_blocks(moment.event)
     by_kind = [0] * len(KINDS)
     for block in live:
         by_kind[trace.kind[block]] += trace.requested_bytes[block]
     parts = [Part(name, size) for name, size in zip(KINDS, by_kind, strict=True)]
     parts.append(Part(ROUNDING, moment.allocated_bytes - moment.requested_bytes))
-    parts.append(Part(FRAGMENTATION, moment.reserved_bytes - moment.allocated_bytes))
+    parts.append(Part(FRAGMENTATION, reserved_bytes - moment.allocated_bytes))
     parts.append(Part(CONTEXT, outside_bytes))
     phases = _phases(replay)
     return Account(
         moment=moment,
         parts=tuple(parts),
-        device_bytes=moment.reserved_bytes + outside_bytes,
+        device_bytes=reserved_bytes + outside_bytes,
         modules=module_tree(trace, live),
         steps=_steps(phases),
         phases=phases,

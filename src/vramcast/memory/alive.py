@@ -237,7 +237,7 @@ class _Expectation:
         refused = prediction.out_of_memory is not None
         capacity = prediction.limit_bytes - prediction.context_bytes if refused else None
         replayed = replay(run, prediction.allocator_conf, capacity)
-        event = replayed.n_events - 1 if refused else replayed.peak_reserved.event
+        event = replayed.n_events - 1 if refused else replayed.fullest.event
         self.moment = "refusal" if refused else "peak"
         parts: dict[str, int] = defaultdict(int)
         modules: dict[str, int] = defaultdict(int)
@@ -252,7 +252,8 @@ class _Expectation:
             self._ever[run.requested_bytes[block]][expected] += 1
         moment = replayed.moment(event)
         parts[ROUNDING] = moment.allocated_bytes - moment.requested_bytes
-        parts[FRAGMENTATION] = moment.reserved_bytes - moment.allocated_bytes
+        reserved_bytes = moment.reserved_bytes if refused else replayed.peak_reserved.reserved_bytes
+        parts[FRAGMENTATION] = reserved_bytes - moment.allocated_bytes
         parts[OUTSIDE] = prediction.context_bytes
         self.parts, self.modules = parts, modules
 

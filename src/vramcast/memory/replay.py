@@ -82,6 +82,14 @@ class Replay:
     def n_events(self) -> int:
         return len(self.reserved_bytes)
 
+    @property
+    def fullest(self) -> Moment:
+        """Where an account is taken: at the peak of reserved memory, unless most was free again by then. The run may
+        end soon after a small allocation that has raised it, and the next step fills what is held then."""
+        if 2 * self.peak_reserved.allocated_bytes < self.peak_allocated.allocated_bytes:
+            return self.peak_allocated
+        return self.peak_reserved
+
     def moment(self, event: int) -> Moment:
         """The levels after `event`, and the allocation at or before it."""
         return _moment(self.trace, event, self.requested_bytes, self.allocated_bytes, self.reserved_bytes)

@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import multiprocessing
 import multiprocessing.context
-import multiprocessing.popen_fork
 import multiprocessing.process
 import os
 import pickle
@@ -33,11 +32,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vramcast.base.errors import CannotPredict
-from vramcast.base.processes import children_of, end_with_parent, ending_with_this, seconds_of_work, wait_until_idle
+from vramcast.base.processes import (
+    below,
+    children_of,
+    end_with_parent,
+    ending_with_this,
+    seconds_of_work,
+    wait_until_idle,
+)
 from vramcast.base.units import format_gib
 from vramcast.card.dispatch.failures import assumptions, failure_of
 from vramcast.card.dispatch.unknown import own_line
-from vramcast.scripts import nvidia_smi, nvml
+from vramcast.scripts import nvidia_smi, nvml, spawned
 from vramcast.scripts.started_commands import asks_nvidia_smi, asks_terminal_size, command_for, may_train, words_of
 from vramcast.trace import StepTrace
 
@@ -120,7 +126,7 @@ class Children:
     def _fork_instead(self, process: Any) -> Any:
         self._spawning.on = True
         try:
-            return multiprocessing.popen_fork.Popen(process)
+            return spawned.Popen(process)
         finally:
             self._spawning.on = False
 
@@ -140,7 +146,8 @@ class Children:
         return ""
 
     def seconds_of_work(self) -> float:
-        return sum(seconds_of_work(process.pid or 0) for process in multiprocessing.active_children())
+        """Also of what those have started: one that waits for the workers of its loader goes on."""
+        return seconds_of_work(process.pid or 0 for process in multiprocessing.active_children())
 
     def _mine(self) -> list[int]:
         return [pid for pid in children_of(self._process) if pid not in self._before]
@@ -154,7 +161,7 @@ class Children:
         while waiting & set(self._mine()) and time.monotonic() < until:
             time.sleep(0.02)
         self._unlink_semaphores()
-        for pid in _tree(self._mine()):
+        for pid in below(self._mine()):
             _signal(pid, signal.SIGKILL)
         multiprocessing.active_children()  # takes their exit codes
 
@@ -451,11 +458,6 @@ def _signal(pid: int, number: int) -> None:
 
 
 _KILL = os.kill
-
-
-def _tree(pids: Sequence[int]) -> list[int]:
-    """The processes with all that they have started."""
-    return [*pids, *(below for pid in pids for below in _tree(children_of(pid)))]
 
 
 def _system(command: str) -> int:

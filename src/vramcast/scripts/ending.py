@@ -22,7 +22,7 @@ import torch.utils.data
 
 from vramcast.base.errors import CannotPredict
 from vramcast.card.device.patches import Patches
-from vramcast.card.dispatch.failures import failure_of
+from vramcast.card.dispatch.failures import Failure, failure_of
 from vramcast.card.dispatch.unknown import is_machinery
 from vramcast.scripts.child_processes import Children
 
@@ -92,6 +92,8 @@ class ScriptEnding:
         self.children = Children(card, self._stop_from_elsewhere, before_answer)
         self.exited = False
         """Whether the script ended itself, with exit code 0."""
+        self.handled: Failure | None = None
+        """The error in whose handler it did."""
 
     def run(self, body: Callable[[], None]) -> BaseException | None:
         """Why the script failed, if it did; it goes on until the last of its threads has ended, or it is stopped."""
@@ -105,6 +107,8 @@ class ScriptEnding:
                         if error.code not in (None, 0):
                             raise
                         self.exited = True
+                        if isinstance(error.__context__, Exception):
+                            self.handled = failure_of(error.__context__)
                     self._run_at_exit()
                     self._wait_for_the_rest()
                 finally:

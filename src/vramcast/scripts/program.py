@@ -72,6 +72,7 @@ class Program:
                 __cached__=self._spec.cached,
             )
         before = sys.modules["__main__"], sys.argv, list(sys.path), os.getcwd(), dict(os.environ)
+        built_in = dict(vars(builtins))  # programs of several processes replace print
         sys.modules["__main__"] = main
         sys.argv = list(self.argv)
         sys.path[:1] = [self._folder]
@@ -79,6 +80,7 @@ class Program:
             yield main
         finally:
             sys.modules["__main__"], sys.argv, sys.path[:] = before[:3]
+            vars(builtins).update(built_in)
             os.chdir(before[3])
             os.environ.clear()
             os.environ.update(before[4])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from vramcast.base.errors import CannotPredict
 from vramcast.base.units import format_size
 from vramcast.card.device.context import VirtualGpu, virtual_gpu
 from vramcast.card.device.recording import Recording, recording
-from vramcast.card.dispatch.failures import explain, where_in
+from vramcast.card.dispatch.failures import ScriptFailed, explain, where_in
 from vramcast.card.dispatch.unknown import short_path
 from vramcast.gpus import GpuSpec
 from vramcast.memory import Prediction, predict, with_time
@@ -43,6 +45,7 @@ def run_script(
     *,
     gpu: str | GpuSpec,
     is_module: bool = False,
+    folder: str = "",
     environment: Mapping[str, str] | None = None,
     removed: Sequence[str] = (),
     steps: int | None = 3,
@@ -59,6 +62,7 @@ def run_script(
     its end (None), or until it has shown an "epoch" or the "longest" batches.
 
     `is_module`: `path` is the name of a module, to be run as by `python -m`.
+    `folder`: where it is started, if not here.
     `environment`, `removed`: variables that a launcher sets, and those that it takes away.
     `assume`: values for reads of the card in certain lines.
     `compute_values`: every op is computed on the CPU too, so that the script reads what it would read on a card.
@@ -67,7 +71,7 @@ def run_script(
 
     The prediction's `trace` can be saved. Raises ScriptFailed when the script fails for another reason than memory.
     """
-    with changed_environment(environment or {}, removed):
+    with changed_environment(environment or {}, removed), contextlib.chdir(folder or os.curdir):
         program = Program(path, argv, is_module=is_module)
         card = virtual_gpu(
             gpu,
@@ -182,6 +186,8 @@ def run_program_on(
     if stopping.reason and not card.trace().n_blocks:
         raise CannotPredict(f"{stopping.reason}, and nothing was allocated on the GPU until then")
     if ending.exited and not card.trace().n_blocks and not ending.children.used_the_card:
+        if ending.handled is not None:
+            raise ScriptFailed(f"{ending.handled.sentence()}; it handled that, and ended itself{ending.handled.remedy}")
         raise CannotPredict(
             f"{short_path(path)} ended itself and had allocated nothing on the GPU until then: do its arguments ask it "
             "to train?"

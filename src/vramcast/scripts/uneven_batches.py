@@ -12,6 +12,8 @@ from vramcast.trace import KINDS, StepTrace
 _INPUTS = KINDS.index("inputs")
 _LIKE = 0.02
 """Batches that differ by less take practically the same memory."""
+_SHARES = 64
+"""A round that gets so many times less shares the batch of another: what comes in is a label, or noise."""
 
 
 def summary(trace: StepTrace, rounds: Sequence[int]) -> str:
@@ -29,6 +31,8 @@ def summary(trace: StepTrace, rounds: Sequence[int]) -> str:
             stays = trace.died_event[block] < 0 and number < len(rounds) - 1  # a buffer of the model, data kept there
             if first <= number < len(rounds) and not stays:
                 largest[number] = max(largest.get(number, 0), trace.requested_bytes[block])
+    most = max(largest.values(), default=0)
+    largest = {number: size for number, size in largest.items() if size * _SHARES >= most}
     if len(largest) < 2 or max(largest.values()) <= min(largest.values()) * (1 + _LIKE):
         return ""
     sizes = f"{format_size(min(largest.values()))} to {format_size(max(largest.values()))}"

@@ -180,3 +180,15 @@ def test_ops_that_tell_the_time_of_the_first_sums_are_no_part_of_the_step_that_i
     assert calls is not None
     assert [calls.ops[number] for number in calls.call].count(OPTIMIZER_END) == 1
     assert KEPT in card.trace().event_kind
+
+
+def test_ddp_takes_no_times_of_a_device_that_it_does_not_know(
+    start: Start, capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    """Its warning that time stats are collected for CPU and CUDA devices only is one that no card shows."""
+    start(0, 1)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).cuda(), device_ids=[0])
+    for _ in range(12):  # its tenth iterations and those that follow are written down, too
+        model(torch.empty(4, 8, device="cuda")).sum().backward()
+    said = capfd.readouterr().err + " ".join(str(warning.message) for warning in recwarn)
+    assert "Time stats" not in said

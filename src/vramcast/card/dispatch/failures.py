@@ -171,6 +171,8 @@ def explain(
 ) -> VramcastError:
     """The answer to a script that ended with an error. `made`: the steps until then, in words. `assumed`: what lines
     read that only a real run would know, in the order in which they did. `argv`: the script's own arguments."""
+    if isinstance(error, SystemExit):
+        error = _handled(error) or error
     if isinstance(error, VramcastError):
         return error
     if isinstance(error, SystemExit):
@@ -185,6 +187,13 @@ def explain(
     before = "" if failure.ends_on_a_card else assumptions(assumed)
     message = f"{failure.sentence()} (--traceback shows all of it){failure.remedy}{package}{before}"
     return kind(message, text)
+
+
+def _handled(ended: SystemExit) -> Exception | None:
+    """The error in whose handler a program ended itself. Frameworks around a whole program, such as hydra, print what
+    went wrong in it and exit with 1."""
+    error = ended.__context__
+    return error if ended.code == 1 and isinstance(error, Exception) else None
 
 
 def _old_argument(ended: SystemExit, argv: Sequence[str]) -> str:

@@ -123,6 +123,10 @@ def _among(
             values += [each for each in inside if not any(each is known for known in values)]
         elif callable(value) and getattr(value, "__qualname__", None) == wanted:
             return value if isinstance(getattr(value, "__module__", None), str) else None
+        elif isinstance(value, type):
+            method: Callable[..., object] | None = vars(value).get(wanted.rpartition(".")[2])
+            if callable(method) and getattr(method, "__qualname__", None) == wanted:
+                return method
     return None
 
 

@@ -181,7 +181,7 @@ def _missing_file(failing: Failing) -> Remedy | None:
 
 _BEYOND_THE_CARDS = re.compile(r"invalid device ordinal \(cuda:(\d{1,3})\)")
 
-_SEVERAL_WANTED = re.compile(r"^You requested gpu: \[([\d, ]+)\]")
+_SEVERAL_WANTED = re.compile(r"You requested gpu: \[([\d, ]+)\]")
 """What Lightning and Fabric say where there are fewer cards than `devices`."""
 
 
@@ -206,6 +206,15 @@ def _input_and_notebooks(failing: Failing) -> Remedy | None:
     return Remedy(told, ends_on_a_card=False) if told else None
 
 
+_WORKER_OF_A_LOADER = re.compile(r"\bin DataLoader worker process\b")
+
+
+def _in_a_worker_of_a_loader(failing: Failing) -> Remedy | None:
+    if failing.is_ours or not _WORKER_OF_A_LOADER.search(failing.text):
+        return None
+    return Remedy("\nA worker of the data loader failed, which uses no card: it would fail on a machine with one, too.")
+
+
 _RULES: tuple[Callable[[Failing], Remedy | None], ...] = (
     _compiled_extension,
     _kernels_past_torch,
@@ -219,4 +228,5 @@ _RULES: tuple[Callable[[Failing], Remedy | None], ...] = (
     _missing_file,
     _more_cards,
     _input_and_notebooks,
+    _in_a_worker_of_a_loader,
 )

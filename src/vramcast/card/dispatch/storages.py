@@ -48,6 +48,7 @@ class Block:
     `recipe`: how the content came about (see guesses.py), where it is not known but can be made up.
     `host`: what it takes of the computer's memory, where it lies there and is counted.
     `data`, `origin`: which data went into it, and what made it (see origins.py).
+    `shift`: the bias of the layer that computed it, where that is far from zero (see biases.py).
     `asked_for`: Python code of torch's asked for the storage object, which a real card's tensor then has from there on.
     `overwritten`: what is said to whoever uses it, once a CUDA graph may have written over it.
     `card`: which of the machine's cards it lies on, where it does.
@@ -56,7 +57,7 @@ class Block:
 
     __slots__ = (
         "address", "asked_for", "block_id", "card", "chosen", "data", "device", "host", "ledger", "nbytes", "origin",
-        "overwritten", "recipe", "values",
+        "overwritten", "recipe", "shift", "values",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +73,7 @@ class Block:
         self.host: HostBlock | None = None
         self.data = 0
         self.origin: Any = None
+        self.shift: Any = None
         self.asked_for = self.chosen = False
         self.overwritten = ""
         self.card = card

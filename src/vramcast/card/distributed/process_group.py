@@ -45,6 +45,9 @@ def install(put: Patches, machine: Machine) -> None:
     if check is not None:
         put.everywhere("_verify_param_shape_across_processes", check, lambda *args, **kwargs: True)
     put.set(torch.distributed, "_verify_params_across_processes", lambda *args, **kwargs: None)
+    # DDP's record of how long its steps take: it warns where a tensor is neither the CPU's nor CUDA's.
+    in_cpp: Any = torch._C._distributed_c10d
+    put.set(in_cpp.Logger, "set_runtime_stats_and_log", lambda logger: None)
 
 
 def _initializer(original: Callable[..., Any], machine: Machine, put: Patches) -> Callable[..., Any]:

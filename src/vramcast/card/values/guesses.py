@@ -23,6 +23,7 @@ import torch
 
 from vramcast.card.dispatch.storages import ATTRIBUTE, UNKNOWN_CONTENT, Block, block_of
 from vramcast.card.values import samples, small_algebra
+from vramcast.card.values.biases import PLACES, Biases, Content
 from vramcast.card.values.known_values import one_thread
 from vramcast.card.values.origins import Origins
 from vramcast.card.values.recipe_reads import READ_LIMIT, begin_again, cost, prepare
@@ -91,6 +92,7 @@ class Guesses:
         self._position = position
         self._engine_is_running = engine_is_running
         self._origins = Origins(position.ledger)
+        self._biases = Biases(_content_of)
         self._seeds: dict[tuple[Any, ...], int] = {}
         """Seeds of this step's layers, by what they were made of."""
         self._ops: dict[int, _Op | None] = {}
@@ -113,6 +115,8 @@ class Guesses:
             return
         op = self._op(func)
         if op is None:
+            if func in PLACES:
+                self._biases.note(args[PLACES[func]], out)
             return
         if op.name == "_foreach_norm":
             self._note_norms(args, kwargs, out)
@@ -278,6 +282,7 @@ class Guesses:
         counted = counted and _can_be_worked_out(tensor, block)
         spread = GRADIENT_SPREAD if self._position.is_of_backward(block.block_id) else SPREAD
         layer = Layer(tensor.dtype, block.nbytes, self._seed_of(block, counted), counted=counted, spread=spread)
+        layer.shift = block.shift
         layer.for_reads = not _can_be_worked_out(tensor, block)
         return layer
 
@@ -369,6 +374,26 @@ def _op_with_recipe(func: Any) -> _Op | None:
         return None
     info = tuple(place for place, returned in enumerate(func._schema.returns) if returned.name == "info")
     return _Op(plain, for_reads, plain in small_algebra.OPS, torch.Tag.nondeterministic_seeded in func.tags, info)
+
+
+def _content_of(tensor: torch.Tensor, block: Block) -> Content | None:
+    """The content as it is now, for later; None where nothing is known of how it came about."""
+    recipe: Recipe | None = block.recipe
+    if recipe is None and block.values is not None:
+        recipe = Known(block.values.clone())
+    if recipe is None:
+        return None
+    view = View(recipe, tensor)
+
+    def content() -> torch.Tensor | None:
+        with torch._C.DisableTorchFunction(), torch.utils._python_dispatch._disable_current_modes(), one_thread():
+            try:
+                prepare(view.recipe)
+                return view.read()
+            except FAILURES:
+                return None
+
+    return content
 
 
 def _can_be_worked_out(tensor: torch.Tensor, block: Block) -> bool:

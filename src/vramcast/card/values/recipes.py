@@ -14,6 +14,7 @@ import torch
 
 from vramcast.card.dispatch.storages import Block
 from vramcast.card.values import sample_rows, samples
+from vramcast.card.values.biases import Shift
 from vramcast.card.values.joined import is_joined_elsewhere, parts_of
 from vramcast.card.values.sample_rows import MOST_COLUMNS, SIZE, tiled
 from vramcast.card.values.working_out import FAILURES, CannotWorkOut, call
@@ -71,13 +72,14 @@ class Known(Recipe):
 class Layer(Recipe):
     """Numbers that a layer computed; the same again whenever they are asked for."""
 
-    __slots__ = ("counted", "spread")
+    __slots__ = ("counted", "shift", "spread")
 
     def __init__(
         self, dtype: torch.dtype, nbytes: int, seed: int, *, counted: bool = False, spread: float = SPREAD
     ) -> None:
         super().__init__(0, dtype, nbytes)
         self.seed, self.counted, self.made_up, self.spread = seed, counted, True, spread
+        self.shift: Shift | None = None
 
     def work_out(self, done: dict[Recipe, torch.UntypedStorage]) -> torch.UntypedStorage:
         return self._numbers(self.count).untyped_storage()
@@ -91,7 +93,10 @@ class Layer(Recipe):
         if not self.dtype.is_floating_point:
             raise CannotWorkOut
         generator = torch.Generator().manual_seed(self.seed)
-        return torch.randn(count, generator=generator, device="cpu").mul_(self.spread).to(self.dtype)
+        numbers = torch.randn(count, generator=generator, device="cpu").mul_(self.spread)
+        if self.shift is not None:
+            self.shift.add_to(numbers, generator)
+        return numbers.to(self.dtype)
 
 
 class View:

@@ -125,7 +125,7 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.trace import Note
 
     launch = read_command(args.command[1:] if args.command[0] == "--" else args.command)
-    if not launch.is_module and not os.path.isfile(launch.target):
+    if not launch.is_module and not os.path.isfile(os.path.join(launch.folder, launch.target)):
         raise UsageError(f"no such script: {launch.target}")
     launch = on_cards(launch, args.gpus, args.nodes, one_process=args.one_process)
     ranks = chosen_ranks(args.rank, launch.world_size)
@@ -155,6 +155,7 @@ def execute(args: argparse.Namespace) -> int:
                     launch.arguments_of(rank),
                     gpu=spec,
                     is_module=launch.is_module,
+                    folder=launch.folder,
                     environment=launch.environment_of(rank),
                     removed=launch.removed,
                     assume=assume,

@@ -102,7 +102,7 @@ def explain(
     mine = [block for block in range(trace.n_blocks) if trace.module[block] in owned]
     here = [block for block in mine if trace.step[block] == step]
     saved = [block for block in here if trace.kind[block] == _SAVED]
-    live = [block for block in replay.live_blocks(replay.peak_reserved.event) if trace.module[block] in owned]
+    live = [block for block in replay.live_blocks(replay.fullest.event) if trace.module[block] in owned]
 
     def together(blocks: Iterable[int]) -> Sum:
         return Sum(tuple(_items(trace, blocks, owned)))

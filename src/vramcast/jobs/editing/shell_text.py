@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vramcast.jobs.readers.shell import ShellCommand
+from vramcast.launchers.shell import ShellCommand
 
 _VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|(?!--)[^\s\\]+)"""
 _GAP = r"(?:[ \t]+|[ \t]*\\\n[ \t]*)"

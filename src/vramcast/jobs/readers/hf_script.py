@@ -31,8 +31,8 @@ from vramcast.jobs.readers import (
 from vramcast.jobs.readers.command_line import Command, parse_command, split_environment
 from vramcast.jobs.readers.documents import beside, read_document
 from vramcast.jobs.readers.keys import Keys
-from vramcast.jobs.readers.shell import ShellCommand, follow
 from vramcast.jobs.text_files import read_text
+from vramcast.launchers.shell import ShellCommand, follow
 from vramcast.trace import Note
 
 NAME = "command of a Hugging Face training script"

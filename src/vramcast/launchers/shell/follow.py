@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vramcast.base.errors import UsageError
-from vramcast.jobs.readers.shell import arithmetic
-from vramcast.jobs.readers.shell.conditions import Condition, Status
-from vramcast.jobs.readers.shell.syntax import (
+from vramcast.launchers.prefixes import without_plain_prefixes
+from vramcast.launchers.shell import arithmetic
+from vramcast.launchers.shell.conditions import Condition, Status
+from vramcast.launchers.shell.syntax import (
     AndOr,
     Arithmetic,
     Body,
@@ -30,9 +31,8 @@ from vramcast.jobs.readers.shell.syntax import (
     Test,
     parse,
 )
-from vramcast.jobs.readers.shell.variables import LONGEST_SHOWN, UNKNOWN, State, Value
-from vramcast.jobs.readers.shell.words import NAME, Words, as_list, matches
-from vramcast.launchers import without_plain_prefixes
+from vramcast.launchers.shell.variables import LONGEST_SHOWN, UNKNOWN, State, Value
+from vramcast.launchers.shell.words import NAME, Words, as_list, matches
 
 _MOST_COMMANDS = 10_000
 _DEEPEST_CALLS = 20
@@ -54,13 +54,15 @@ class ShellCommand:
     """What in its words is not known, as it is spelt there → why."""
     assumed: tuple[str, ...] = ()
     """What was assumed on the way to it."""
+    folder: str = ""
+    """Where it would run, if that is known."""
 
 
-class _Exit(Exception):
+class Exit(Exception):
     pass
 
 
-class _Return(Exception):
+class Return(Exception):
     pass
 
 
@@ -74,24 +76,26 @@ class Followed:
 
 def follow(text: str, where: str) -> Followed:
     """The commands of a shell script as words."""
-    shell = _Shell(where)
-    try:
-        shell.run(parse(text, where))
-    except _Exit:
-        return Followed(shell.commands, shell.line)
-    except _Return:
-        pass
-    except RecursionError:
-        raise UsageError(f"{where}: nested too deeply") from None
-    return Followed(shell.commands)
+    return Shell(where).follow(text)
 
 
-class _Shell(Words):
+class Shell(Words):
     def __init__(self, where: str) -> None:
         super().__init__(where)
         self.commands: list[ShellCommand] = []
         self._functions: dict[str, Node] = {}
         self._run = 0
+
+    def follow(self, text: str) -> Followed:
+        try:
+            self.run(parse(text, self._where))
+        except Exit:
+            return Followed(self.commands, self.line)
+        except Return:
+            pass
+        except RecursionError:
+            raise UsageError(f"{self._where}: nested too deeply") from None
+        return Followed(self.commands)
 
     def run(self, body: Body) -> Status:
         status: Status = True
@@ -138,7 +142,7 @@ class _Shell(Words):
         before = self._state.copy()
         try:
             return self.run(node.body)
-        except _Exit:
+        except Exit:
             return None
         finally:
             self._state = before
@@ -187,11 +191,11 @@ class _Shell(Words):
             try:
                 self.run(body)
                 after.append(self._state)
-            except (_Exit, _Return):
+            except (Exit, Return):
                 continue
         if not after:
             self._state = before
-            raise _Exit
+            raise Exit
         self._state = self._joined(after, line)
 
     def _joined(self, states: list[State], line: int) -> State:
@@ -225,7 +229,7 @@ class _Shell(Words):
             self._state.variables[name] = self._unknown(f"${name}", f"the loop in line {node.line} changes it")
         try:
             self.run(node.body)
-        except (_Exit, _Return):
+        except (Exit, Return):
             self._state = before
             return
         self._state = self._joined([self._state, before], node.line)
@@ -292,9 +296,9 @@ class _Shell(Words):
                     self._state.unset.add(word)
                 return True
             case "exit":
-                raise _Exit
+                raise Exit
             case "return":
-                raise _Return
+                raise Return
             case "shift" | "set" | "break" | "continue":
                 self._argument_command(name, rest)
                 return True
@@ -321,7 +325,7 @@ class _Shell(Words):
         self._arguments.append(arguments)
         try:
             return self._node(self._functions[name])
-        except _Return:
+        except Return:
             return None
         finally:
             self._arguments.pop()

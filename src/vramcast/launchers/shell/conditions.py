@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from vramcast.jobs.readers.shell.words import Words, matches
+from vramcast.launchers.shell.words import Words, matches
 
 Status = bool | None
 """Whether a command succeeds; None where that is not known."""
@@ -93,9 +93,9 @@ class Condition:
             operand = self._next()
             if plain == "-v":
                 return self._shell.is_set(self._plain(operand))
-            if plain not in ("-z", "-n"):
-                return None  # a question about files
             value = self._shell.known_text(operand)
+            if plain not in ("-z", "-n"):
+                return None if value is None else self._shell.file_is(plain, value)
             return None if value is None else (not value) == (plain == "-z")
         value = self._shell.known_text(word)
         return None if value is None else bool(value)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from vramcast.base.errors import UsageError
-from vramcast.jobs.readers.shell import arithmetic
-from vramcast.jobs.readers.shell.syntax import closing
-from vramcast.jobs.readers.shell.variables import MOST_WORDS, NOT_SET, UNKNOWN, WITHOUT_ARGUMENTS, Value, Variables
+from vramcast.launchers.shell import arithmetic
+from vramcast.launchers.shell.syntax import closing
+from vramcast.launchers.shell.variables import MOST_WORDS, NOT_SET, UNKNOWN, WITHOUT_ARGUMENTS, Value, Variables
 
 _MOST_EXPANDED = 4_000_000
 """Characters that all words of a script expand to together."""
@@ -18,6 +18,7 @@ _LONGEST_MATCHED = 2_000
 NAME = re.compile(r"[A-Za-z_]\w*")
 _PARAMETER = re.compile(r"(#?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^\]]*)\])?(.*)", re.DOTALL)
 _OPERATION = re.compile(r"(:?[-=+?]|%%?|##?|//?)(.*)", re.DOTALL)
+_CUT = re.compile(r":((?:[^:{]|\{[^}]*\})+)(?::(.+))?")
 _EXPR = re.compile(r"""(?:\$\(|`)\s*expr((?:\s+(?:\d+|\$\w+|\$\{\w+\}|[-+/%]|\\?[*()]|'\*'|"\*"))+)\s*[)`]""")
 """`expr 16 / $n`, the arithmetic that old shells have in a program."""
 _SLICE = re.compile(r":\s*([0-9]{1,4})(?::\s*([0-9]{1,4}))?")
@@ -141,9 +142,18 @@ class Words(Variables):
         elif isinstance(value, list):
             fields.add_all(value, quoted=in_quotes)
         elif value is None:
-            fields.add(self._unknown(spelt, NOT_SET), quoted=True)
+            text = self._not_set(spelt)
+            fields.add(text, quoted=in_quotes or bool(text))
         else:
             fields.add(value, quoted=in_quotes)
+
+    def _not_set(self, spelt: str) -> str:
+        """What is put for a variable that is not set."""
+        return self._unknown(spelt, NOT_SET)
+
+    def file_is(self, operator: str, path: str) -> bool | None:
+        """The answer to [ -f path ] and the like; None where it is not known."""
+        return None
 
     def _positional(self, name: str, rest: str, fields: _Fields, *, in_quotes: bool) -> None:
         arguments = self._arguments[-1] if self._arguments else []
@@ -186,7 +196,11 @@ class Words(Variables):
     ) -> None:
         match = _OPERATION.fullmatch(rest)
         if match is None:
-            fields.add(self._unknown(spelt, f"its form in line {self.line} is not followed"), quoted=True)
+            cut = self._cut(value, rest)
+            if cut is None:
+                fields.add(self._unknown(spelt, f"its form in line {self.line} is not followed"), quoted=True)
+            else:
+                fields.add(cut, quoted=in_quotes)
             return
         operator, word = match[1], match[2]
         text = " ".join(value) if isinstance(value, list) else value
@@ -218,6 +232,18 @@ class Words(Variables):
             fields.add(self._unknown(spelt, f"its form in line {self.line} is not followed"), quoted=True)
         else:
             fields.add(changed, quoted=in_quotes)
+
+    def _cut(self, value: Value | None, rest: str) -> str | None:
+        """${name:first:length}; None where that is not what `rest` says, or it is not known."""
+        match = _CUT.fullmatch(rest)
+        if match is None or isinstance(value, list) or (value is not None and UNKNOWN.search(value)):
+            return None
+        text = value or ""
+        first, length = self._arithmetic(match[1]), len(text) if match[2] is None else self._arithmetic(match[2])
+        if first is None or length is None:
+            return None
+        first = max(0, first + len(text)) if first < 0 else first
+        return text[first : length if length < 0 else first + length]
 
     def _expand_in(self, word: str, fields: _Fields, *, in_quotes: bool) -> None:
         if in_quotes:
