@@ -43,7 +43,10 @@ Handler = Callable[[Any, tuple[Any, ...], dict[str, Any], KnownCall | None], Any
 REAL = -1
 """Neither on the card nor virtual host memory: ordinary CPU tensors, or the user's own meta tensors."""
 
-_WITH_RANDOM_STATE = ("graphsafe_run_with_rng_state", "run_with_rng_state", "run_and_save_rng_state")
+_BEFORE_OPERATOR = {
+    "graphsafe_run_with_rng_state": 0, "run_and_save_rng_state": 0, "run_with_rng_state": 1, "run_dtensor_rng_op": 2,
+}  # fmt: skip
+"""Operators that run another one with random numbers of a state of their own: their arguments in front of it."""
 _META = torch.device("meta")
 _Tensor = torch.Tensor
 
@@ -231,7 +234,7 @@ class DispatchMode(TorchDispatchMode):
 
     def _higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Control flow and FlexAttention, as they run where nothing is compiled: their parts come here again."""
-        if func.name() in _WITH_RANDOM_STATE:
+        if func.name() in _BEFORE_OPERATOR:
             return self._with_random_state(func.name(), args, kwargs)
         kernel = func.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
         if kernel is None:
@@ -242,8 +245,9 @@ class DispatchMode(TorchDispatchMode):
             return kernel(*args, **kwargs)
 
     def _with_random_state(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An op that checkpointing repeats with the random numbers of its first run; the state lies on the host."""
-        op, *rest = args[1:] if name == "run_with_rng_state" else args
+        """An op that checkpointing repeats with the random numbers of its first run, or that fills the part of a tensor
+        that a rank has; the state lies on the host."""
+        op, *rest = args[_BEFORE_OPERATOR[name] :]
         given = {key: value for key, value in kwargs.items() if key != "rng_state"}
         with self:
             out = op(*rest, **given)
