@@ -28,6 +28,10 @@ FORCED = "VRAMCAST_OVERLAY"
 class Overlay(Protocol):
     def covers_this_thread(self) -> bool: ...
 
+    def covers_child_processes(self) -> bool:
+        """Whatever program they run."""
+        ...
+
     def writes(self) -> Writes:
         """What was written and deleted so far."""
         ...

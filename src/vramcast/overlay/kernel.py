@@ -84,6 +84,9 @@ class KernelOverlay:
     def covers_this_thread(self) -> bool:
         return True
 
+    def covers_child_processes(self) -> bool:
+        return True
+
     def writes(self) -> Writes:
         created: list[Write] = []
         gone: list[str] = []

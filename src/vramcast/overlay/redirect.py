@@ -67,6 +67,9 @@ class PythonOverlay:
     def covers_this_thread(self) -> bool:
         return self._calls.applies()
 
+    def covers_child_processes(self) -> bool:
+        return False
+
     def writes(self) -> Writes:
         return dataclasses.replace(self._tree.writes(), refused=tuple(dict.fromkeys(self._calls.refused)))
 

@@ -66,6 +66,7 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, dispatch: DispatchMode) -> None:
         super().__init__()
         self.dispatch = dispatch
+        dispatch.functions = self
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handler = HANDLERS.get(func)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 
 from vramcast.card.device.patches import Patches
@@ -90,6 +92,8 @@ class DispatchMode(TorchDispatchMode):
         self.machine = machine
         self.target: int | None = None
         """Where the factory function now running was told to put its result (set by the function mode)."""
+        self.functions: TorchFunctionMode | None = None
+        """The function mode, once there is one."""
         self.calls = KnownCalls()
         # By address, since to hash an op takes Python code of torch's; `_ops` keeps each alive.
         self._ops: list[Any] = []
@@ -241,15 +245,24 @@ class DispatchMode(TorchDispatchMode):
             raise self.machine.report_unknown(no_rule(f"higher_order::{func.name()}", args))
         module = sys.modules[kernel.__module__]
         # Some kernels refuse to run while there is a mode.
-        with self, patch.object(module, "_get_current_dispatch_mode", lambda: None, create=True):
+        with self._of_parts(), patch.object(module, "_get_current_dispatch_mode", lambda: None, create=True):
             return kernel(*args, **kwargs)
+
+    @contextmanager
+    def _of_parts(self) -> Iterator[None]:
+        """Around what a higher-order operator calls: tensors that are made there come to the card as any others."""
+        with ExitStack() as modes:
+            modes.enter_context(self)
+            if self.functions is not None and self.functions not in _get_current_function_mode_stack():
+                modes.enter_context(self.functions)
+            yield
 
     def _with_random_state(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An op that checkpointing repeats with the random numbers of its first run, or that fills the part of a tensor
         that a rank has; the state lies on the host."""
         op, *rest = args[_BEFORE_OPERATOR[name] :]
         given = {key: value for key, value in kwargs.items() if key != "rng_state"}
-        with self:
+        with self._of_parts():
             out = op(*rest, **given)
         return (torch.zeros(16, dtype=torch.uint8, device="cpu"), out) if name == "run_and_save_rng_state" else out
 

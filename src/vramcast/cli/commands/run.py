@@ -120,11 +120,13 @@ def execute(args: argparse.Namespace) -> int:
     from vramcast.base.assumptions import parse_assumption
     from vramcast.base.errors import CannotPredict, UsageError
     from vramcast.base.units import LARGEST_BYTES
+    from vramcast.cli.shell_scripts import without_shell
     from vramcast.gpus.detect import chosen_gpu
     from vramcast.launchers import read_command
     from vramcast.trace import Note
 
-    launch = read_command(args.command[1:] if args.command[0] == "--" else args.command)
+    words, said = without_shell(args.command[1:] if args.command[0] == "--" else args.command, args)
+    launch = read_command(words)
     if not launch.is_module and not os.path.isfile(launch.target):
         raise UsageError(f"no such script: {launch.target}")
     launch = on_cards(launch, args.gpus, args.nodes, one_process=args.one_process)
@@ -192,7 +194,7 @@ def execute(args: argparse.Namespace) -> int:
         prediction.trace.save(args.save)
     if args.chrome is not None:
         write_chrome(args.chrome, prediction.trace, prediction.gpu)
-    more = [Note("launcher", text) for text in launch.notes]
+    more = [Note("launcher", text) for text in (*said, *launch.notes)]
     if remark is not None:
         more.append(Note("card", remark))
     prediction = dataclasses.replace(prediction, notes=(*prediction.notes, *more))
