@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 
 from vramcast.card.device.patches import Patches
-from vramcast.card.dispatch import host_ops
+from vramcast.card.dispatch import host_ops, origins
 from vramcast.card.dispatch.arguments import (
     booked_block,
     cards_of,
@@ -478,6 +478,8 @@ class DispatchMode(TorchDispatchMode):
         if device is not None:
             return device
         if kwargs.get("device") == _META and (not seen or self.machine.position.backward_depth):
+            if not seen and origins.is_for_host():
+                return HOST
             return GPU  # made inside an op or a backward formula from a tensor of the card, or moved back to it
         return REAL
 
