@@ -292,3 +292,13 @@ def test_what_an_op_makes_beside_a_weight_of_the_host_is_there_too(function: Cal
     assert (function(weight) + weight.sum()).device.type == "cpu"
     on_card = weight.cuda()
     assert (function(on_card) + on_card.sum()).is_cuda
+
+
+@pytest.mark.parametrize("cell", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
+def test_cells_run_on_the_host_too(cell: Any) -> None:
+    """CUDA's fused kernels are the card's alone."""
+    model = cell(512, 512)
+    out = model(torch.randn(4, 512))
+    (out[0] if isinstance(out, tuple) else out).sum().backward()
+    assert model.weight_ih.grad.device.type == "cpu"
+    assert torch.cuda.memory_allocated() == 0
