@@ -17,6 +17,7 @@ from vramcast.card.choices import attention as attention_choice
 from vramcast.card.choices import batch_norm as batch_norm_choice
 from vramcast.card.choices import cumulative_product, encoder_layer, fused_norm, recurrent
 from vramcast.card.device.installed_torch import INSTALLED
+from vramcast.card.dispatch.origins import unwrapped
 from vramcast.card.dispatch.storages import is_virtual_gpu
 
 _KEYS = ("AutogradMeta", "Meta")
@@ -100,6 +101,7 @@ def _taken_apart(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _is_of_host(tensor: torch.Tensor) -> bool:
+    tensor = unwrapped(tensor)
     return not is_virtual_gpu(tensor) if tensor.is_meta else tensor.device.type == "cpu"
 
 

@@ -23,11 +23,11 @@ def is_for_host() -> bool:
             return False
         frame = frame.f_back
     given = [*frame.f_locals["args"], *(frame.f_locals["kwargs"] or {}).values()]
-    blocks = [booked_block(_unwrapped(value)) for value in tensors_of(given) if isinstance(value, torch.Tensor)]
+    blocks = [booked_block(unwrapped(value)) for value in tensors_of(given) if isinstance(value, torch.Tensor)]
     return {block.device for block in blocks if block is not None} == {HOST}
 
 
-def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     """Under torch.func a tensor holds another, on each of its levels."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
