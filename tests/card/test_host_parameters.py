@@ -6,6 +6,7 @@ import copy
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +271,34 @@ def test_a_parameter_whose_content_is_known_is_moved_like_the_others() -> None:
     assert layer.bias.sum().item() == 4
     layer.cuda()
     assert [id(parameter) for parameter in layer.parameters()] == before
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.where(x > 0, x, 0.0),
+        lambda x: torch.where(condition=x > 0, input=x, other=0.0),
+        lambda x: torch.quantile(x, 0.5),
+        lambda x: torch.vander(x[0]),
+        lambda x: torch.linalg.matrix_power(x[:, :16], 0),
+        lambda x: torch.nn.functional.ctc_loss(
+            x.log_softmax(-1), torch.ones(4, dtype=torch.long), torch.tensor(16), torch.tensor(4), zero_infinity=True
+        ),
+    ],
+)
+def test_what_an_op_makes_beside_a_weight_of_the_host_is_there_too(function: Callable[[Any], Any]) -> None:
+    """C++ asks for it by the options of a tensor, in which the host's tensors without data are as the card's."""
+    weight = torch.nn.Linear(512, 16).weight
+    assert (function(weight) + weight.sum()).device.type == "cpu"
+    on_card = weight.cuda()
+    assert (function(on_card) + on_card.sum()).is_cuda
+
+
+@pytest.mark.parametrize("cell", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
+def test_cells_run_on_the_host_too(cell: Any) -> None:
+    """CUDA's fused kernels are the card's alone."""
+    model = cell(512, 512)
+    out = model(torch.randn(4, 512))
+    (out[0] if isinstance(out, tuple) else out).sum().backward()
+    assert model.weight_ih.grad.device.type == "cpu"
+    assert torch.cuda.memory_allocated() == 0

@@ -126,6 +126,32 @@ def test_cond_and_while_loop(gpu: vramcast.VirtualGpu) -> None:
     assert 4 * MIB <= grown < 4 * MIB + 4096
 
 
+def test_tensors_that_a_branch_makes_are_on_the_card(gpu: vramcast.VirtualGpu) -> None:
+    x = _draw(1024, 1024)
+    yes = torch.tensor(True)
+
+    def branch(a: torch.Tensor) -> tuple[torch.Tensor]:
+        return (a + torch.ones(1024, 1024, device="cuda"),)
+
+    grown, _ = growth(lambda: torch.cond(yes, branch, lambda a: (a.cos(),), (x,)))
+    assert grown == 4 * MIB
+    assert torch.ones(1, device="cuda").is_cuda
+
+
+def test_random_numbers_of_a_distributed_tensor(gpu: vramcast.VirtualGpu) -> None:
+    """Since torch 2.13 they are drawn by an operator that takes the one to run."""
+    from torch._prims import rng_prims
+
+    draw = getattr(rng_prims, "run_dtensor_rng_op", None)
+    if draw is None:
+        pytest.skip("not in this torch")
+    x = torch.empty(1024, 1024, device="cuda")
+    grown, _ = growth(lambda: draw(0, 4, torch.ops.aten.normal_.default, x))
+    assert grown == 0
+    grown, _ = growth(lambda: draw(0, 4, torch.ops.aten.rand_like.default, x))
+    assert grown == 4 * MIB
+
+
 def test_flex_attention_without_compiling_writes_the_scores_out(gpu: vramcast.VirtualGpu) -> None:
     from torch.nn.attention.flex_attention import flex_attention
 

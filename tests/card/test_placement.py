@@ -251,3 +251,12 @@ def test_a_tensor_is_set_to_itself_and_to_no_other_view() -> None:
     tensor = torch.ones(4, 4, device="cuda")
     assert tensor.is_set_to(tensor.view(4, 4)) and not tensor.is_set_to(tensor[:2])
     assert not tensor.is_set_to(torch.ones(4, 4, device="cuda"))
+
+
+@pytest.mark.parametrize("kind", [bool, int, float, complex])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_python_type_is_a_dtype(kind: Any, device: str) -> None:
+    expected = torch.empty(0, dtype=kind).dtype
+    x = torch.ones(2, device=device)
+    assert x.to(kind).dtype == x.to(dtype=kind).dtype == x.to("cuda", kind).dtype == expected
+    assert x.to(device="cuda", dtype=kind).dtype == expected

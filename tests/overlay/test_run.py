@@ -16,6 +16,7 @@ from tests.overlay.conftest import kernel_way
 from tests.overlay.tree_of_files import fingerprint
 from vramcast.gpus import find_gpu
 from vramcast.jobs.validation import make_job
+from vramcast.overlay.writes import is_noise
 from vramcast.prediction.tracing import trace_job
 from vramcast.scripts.runner import run_script
 
@@ -147,3 +148,8 @@ def test_a_factory_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     traced = trace_job(job, find_gpu("rtx-4090"))
     assert (tmp_path / "cache.txt").read_text() == "old"
     assert any(note.text.startswith("would have written: cache.txt 3 B (replaced)") for note in traced.trace.notes)
+
+
+def test_shared_memory_of_loaders_is_no_file_of_the_users() -> None:
+    assert is_noise("/dev/shm/sem.mp-1") and is_noise("/dev/shm/torch_20310_2589731069_8")
+    assert not is_noise("/dev/shm/mine.pt")

@@ -73,7 +73,8 @@ def _short(path: str, base: str) -> str:
 
 def is_noise(path: str) -> bool:
     """What Python keeps for itself, and what torch.distributed writes into a temporary folder when it is imported."""
-    if path.startswith("/dev/shm/sem."):  # multiprocessing's, which are gone when the program ends
+    # Of multiprocessing, and batches of a loader's workers: gone when the program ends.
+    if path.startswith(("/dev/shm/sem.", "/dev/shm/torch_")):
         return True
     return path.endswith((".pyc", "/_remote_module_non_scriptable.py")) or "/__pycache__/" in path
 

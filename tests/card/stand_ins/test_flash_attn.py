@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -164,6 +165,21 @@ def test_transformers_with_flash_attention_2() -> None:
     ops = set(card.trace().ops)
     assert "flash_attn._flash_attn_forward" in ops and "flash_attn._flash_attn_backward" in ops
     assert not transformers.utils.is_flash_attn_2_available()
+
+
+def test_transformers_finds_a_stand_in_that_the_program_imported_before() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=1, vocab_size=64
+    )
+    with vramcast.virtual_gpu("h200") as card:
+        assert not transformers.utils.is_flash_attn_2_available()
+        importlib.import_module("flash_attn")
+        model = transformers.LlamaForCausalLM._from_config(
+            config, attn_implementation="flash_attention_2", dtype=torch.bfloat16
+        ).cuda()
+        model(input_ids=torch.zeros(1, 16, device="cuda", dtype=torch.long))
+    assert "flash_attn._flash_attn_forward" in set(card.trace().ops)
 
 
 def test_flash_attn_3_sums_gradients_of_shared_keys_in_fp32() -> None:

@@ -17,6 +17,8 @@ from vramcast.card.choices import attention as attention_choice
 from vramcast.card.choices import batch_norm as batch_norm_choice
 from vramcast.card.choices import cumulative_product, encoder_layer, fused_norm, recurrent
 from vramcast.card.device.installed_torch import INSTALLED
+from vramcast.card.dispatch.origins import unwrapped
+from vramcast.card.dispatch.storages import is_virtual_gpu
 
 _KEYS = ("AutogradMeta", "Meta")
 _TRANSFORMED_KEYS = ("AutogradOther", "FuncTorchBatched")
@@ -88,9 +90,19 @@ def _on_card(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def chosen(first: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if first.is_meta:
             return function(first, *args, **kwargs)
-        return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, first, *args, **kwargs)
+        return _taken_apart(op, first, *args, **kwargs)
 
     return chosen
+
+
+def _taken_apart(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """As PyTorch does it."""
+    return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
+def _is_of_host(tensor: torch.Tensor) -> bool:
+    tensor = unwrapped(tensor)
+    return not is_virtual_gpu(tensor) if tensor.is_meta else tensor.device.type == "cpu"
 
 
 def transformed_dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
@@ -147,6 +159,8 @@ def gru_cell(
     b_hh: torch.Tensor | None = None,
 ) -> torch.Tensor:
     aten = torch.ops.aten
+    if _is_of_host(w_ih):
+        return _taken_apart(aten.gru_cell.default, input, hx, w_ih, w_hh, b_ih, b_hh)  # type: ignore[no-any-return]
     return aten._thnn_fused_gru_cell.default(  # type: ignore[no-any-return]
         input.matmul(w_ih.t()), hx.matmul(w_hh.t()), hx, b_ih, b_hh
     )[0]
@@ -160,6 +174,9 @@ def lstm_cell(
     b_ih: torch.Tensor | None = None,
     b_hh: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    if _is_of_host(w_ih):
+        op = torch.ops.aten.lstm_cell.default
+        return _taken_apart(op, input, hx, w_ih, w_hh, b_ih, b_hh)  # type: ignore[no-any-return]
     out = torch.ops.aten._thnn_fused_lstm_cell.default(
         input.matmul(w_ih.t()), hx[0].matmul(w_hh.t()), hx[1], b_ih, b_hh
     )

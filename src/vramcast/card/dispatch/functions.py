@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from vramcast.card.device.one_card import CARD, check_ordinal
 from vramcast.card.device.patches import CardGenerator
-from vramcast.card.dispatch import host_ops, peer_copies
+from vramcast.card.dispatch import host_ops, origins, peer_copies
 from vramcast.card.dispatch.ledger import BUFFERS, GRADIENTS, OPTIMIZER_STATE, WEIGHTS
 from vramcast.card.dispatch.modes import REAL, DispatchMode
 from vramcast.card.dispatch.peer_copies import card_of
@@ -42,6 +42,13 @@ META = torch.device("meta")
 _MODEL_STATE = {WEIGHTS, GRADIENTS, OPTIMIZER_STATE, BUFFERS}
 
 _WITHOUT_CONTENT = {torch.empty, torch.empty_like, torch.empty_strided}
+_PYTHON_TYPES: dict[Any, torch.dtype] = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}
+"""What torch takes for a dtype, too."""
 _LARGE_DRAW = 1 << 20
 _APPLY = torch.nn.Module._apply.__code__
 _FRAMES_TO_APPLY = 12
@@ -66,12 +73,15 @@ class FunctionMode(TorchFunctionMode):
     def __init__(self, dispatch: DispatchMode) -> None:
         super().__init__()
         self.dispatch = dispatch
+        dispatch.functions = self
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         handler = HANDLERS.get(func)
         if handler is not None:
             return handler(self, func, args, kwargs or {})
         return self.call(func, args, kwargs) if kwargs else func(*args)
+
+    origins.CALLS.add(__torch_function__.__code__)
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         """Run a function that has no handler of its own."""
@@ -277,7 +287,7 @@ def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     for value in rest:
         if isinstance(value, torch.Tensor):
             device, dtype = device_of(value), value.dtype
-        elif isinstance(value, torch.dtype):
+        elif isinstance(value, torch.dtype) or value in _PYTHON_TYPES:
             dtype = value
         elif isinstance(value, (torch.device, str)) or (isinstance(value, int) and not isinstance(value, bool)):
             device = to_device(value)
@@ -287,6 +297,7 @@ def _to(mode: FunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
         device, dtype = device_of(kwargs["other"]), kwargs["other"].dtype
     device = to_device(kwargs.get("device")) or device
     dtype = kwargs.get("dtype") or dtype
+    dtype = _PYTHON_TYPES.get(dtype, dtype)
     copy = kwargs.get("copy", flags[1] if len(flags) > 1 else False)
     options = {"memory_format": kwargs["memory_format"]} if kwargs.get("memory_format") is not None else {}
     if device is None:

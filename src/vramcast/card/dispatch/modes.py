@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 
 from vramcast.card.device.patches import Patches
-from vramcast.card.dispatch import host_ops
+from vramcast.card.dispatch import host_ops, origins
 from vramcast.card.dispatch.arguments import (
     booked_block,
     cards_of,
@@ -43,7 +45,10 @@ Handler = Callable[[Any, tuple[Any, ...], dict[str, Any], KnownCall | None], Any
 REAL = -1
 """Neither on the card nor virtual host memory: ordinary CPU tensors, or the user's own meta tensors."""
 
-_WITH_RANDOM_STATE = ("graphsafe_run_with_rng_state", "run_with_rng_state", "run_and_save_rng_state")
+_BEFORE_OPERATOR = {
+    "graphsafe_run_with_rng_state": 0, "run_and_save_rng_state": 0, "run_with_rng_state": 1, "run_dtensor_rng_op": 2,
+}  # fmt: skip
+"""Operators that run another one with random numbers of a state of their own: their arguments in front of it."""
 _META = torch.device("meta")
 _Tensor = torch.Tensor
 
@@ -87,6 +92,8 @@ class DispatchMode(TorchDispatchMode):
         self.machine = machine
         self.target: int | None = None
         """Where the factory function now running was told to put its result (set by the function mode)."""
+        self.functions: TorchFunctionMode | None = None
+        """The function mode, once there is one."""
         self.calls = KnownCalls()
         # By address, since to hash an op takes Python code of torch's; `_ops` keeps each alive.
         self._ops: list[Any] = []
@@ -231,21 +238,31 @@ class DispatchMode(TorchDispatchMode):
 
     def _higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Control flow and FlexAttention, as they run where nothing is compiled: their parts come here again."""
-        if func.name() in _WITH_RANDOM_STATE:
+        if func.name() in _BEFORE_OPERATOR:
             return self._with_random_state(func.name(), args, kwargs)
         kernel = func.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
         if kernel is None:
             raise self.machine.report_unknown(no_rule(f"higher_order::{func.name()}", args))
         module = sys.modules[kernel.__module__]
         # Some kernels refuse to run while there is a mode.
-        with self, patch.object(module, "_get_current_dispatch_mode", lambda: None, create=True):
+        with self._of_parts(), patch.object(module, "_get_current_dispatch_mode", lambda: None, create=True):
             return kernel(*args, **kwargs)
 
+    @contextmanager
+    def _of_parts(self) -> Iterator[None]:
+        """Around what a higher-order operator calls: tensors that are made there come to the card as any others."""
+        with ExitStack() as modes:
+            modes.enter_context(self)
+            if self.functions is not None and self.functions not in _get_current_function_mode_stack():
+                modes.enter_context(self.functions)
+            yield
+
     def _with_random_state(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An op that checkpointing repeats with the random numbers of its first run; the state lies on the host."""
-        op, *rest = args[1:] if name == "run_with_rng_state" else args
+        """An op that checkpointing repeats with the random numbers of its first run, or that fills the part of a tensor
+        that a rank has; the state lies on the host."""
+        op, *rest = args[_BEFORE_OPERATOR[name] :]
         given = {key: value for key, value in kwargs.items() if key != "rng_state"}
-        with self:
+        with self._of_parts():
             out = op(*rest, **given)
         return (torch.zeros(16, dtype=torch.uint8, device="cpu"), out) if name == "run_and_save_rng_state" else out
 
@@ -461,6 +478,8 @@ class DispatchMode(TorchDispatchMode):
         if device is not None:
             return device
         if kwargs.get("device") == _META and (not seen or self.machine.position.backward_depth):
+            if not seen and origins.is_for_host():
+                return HOST
             return GPU  # made inside an op or a backward formula from a tensor of the card, or moved back to it
         return REAL
 

@@ -12,7 +12,13 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from vramcast.card.dispatch.unknown import caller
-from vramcast.card.stand_ins import cuda_extensions, hub_kernels, transformer_engine, transformers_attention
+from vramcast.card.stand_ins import (
+    cuda_extensions,
+    deepspeed_ops,
+    hub_kernels,
+    transformer_engine,
+    transformers_attention,
+)
 from vramcast.card.stand_ins.guarded import is_guarded
 from vramcast.card.stand_ins.known import KNOWN, Package, names_of
 
@@ -58,8 +64,10 @@ class StandIns(DistributionFinder):
         hub_kernels.install(self)
         transformer_engine.install()
         cuda_extensions.install(self._note)
+        deepspeed_ops.install(self._note)
 
     def remove(self) -> None:
+        deepspeed_ops.remove()
         cuda_extensions.remove()
         transformer_engine.remove()
         hub_kernels.remove()
@@ -94,6 +102,9 @@ class StandIns(DistributionFinder):
             package = KNOWN[name]
             if context.name in (None, package.distribution, package.name):
                 yield _Metadata(package)
+
+    def is_active(self, name: str) -> bool:
+        return name in self._active
 
     def activate(self, name: str) -> None:
         """From now on the package is there."""

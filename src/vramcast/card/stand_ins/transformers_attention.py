@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -21,6 +20,8 @@ _PACKAGES = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn
 class _Activates(Protocol):
     def activate(self, name: str) -> None: ...
 
+    def is_active(self, name: str) -> bool: ...
+
 
 _restore: list[Callable[[], None]] = []
 
@@ -35,6 +36,9 @@ def remove() -> None:
 
 
 def _watch(module: Any, stand_ins: _Activates) -> None:
+    from transformers.utils import import_utils
+
+    _restore.append(functools.partial(_forget, import_utils))
     model = module.PreTrainedModel
     for name in _METHODS:
         method = vars(model).get(name)
@@ -52,7 +56,7 @@ def _when_asked(original: Callable[..., Any], stand_ins: _Activates) -> Callable
         for value in (*args[1:], *kwargs.values()):
             asked = value if isinstance(value, str) else getattr(value, "_attn_implementation", None)
             package = _PACKAGES.get(asked) if isinstance(asked, str) else None
-            if package is not None and package not in sys.modules and not _is_installed(package):
+            if package is not None and (stand_ins.is_active(package) or not _is_installed(package)):
                 stand_ins.activate(package)
                 _say_installed(package)
         return original(*args, **kwargs)
@@ -76,7 +80,6 @@ def _say_installed(package: str) -> None:
         mapping[package] = [KNOWN[package].distribution]
         _restore.append(functools.partial(mapping.pop, package))
     _forget(import_utils)
-    _restore.append(functools.partial(_forget, import_utils))
 
 
 def _forget(module: Any) -> None:
