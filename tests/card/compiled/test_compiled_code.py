@@ -18,6 +18,7 @@ from torch.overrides import BaseTorchFunctionMode
 import vramcast
 from tests.card.reading import sizes_of
 from vramcast.base.factories import full_collections_rarely
+from vramcast.card.compiled import compiler
 from vramcast.card.compiled.compiler import why_not
 from vramcast.errors import CannotPredict
 
@@ -284,6 +285,18 @@ def test_garbage_is_looked_for_again_after_compiling() -> None:
         torch.compile(lambda x: x + 1, backend=backend)(torch.ones(8, device="cuda"))
         seen.append(gc.isenabled())
     assert seen == [False, True]
+
+
+@pytest.mark.parametrize("kept", [2_000_000, 0])
+def test_what_compiling_leaves_is_looked_through_when_it_is_much(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_OBJECTS_KEPT", kept)
+    generations = []
+    with vramcast.virtual_gpu("h100"), monkeypatch.context() as patched:
+        compiled = torch.compile(lambda x: x + 1)
+        x = torch.ones(8, device="cuda")
+        patched.setattr(gc, "collect", lambda generation=2: generations.append(generation))
+        compiled(x)
+    assert (2 in generations) == (kept == 0)
 
 
 def test_a_graph_break_keeps_no_tensors_alive() -> None:

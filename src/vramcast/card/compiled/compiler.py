@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental import proxy_tensor
 
-from vramcast.base.factories import without_collections
+from vramcast.base.factories import count_anew, without_collections
 from vramcast.base.sealing import unsealed
 from vramcast.base.torch_versions import COMPILED_AND_MEASURED, COMPILED_HERE, in_words
 from vramcast.card.compiled import fake_cuda
@@ -40,6 +41,7 @@ AMONG_RANKS = "of compiled models among several ranks one was measured: FSDP2, w
 NOT_MEASURED = (
     f"compiled by torch {in_words(INSTALLED)}; real runs were compared under torch {in_words(COMPILED_AND_MEASURED)}"
 )
+_OBJECTS_KEPT = 2_000_000
 INSTEAD = (
     "TORCHDYNAMO_DISABLE=1 in the environment predicts eager code instead: the figures of a run without "
     f"torch.compile ({OFF_BY})."
@@ -102,6 +104,10 @@ class Compiler:
         self._machine = machine
         self.visibility = Visibility(replaced, dispatch)
         self._ready = False
+        self._raised = False
+        """Whether Dynamo met an error while it followed the function that is being compiled: a graph break, mostly."""
+        self._left = 0
+        """Objects that were made by compiling and not looked through since."""
         self._exits = ExitStack()
 
     def install(self) -> None:
@@ -111,7 +117,7 @@ class Compiler:
             self._refuse(reason)
             return
         with quick_imports():
-            from torch._dynamo import convert_frame, guards, utils
+            from torch._dynamo import convert_frame, guards, symbolic_convert, utils
 
         self._exits.enter_context(quick_registrations())  # of the packages that the program imports
         _leave_own_code_alone()
@@ -119,6 +125,8 @@ class Compiler:
         _look_into_stand_ins(put)
         wrapper = convert_frame.CatchErrorsWrapper
         put.set(wrapper, "__call__", self._hidden(wrapper.__call__))
+        translator = symbolic_convert.InstructionTranslatorBase
+        put.set(translator, "run", self._noting_errors(translator.run))
         manager = guards.CheckFunctionManager
         put.set(manager, "__init__", self._guards_as_when_run(manager.__init__))
         put.set(utils, "set_torch_function_mode_stack", keeping_the_card(utils.set_torch_function_mode_stack))
@@ -173,7 +181,8 @@ class Compiler:
         if self.visibility.hidden:  # part of something that is being compiled
             yield
             return
-        with unsealed(), self.visibility.hide(), without_collections(lasting=lasting):
+        lazily = _use_lazy_graph_module(True)  # no graph is run as the Python code that it would be written as
+        with unsealed(), self.visibility.hide(), without_collections(lasting=lasting), lazily:
             try:
                 yield
             except _compiler_errors() as error:
@@ -193,13 +202,37 @@ class Compiler:
         @functools.wraps(original)
         def __call__(callback: Any, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
             self.prepare()
+            self._raised = False
             with without_collections():
                 with self.compiling(frame.f_code.co_qualname if hasattr(frame.f_code, "co_qualname") else "a function"):
                     compiled = original(callback, frame, cache_entry, frame_state)
-                gc.collect(1)  # Dynamo's frames may hold tensors of the program
+                self._collect()
             return compiled
 
         return __call__
+
+    def _collect(self) -> None:
+        """What compiling leaves. Where nothing was raised, Dynamo has let go of the program's tensors, and it takes
+        longer to look for the rest than to keep it."""
+        self._left += gc.get_count()[0]
+        if self._raised:  # the frames of the error hold tensors
+            gc.collect(1)
+        elif self._left > _OBJECTS_KEPT:
+            gc.collect()
+            self._left = 0
+        else:
+            count_anew()
+
+    def _noting_errors(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def run(translator: Any) -> None:
+            try:
+                original(translator)
+            except BaseException:
+                self._raised = True
+                raise
+
+        return run
 
     def _traced(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """make_fx of tensors that it makes up, where nothing is compiled: by operators that differentiate a function
