@@ -17,7 +17,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch._library import utils as library
 
-from vramcast.card.compiled import shortcuts, static_sizes
+from vramcast.card.compiled import fake_cache, shortcuts, static_sizes
 from vramcast.card.compiled.compiler import why_not
 from vramcast.card.compiled.quick_imports import quick_imports, quick_registrations
 from vramcast.card.device.patches import Patches
@@ -135,6 +135,30 @@ def test_methods_of_the_compilers_dataclasses_are_made_when_they_are_called(monk
         size(3).n = 4
     smaller = type("Smaller", (counter,), {})
     assert smaller().n == 2 and "__init__" not in vars(smaller)
+
+
+def test_keys_of_fake_tensors_differ_where_torch_s_do(put: Patches) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode, _CacheKeyState
+
+    with FakeTensorMode() as mode:
+        x = torch.empty(4, 6)
+        tensors = [
+            x, torch.empty(4, 6), x.t(), x[:2], x[1:3], x.double(), torch.empty(4, 6, requires_grad=True),
+            torch.empty(4, 6, dtype=torch.cfloat).conj(), torch.empty(24)[:24].view(4, 6),
+            torch.empty(48)[:24].view(4, 6),
+            torch.empty(1, 4, 6, 6), torch.empty(1, 4, 6, 6).to(memory_format=torch.channels_last),
+        ]  # fmt: skip
+        asked: list[tuple[Any, dict[str, Any]]] = [((tensor, 1), {}) for tensor in tensors]
+        asked += [((x, n), {}) for n in (1.0, True, "1", None, [1], (1,), [1, 1], [[1], 1], torch.float32)]
+        asked += [((x,), {"dim": 1}), ((x,), {"keepdim": 1}), ((x,), {"dim": [x, x]}), (([x], x), {}), (([x, x],), {})]
+
+        def same() -> list[bool]:
+            keys = [mode._cache_key(_CacheKeyState(None), torch.ops.aten.add.Tensor, *each) for each in asked]
+            return [a == b for a in keys for b in keys]
+
+        before = same()
+        fake_cache.install(put)
+        assert same() == before and sum(before) < len(before) / 2
 
 
 def test_settings_are_what_they_are(put: Patches) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -104,8 +105,8 @@ class Compiler:
         self._machine = machine
         self.visibility = Visibility(replaced, dispatch)
         self._ready = False
-        self._raised = False
-        """Whether Dynamo met an error while it followed the function that is being compiled: a graph break, mostly."""
+        self._raised: list[BaseException] = []
+        """What Dynamo met while it followed the function that is being compiled."""
         self._left = 0
         """Objects that were made by compiling and not looked through since."""
         self._exits = ExitStack()
@@ -202,8 +203,9 @@ class Compiler:
         @functools.wraps(original)
         def __call__(callback: Any, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
             self.prepare()
-            self._raised = False
+            self._raised = []
             with without_collections():
+                gc.collect(1)  # of the program's garbage, before it is among what lasts
                 with self.compiling(frame.f_code.co_qualname if hasattr(frame.f_code, "co_qualname") else "a function"):
                     compiled = original(callback, frame, cache_entry, frame_state)
                 self._collect()
@@ -212,24 +214,31 @@ class Compiler:
         return __call__
 
     def _collect(self) -> None:
-        """What compiling leaves. Where nothing was raised, Dynamo has let go of the program's tensors, and it takes
-        longer to look for the rest than to keep it."""
+        """What compiling leaves. The frames of an error and the error refer to each other, and to tensors of the
+        program; else Dynamo has let go of those, and it takes longer to look for the rest than to keep it."""
+        from torch._dynamo.exc import ObservedException
+
         self._left += gc.get_count()[0]
-        if self._raised:  # the frames of the error hold tensors
-            gc.collect(1)
-        elif self._left > _OBJECTS_KEPT:
+        handled = all(isinstance(error, ObservedException) for error in self._raised)  # by the function itself
+        if handled:
+            for error in self._raised:
+                traceback.clear_frames(error.__traceback__)
+        self._raised = []
+        if self._left > _OBJECTS_KEPT:
             gc.collect()
             self._left = 0
-        else:
+        elif handled:
             count_anew()
+        else:
+            gc.collect(1)
 
     def _noting_errors(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def run(translator: Any) -> None:
             try:
                 original(translator)
-            except BaseException:
-                self._raised = True
+            except BaseException as error:
+                self._raised.append(error)
                 raise
 
         return run

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch.fx import GraphModule
 
-from vramcast.card.compiled import min_cut, static_sizes
+from vramcast.card.compiled import fake_cache, min_cut, static_sizes
 from vramcast.card.compiled.quick_imports import altered
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def install(put: Patches, visibility: Visibility) -> None:
     _dtype_rules(put)
     _symbols(put)
     static_sizes.install(put)
+    fake_cache.install(put)
     _units(put)
     _texts(put)
     _bounds(put)
