@@ -324,3 +324,20 @@ def test_a_graph_break_keeps_no_tensors_alive() -> None:
         before = torch.cuda.memory_allocated()
         model(torch.ones(1 << 20, device="cuda", requires_grad=True)).backward()
         assert torch.cuda.memory_allocated() - before < 1 << 20
+
+
+def test_an_error_that_the_function_handles_keeps_no_tensors_alive() -> None:
+    class Settings:
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(name)
+
+    settings = Settings()
+
+    def scaled(x: torch.Tensor, unused: torch.Tensor) -> torch.Tensor:
+        return x * getattr(settings, "scale", 2)
+
+    with vramcast.virtual_gpu("h200"), full_collections_rarely():
+        compiled = torch.compile(lambda x, unused: scaled(x, unused).sum())
+        before = torch.cuda.memory_allocated()
+        compiled(torch.ones(8, device="cuda"), torch.ones(1 << 20, device="cuda"))
+        assert torch.cuda.memory_allocated() - before < 1 << 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import pprint
 import random
 import sys
 import traceback
@@ -130,7 +131,9 @@ def test_methods_of_the_compilers_dataclasses_are_made_when_they_are_called(monk
     assert not isinstance(vars(size)["__init__"], FunctionType)
     assert size(3) == size(3) and size(2) < size(3) and len({size(3), size(3), size(4)}) == 2
     assert isinstance(vars(size)["__init__"], FunctionType) and size.__init__.__qualname__ == "Size.__init__"
-    assert repr(size(3)) == "Size(n=3, unit='B')" and list(inspect.signature(counter).parameters) == ["n"]
+    assert repr(size(3)) == pprint.pformat(size(3)) == "Size(n=3, unit='B')"
+    assert pprint.pformat(size(3, "B" * 80)).count("\n") == 1
+    assert list(inspect.signature(counter).parameters) == ["n"]
     with pytest.raises(dataclasses.FrozenInstanceError):
         size(3).n = 4
     smaller = type("Smaller", (counter,), {})

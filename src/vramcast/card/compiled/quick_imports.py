@@ -72,16 +72,21 @@ def _undocumented_dataclasses() -> Iterator[None]:
 @contextmanager
 def _methods_when_called() -> Iterator[None]:
     """Each method of a dataclass is compiled from a text of its own, and hardly any of the compilers' is called."""
-    original: Any = vars(dataclasses).get("_create_fn")
-    if original is None:  # later versions of Python compile a class's methods together
+    create: Any = vars(dataclasses).get("_create_fn")
+    if create is None:  # later versions of Python compile a class's methods together
         yield
         return
+    represent: Any = vars(dataclasses)["_repr_fn"]  # wraps what is created
 
-    def create(name: str, *args: Any, globals: Any = None, **options: Any) -> Any:
-        make = functools.partial(original, name, *args, globals=globals, **options)
-        return _LaterMethod(name, make) if _of_compilers(globals) else make()
+    def create_later(name: str, *args: Any, globals: Any = None, **options: Any) -> Any:
+        make = functools.partial(create, name, *args, globals=globals, **options)
+        return _LaterMethod(name, make) if _of_compilers(globals) and name != "__repr__" else make()
 
-    with patch.object(dataclasses, "_create_fn", create):
+    def represent_later(fields: Any, globals: Any) -> Any:
+        make = functools.partial(represent, fields, globals)
+        return _LaterMethod("__repr__", make) if _of_compilers(globals) else make()
+
+    with patch.multiple(dataclasses, _create_fn=create_later, _repr_fn=represent_later):
         yield
 
 
@@ -108,9 +113,6 @@ class _LaterMethod:
                 method.__qualname__ = f"{cls.__qualname__}.{self.__name__}"
                 setattr(cls, self.__name__, method)
         return method.__get__(instance, owner)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._make()(*args, **kwargs)
 
 
 @contextmanager
