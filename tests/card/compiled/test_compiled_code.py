@@ -341,3 +341,32 @@ def test_an_error_that_the_function_handles_keeps_no_tensors_alive() -> None:
         before = torch.cuda.memory_allocated()
         compiled(torch.ones(8, device="cuda"), torch.ones(1 << 20, device="cuda"))
         assert torch.cuda.memory_allocated() - before < 1 << 20
+
+
+def test_why_a_function_is_compiled_again() -> None:
+    with vramcast.virtual_gpu("h100"), torch._dynamo.config.patch(error_on_recompile=True):
+        compiled = torch.compile(lambda x: x + 1, dynamic=False)
+        compiled(torch.ones(8, device="cuda"))
+        with pytest.raises(torch._dynamo.exc.RecompileError, match="size mismatch at index 0"):
+            compiled(torch.ones(9, device="cuda"))
+
+
+def test_aot_function_needs_no_dynamo() -> None:
+    from functorch.compile import aot_function, min_cut_rematerialization_partition, nop
+
+    def activated(x: torch.Tensor) -> torch.Tensor:
+        return x.sin().cos().exp().sum()
+
+    peaks = []
+    for make in (
+        lambda: activated, lambda: aot_function(activated, nop, nop),
+        lambda: aot_function(activated, nop, nop, partition_fn=min_cut_rematerialization_partition),
+    ):  # fmt: skip
+        with vramcast.virtual_gpu("h100"):
+            function = make()
+            for _ in range(2):
+                x = torch.ones(1 << 20, device="cuda", requires_grad=True)
+                function(x).backward()
+                assert x.grad is not None and x.grad.is_cuda
+            peaks.append(torch.cuda.max_memory_allocated())
+    assert peaks[0] <= peaks[1] and peaks[2] < peaks[1], "what is computed again is not kept"

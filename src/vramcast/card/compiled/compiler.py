@@ -43,6 +43,7 @@ NOT_MEASURED = (
     f"compiled by torch {in_words(INSTALLED)}; real runs were compared under torch {in_words(COMPILED_AND_MEASURED)}"
 )
 _OBJECTS_KEPT = 2_000_000
+_AOT = "a function that aot_autograd traces"
 INSTEAD = (
     "TORCHDYNAMO_DISABLE=1 in the environment predicts eager code instead: the figures of a run without "
     f"torch.compile ({OFF_BY})."
@@ -119,6 +120,7 @@ class Compiler:
             return
         with quick_imports():
             from torch._dynamo import convert_frame, guards, symbolic_convert, utils
+            from torch._functorch import aot_autograd
 
         self._exits.enter_context(quick_registrations())  # of the packages that the program imports
         _leave_own_code_alone()
@@ -128,11 +130,16 @@ class Compiler:
         put.set(wrapper, "__call__", self._hidden(wrapper.__call__))
         translator = symbolic_convert.InstructionTranslatorBase
         put.set(translator, "run", self._noting_errors(translator.run))
+        why = convert_frame.get_and_maybe_log_recompilation_reasons
+        put.set(convert_frame, "get_and_maybe_log_recompilation_reasons", self._in_sight(why))
         manager = guards.CheckFunctionManager
         put.set(manager, "__init__", self._guards_as_when_run(manager.__init__))
         put.set(utils, "set_torch_function_mode_stack", keeping_the_card(utils.set_torch_function_mode_stack))
         put.set(proxy_tensor._MakefxTracer, "trace", self._traced(proxy_tensor._MakefxTracer.trace))
         put.set(torch, "compile", _compiled_when_called(torch.compile))
+        for name in ("construct_fake_mode", "process_inputs"):
+            put.set(aot_autograd, name, self._of_aot(getattr(aot_autograd, name)))
+        put.set(aot_autograd, "create_aot_state", self._until_closed(aot_autograd.create_aot_state))
 
     def _refuse(self, reason: str) -> None:
         def refuse(name: str) -> None:
@@ -257,6 +264,37 @@ class Compiler:
                 return original(tracer, function, *args)
 
         return trace
+
+    def _in_sight(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Why a guard does not hold, which is found by asking all of them again."""
+
+        @functools.wraps(original)
+        def reasons(*args: Any, **kwargs: Any) -> Any:
+            with self.visibility.show():
+                return original(*args, **kwargs)
+
+        return reasons
+
+    def _of_aot(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A part of functorch's aot_function, which compiles without Dynamo."""
+
+        @functools.wraps(original)
+        def part(*args: Any, **kwargs: Any) -> Any:
+            self.prepare()
+            with self.compiling(_AOT):
+                return original(*args, **kwargs)
+
+        return part
+
+    def _until_closed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The part that opens what the later ones need: until they are done."""
+
+        @functools.wraps(original)
+        def create_aot_state(stack: ExitStack, *args: Any, **kwargs: Any) -> Any:
+            stack.enter_context(self.compiling(_AOT))
+            return original(stack, *args, **kwargs)
+
+        return create_aot_state
 
     def _guards_as_when_run(self, original: Callable[..., None]) -> Callable[..., None]:
         """Guards compare what they find when the function is called, and then the card is in sight. Of a tensor that

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch.fx import GraphModule
 
+from vramcast.base.torch_versions import COMPILED_AND_MEASURED
 from vramcast.card.compiled import fake_cache, min_cut, static_sizes
 from vramcast.card.compiled.quick_imports import altered
+from vramcast.card.device.installed_torch import INSTALLED
 
 if TYPE_CHECKING:
     from vramcast.card.compiled.visibility import Visibility
@@ -212,6 +214,8 @@ def _settings(put: Patches) -> None:
     """The compilers' settings, of which each is looked up thousands of times: most have their default, or were set."""
     from torch.utils import _config_module as settings
 
+    if INSTALLED != COMPILED_AND_MEASURED:  # later versions keep them in another way
+        return
     module, unset = settings.ConfigModule, settings._UNSET_SENTINEL
     original = module.__getattr__
 
@@ -222,7 +226,7 @@ def _settings(put: Patches) -> None:
             return original(config, name)
         if entry.user_override is not unset:
             return entry.user_override
-        if entry.env_value_default is not unset or entry.justknob is not None or type(entry.default) in _COPIED:
+        if entry.env_value_default is not unset or entry.justknob is not None or isinstance(entry.default, _COPIED):
             return original(config, name)
         return entry.default
 
