@@ -43,7 +43,7 @@ NOT_MEASURED = (
     f"compiled by torch {in_words(INSTALLED)}; real runs were compared under torch {in_words(COMPILED_AND_MEASURED)}"
 )
 _OBJECTS_KEPT = 2_000_000
-_AOT = "a function that aot_autograd traces"
+_TRACED = "a function that is traced"
 INSTEAD = (
     "TORCHDYNAMO_DISABLE=1 in the environment predicts eager code instead: the figures of a run without "
     f"torch.compile ({OFF_BY})."
@@ -130,7 +130,7 @@ class Compiler:
         put.set(wrapper, "__call__", self._hidden(wrapper.__call__))
         translator = symbolic_convert.InstructionTranslatorBase
         put.set(translator, "run", self._noting_errors(translator.run))
-        why = convert_frame.get_and_maybe_log_recompilation_reasons
+        why = guards.get_and_maybe_log_recompilation_reasons
         put.set(convert_frame, "get_and_maybe_log_recompilation_reasons", self._in_sight(why))
         manager = guards.CheckFunctionManager
         put.set(manager, "__init__", self._guards_as_when_run(manager.__init__))
@@ -260,7 +260,7 @@ class Compiler:
             if tracer.tracing_mode == "real":
                 return original(tracer, function, *args)
             self.prepare()
-            with self.compiling("a function that is traced"):
+            with self.compiling(_TRACED):
                 return original(tracer, function, *args)
 
         return trace
@@ -281,7 +281,7 @@ class Compiler:
         @functools.wraps(original)
         def part(*args: Any, **kwargs: Any) -> Any:
             self.prepare()
-            with self.compiling(_AOT):
+            with self.compiling(_TRACED):
                 return original(*args, **kwargs)
 
         return part
@@ -291,7 +291,7 @@ class Compiler:
 
         @functools.wraps(original)
         def create_aot_state(stack: ExitStack, *args: Any, **kwargs: Any) -> Any:
-            stack.enter_context(self.compiling(_AOT))
+            stack.enter_context(self.compiling(_TRACED))
             return original(stack, *args, **kwargs)
 
         return create_aot_state
