@@ -68,7 +68,7 @@ def without_collections(*, lasting: bool = False) -> Iterator[None]:
     finally:
         if was_enabled:
             if lasting:
-                _count_anew()
+                count_anew()
             gc.enable()
 
 
@@ -83,21 +83,21 @@ def full_collections_rarely() -> Iterator[None]:
     meanwhile = (*before[:2], 100)
     gc.set_threshold(*meanwhile)
     if is_first:
-        _count_anew()
+        count_anew()
     try:
         yield
     finally:
         if gc.get_threshold() == meanwhile:  # else the program has chosen its own
             gc.set_threshold(*before)
         if is_first:
-            _count_anew()
+            count_anew()
 
 
 _programs = 0
 """How many this process has run on the card."""
 
 
-def _count_anew() -> None:
+def count_anew() -> None:
     """All objects are old now, and the next full collection is as far away as after one. Where a process runs one
     program after the other, it would never come."""
     gc.freeze()

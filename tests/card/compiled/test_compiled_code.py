@@ -18,6 +18,7 @@ from torch.overrides import BaseTorchFunctionMode
 import vramcast
 from tests.card.reading import sizes_of
 from vramcast.base.factories import full_collections_rarely
+from vramcast.card.compiled import compiler
 from vramcast.card.compiled.compiler import why_not
 from vramcast.errors import CannotPredict
 
@@ -286,6 +287,18 @@ def test_garbage_is_looked_for_again_after_compiling() -> None:
     assert seen == [False, True]
 
 
+@pytest.mark.parametrize("kept", [2_000_000, 0])
+def test_what_compiling_leaves_is_looked_through_when_it_is_much(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_OBJECTS_KEPT", kept)
+    generations = []
+    with vramcast.virtual_gpu("h100"), monkeypatch.context() as patched:
+        compiled = torch.compile(lambda x: x + 1)
+        x = torch.ones(8, device="cuda")
+        patched.setattr(gc, "collect", lambda generation=2: generations.append(generation))
+        compiled(x)
+    assert (2 in generations) == (kept == 0)
+
+
 def test_a_graph_break_keeps_no_tensors_alive() -> None:
     """Dynamo's frames and the error that they hold refer to each other, and to what the function was called with."""
 
@@ -311,3 +324,49 @@ def test_a_graph_break_keeps_no_tensors_alive() -> None:
         before = torch.cuda.memory_allocated()
         model(torch.ones(1 << 20, device="cuda", requires_grad=True)).backward()
         assert torch.cuda.memory_allocated() - before < 1 << 20
+
+
+def test_an_error_that_the_function_handles_keeps_no_tensors_alive() -> None:
+    class Settings:
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(name)
+
+    settings = Settings()
+
+    def scaled(x: torch.Tensor, unused: torch.Tensor) -> torch.Tensor:
+        return x * getattr(settings, "scale", 2)
+
+    with vramcast.virtual_gpu("h200"), full_collections_rarely():
+        compiled = torch.compile(lambda x, unused: scaled(x, unused).sum())
+        before = torch.cuda.memory_allocated()
+        compiled(torch.ones(8, device="cuda"), torch.ones(1 << 20, device="cuda"))
+        assert torch.cuda.memory_allocated() - before < 1 << 20
+
+
+def test_why_a_function_is_compiled_again() -> None:
+    with vramcast.virtual_gpu("h100"), torch._dynamo.config.patch(error_on_recompile=True):
+        compiled = torch.compile(lambda x: x + 1, dynamic=False)
+        compiled(torch.ones(8, device="cuda"))
+        with pytest.raises(torch._dynamo.exc.RecompileError, match="size mismatch at index 0"):
+            compiled(torch.ones(9, device="cuda"))
+
+
+def test_aot_function_needs_no_dynamo() -> None:
+    from functorch.compile import aot_function, min_cut_rematerialization_partition, nop
+
+    def activated(x: torch.Tensor) -> torch.Tensor:
+        return x.sin().cos().exp().sum()
+
+    peaks = []
+    for make in (
+        lambda: activated, lambda: aot_function(activated, nop, nop),
+        lambda: aot_function(activated, nop, nop, partition_fn=min_cut_rematerialization_partition),
+    ):  # fmt: skip
+        with vramcast.virtual_gpu("h100"):
+            function = make()
+            for _ in range(2):
+                x = torch.ones(1 << 20, device="cuda", requires_grad=True)
+                function(x).backward()
+                assert x.grad is not None and x.grad.is_cuda
+            peaks.append(torch.cuda.max_memory_allocated())
+    assert peaks[0] <= peaks[1] and peaks[2] < peaks[1], "what is computed again is not kept"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import inspect
+import pprint
 import random
 import sys
 import traceback
 from collections.abc import Iterator
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -14,7 +18,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch._library import utils as library
 
-from vramcast.card.compiled import shortcuts, static_sizes
+from vramcast.card.compiled import fake_cache, shortcuts, static_sizes
 from vramcast.card.compiled.compiler import why_not
 from vramcast.card.compiled.quick_imports import quick_imports, quick_registrations
 from vramcast.card.device.patches import Patches
@@ -42,7 +46,7 @@ def drawn_sizes(seed: int) -> tuple[list[Any], list[Any]]:
 
 
 def test_sizes_that_are_numbers(put: Patches) -> None:
-    from torch._inductor import ir, utils
+    from torch._inductor import ir, sizevars, utils
     from torch._inductor.sizevars import SizeVarAllocator
     from torch._inductor.virtualized import V
     from torch.utils._sympy.functions import FloorDiv, ModularIndexing
@@ -51,6 +55,10 @@ def test_sizes_that_are_numbers(put: Patches) -> None:
     numbers = [0, 1, 7, 12, sympy.Integer(0), sympy.Integer(1), sympy.Integer(6), sympy.Integer(12), x, 3 * x]
     expressions = [*numbers, (x + 2) * 3 - 3 * x, 4 * (x + y)]
     indices = [FloorDiv(64 * x + y, 64), ModularIndexing(x, 1, 64), 64 * FloorDiv(x, 64) + x % 64]
+    joined = [
+        ModularIndexing(x, 1, 64) + y, ModularIndexing(x, 1, 32) + 32 * ModularIndexing(x, 32, 4),
+        ModularIndexing(x, 1, 32) + 32 * FloorDiv(x, 32), 4 * ModularIndexing(x, 2, 8) + 32 * ModularIndexing(x, 16, 2),
+    ]  # fmt: skip
 
     def answers() -> list[Any]:
         allocator = SizeVarAllocator()
@@ -59,6 +67,7 @@ def test_sizes_that_are_numbers(put: Patches) -> None:
             for b in numbers if not name.endswith("multiple_of") or b != 0
         ]  # fmt: skip
         found += [(each, type(each)) for each in map(allocator.simplify, expressions)]
+        found += map(sizevars.join_dimensions, joined)
         for ranges in ({x: 8, y: 4}, {x: 128, y: 64}):
             found += [allocator.simplify_with_ranges(index, ranges) for index in indices]
         sizes, reindex, prune = allocator._simplify_loops([x, y], [8, 4], [4 * x + y])
@@ -106,6 +115,70 @@ def test_a_template_is_compiled_when_it_is_rendered() -> None:
 
         template = KernelTemplate._template_from_string("{{ number }} blocks")
     assert template.render(number=4) == "4 blocks" == KernelTemplate._template_from_string("4 blocks").render()
+
+
+def test_methods_of_the_compilers_dataclasses_are_made_when_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("torch._inductor.made_up")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with quick_imports():
+        exec(
+            "import dataclasses\n"
+            "@dataclasses.dataclass(frozen=True, order=True)\nclass Size:\n    n: int\n    unit: str = 'B'\n"
+            "@dataclasses.dataclass\nclass Counter:\n    n: int = 2\n",
+            vars(module),
+        )
+    size, counter = vars(module)["Size"], vars(module)["Counter"]
+    assert not isinstance(vars(size)["__init__"], FunctionType)
+    assert size(3) == size(3) and size(2) < size(3) and len({size(3), size(3), size(4)}) == 2
+    assert isinstance(vars(size)["__init__"], FunctionType) and size.__init__.__qualname__ == "Size.__init__"
+    assert repr(size(3)) == pprint.pformat(size(3)) == "Size(n=3, unit='B')"
+    assert pprint.pformat(size(3, "B" * 80)).count("\n") == 1
+    assert list(inspect.signature(counter).parameters) == ["n"]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        size(3).n = 4
+    smaller = type("Smaller", (counter,), {})
+    assert smaller().n == 2 and "__init__" not in vars(smaller)
+
+
+def test_keys_of_fake_tensors_differ_where_torch_s_do(put: Patches) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode, _CacheKeyState
+
+    with FakeTensorMode() as mode:
+        x = torch.empty(4, 6)
+        tensors = [
+            x, torch.empty(4, 6), x.t(), x[:2], x[1:3], x.double(), torch.empty(4, 6, requires_grad=True),
+            torch.empty(4, 6, dtype=torch.cfloat).conj(), torch.empty(24)[:24].view(4, 6),
+            torch.empty(48)[:24].view(4, 6),
+            torch.empty(1, 4, 6, 6), torch.empty(1, 4, 6, 6).to(memory_format=torch.channels_last),
+        ]  # fmt: skip
+        asked: list[tuple[Any, dict[str, Any]]] = [((tensor, 1), {}) for tensor in tensors]
+        asked += [((x, n), {}) for n in (1.0, True, "1", None, [1], (1,), [1, 1], [[1], 1], torch.float32)]
+        asked += [((x,), {"dim": 1}), ((x,), {"keepdim": 1}), ((x,), {"dim": [x, x]}), (([x], x), {}), (([x, x],), {})]
+
+        def same() -> list[bool]:
+            keys = [mode._cache_key(_CacheKeyState(None), torch.ops.aten.add.Tensor, *each) for each in asked]
+            return [a == b for a in keys for b in keys]
+
+        before = same()
+        fake_cache.install(put)
+        assert same() == before and sum(before) < len(before) / 2
+
+
+def test_settings_are_what_they_are(put: Patches) -> None:
+    from torch._inductor import config
+
+    names = [name for name in config._config if "." not in name]
+    before = [getattr(config, name) for name in names]
+    shortcuts._settings(put)
+    assert [getattr(config, name) for name in names] == before
+    with config.patch({"max_fusion_size": 7, "triton.unique_kernel_names": False}):
+        assert (config.max_fusion_size, config.triton.unique_kernel_names) == (7, False)
+    assert config.max_fusion_size != 7
+    config.pre_grad_fusion_options["tried"] = {}  # a table that a program may write into
+    assert "tried" in config.pre_grad_fusion_options
+    del config.pre_grad_fusion_options["tried"]
+    with pytest.raises(AttributeError):
+        config.no_such_setting  # noqa: B018
 
 
 def test_bounds_of_an_index(put: Patches) -> None:

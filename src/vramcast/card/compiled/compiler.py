@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental import proxy_tensor
 
-from vramcast.base.factories import without_collections
+from vramcast.base.factories import count_anew, without_collections
 from vramcast.base.sealing import unsealed
 from vramcast.base.torch_versions import COMPILED_AND_MEASURED, COMPILED_HERE, in_words
 from vramcast.card.compiled import fake_cuda
@@ -40,6 +42,8 @@ AMONG_RANKS = "of compiled models among several ranks one was measured: FSDP2, w
 NOT_MEASURED = (
     f"compiled by torch {in_words(INSTALLED)}; real runs were compared under torch {in_words(COMPILED_AND_MEASURED)}"
 )
+_OBJECTS_KEPT = 2_000_000
+_TRACED = "a function that is traced"
 INSTEAD = (
     "TORCHDYNAMO_DISABLE=1 in the environment predicts eager code instead: the figures of a run without "
     f"torch.compile ({OFF_BY})."
@@ -102,6 +106,10 @@ class Compiler:
         self._machine = machine
         self.visibility = Visibility(replaced, dispatch)
         self._ready = False
+        self._raised: list[BaseException] = []
+        """What Dynamo met while it followed the function that is being compiled."""
+        self._left = 0
+        """Objects that were made by compiling and not looked through since."""
         self._exits = ExitStack()
 
     def install(self) -> None:
@@ -111,7 +119,8 @@ class Compiler:
             self._refuse(reason)
             return
         with quick_imports():
-            from torch._dynamo import convert_frame, guards, utils
+            from torch._dynamo import convert_frame, guards, symbolic_convert, utils
+            from torch._functorch import aot_autograd
 
         self._exits.enter_context(quick_registrations())  # of the packages that the program imports
         _leave_own_code_alone()
@@ -119,11 +128,18 @@ class Compiler:
         _look_into_stand_ins(put)
         wrapper = convert_frame.CatchErrorsWrapper
         put.set(wrapper, "__call__", self._hidden(wrapper.__call__))
+        translator = symbolic_convert.InstructionTranslatorBase
+        put.set(translator, "run", self._noting_errors(translator.run))
+        why = guards.get_and_maybe_log_recompilation_reasons
+        put.set(convert_frame, "get_and_maybe_log_recompilation_reasons", self._in_sight(why))
         manager = guards.CheckFunctionManager
         put.set(manager, "__init__", self._guards_as_when_run(manager.__init__))
         put.set(utils, "set_torch_function_mode_stack", keeping_the_card(utils.set_torch_function_mode_stack))
         put.set(proxy_tensor._MakefxTracer, "trace", self._traced(proxy_tensor._MakefxTracer.trace))
         put.set(torch, "compile", _compiled_when_called(torch.compile))
+        for name in ("construct_fake_mode", "process_inputs"):
+            put.set(aot_autograd, name, self._of_aot(getattr(aot_autograd, name)))
+        put.set(aot_autograd, "create_aot_state", self._until_closed(aot_autograd.create_aot_state))
 
     def _refuse(self, reason: str) -> None:
         def refuse(name: str) -> None:
@@ -173,7 +189,8 @@ class Compiler:
         if self.visibility.hidden:  # part of something that is being compiled
             yield
             return
-        with unsealed(), self.visibility.hide(), without_collections(lasting=lasting):
+        lazily = _use_lazy_graph_module(True)  # no graph is run as the Python code that it would be written as
+        with unsealed(), self.visibility.hide(), without_collections(lasting=lasting), lazily:
             try:
                 yield
             except _compiler_errors() as error:
@@ -193,13 +210,45 @@ class Compiler:
         @functools.wraps(original)
         def __call__(callback: Any, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
             self.prepare()
+            self._raised = []
             with without_collections():
+                gc.collect(1)  # of the program's garbage, before it is among what lasts
                 with self.compiling(frame.f_code.co_qualname if hasattr(frame.f_code, "co_qualname") else "a function"):
                     compiled = original(callback, frame, cache_entry, frame_state)
-                gc.collect(1)  # Dynamo's frames may hold tensors of the program
+                self._collect()
             return compiled
 
         return __call__
+
+    def _collect(self) -> None:
+        """What compiling leaves. The frames of an error and the error refer to each other, and to tensors of the
+        program; else Dynamo has let go of those, and it takes longer to look for the rest than to keep it."""
+        from torch._dynamo.exc import ObservedException
+
+        self._left += gc.get_count()[0]
+        handled = all(isinstance(error, ObservedException) for error in self._raised)  # by the function itself
+        if handled:
+            for error in self._raised:
+                traceback.clear_frames(error.__traceback__)
+        self._raised = []
+        if self._left > _OBJECTS_KEPT:
+            gc.collect()
+            self._left = 0
+        elif handled:
+            count_anew()
+        else:
+            gc.collect(1)
+
+    def _noting_errors(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def run(translator: Any) -> None:
+            try:
+                original(translator)
+            except BaseException as error:
+                self._raised.append(error)
+                raise
+
+        return run
 
     def _traced(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """make_fx of tensors that it makes up, where nothing is compiled: by operators that differentiate a function
@@ -211,10 +260,41 @@ class Compiler:
             if tracer.tracing_mode == "real":
                 return original(tracer, function, *args)
             self.prepare()
-            with self.compiling("a function that is traced"):
+            with self.compiling(_TRACED):
                 return original(tracer, function, *args)
 
         return trace
+
+    def _in_sight(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Why a guard does not hold, which is found by asking all of them again."""
+
+        @functools.wraps(original)
+        def reasons(*args: Any, **kwargs: Any) -> Any:
+            with self.visibility.show():
+                return original(*args, **kwargs)
+
+        return reasons
+
+    def _of_aot(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A part of functorch's aot_function, which compiles without Dynamo."""
+
+        @functools.wraps(original)
+        def part(*args: Any, **kwargs: Any) -> Any:
+            self.prepare()
+            with self.compiling(_TRACED):
+                return original(*args, **kwargs)
+
+        return part
+
+    def _until_closed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The part that opens what the later ones need: until they are done."""
+
+        @functools.wraps(original)
+        def create_aot_state(stack: ExitStack, *args: Any, **kwargs: Any) -> Any:
+            stack.enter_context(self.compiling(_TRACED))
+            return original(stack, *args, **kwargs)
+
+        return create_aot_state
 
     def _guards_as_when_run(self, original: Callable[..., None]) -> Callable[..., None]:
         """Guards compare what they find when the function is called, and then the card is in sight. Of a tensor that

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,6 +26,8 @@ def quick_imports() -> Iterator[None]:
         exits.enter_context(without_collections(lasting=True))
         exits.enter_context(quick_registrations())
         exits.enter_context(_undocumented_dataclasses())
+        exits.enter_context(_methods_when_called())
+        exits.enter_context(_unbounded_caches_of_sympy())
         exits.enter_context(_templates_when_rendered())
         exits.enter_context(_ops_looked_up_once())
         yield
@@ -64,6 +67,68 @@ def _undocumented_dataclasses() -> Iterator[None]:
         return
     with patch.object(dataclasses, "inspect", altered(original, signature=lambda *_, **__: "()")):
         yield
+
+
+@contextmanager
+def _methods_when_called() -> Iterator[None]:
+    """Each method of a dataclass is compiled from a text of its own, and hardly any of the compilers' is called."""
+    create: Any = vars(dataclasses).get("_create_fn")
+    if create is None:  # later versions of Python compile a class's methods together
+        yield
+        return
+    represent: Any = vars(dataclasses)["_repr_fn"]  # wraps what is created
+
+    def create_later(name: str, *args: Any, globals: Any = None, **options: Any) -> Any:
+        make = functools.partial(create, name, *args, globals=globals, **options)
+        return _LaterMethod(name, make) if _of_compilers(globals) and name != "__repr__" else make()
+
+    def represent_later(fields: Any, globals: Any) -> Any:
+        make = functools.partial(represent, fields, globals)
+        return _LaterMethod("__repr__", make) if _of_compilers(globals) else make()
+
+    with patch.multiple(dataclasses, _create_fn=create_later, _repr_fn=represent_later):
+        yield
+
+
+def _of_compilers(names: dict[str, Any] | None) -> bool:
+    return str((names or {}).get("__name__")).startswith(_COMPILERS)
+
+
+_COMPILERS = ("torch._dynamo", "torch._export", "torch._functorch", "torch._inductor", "torch.export", "torch.fx")
+
+
+class _LaterMethod:
+    """A method that is made when its class is first asked for it, and then takes this object's place there."""
+
+    __slots__ = ("__name__", "_make")
+
+    def __init__(self, name: str, make: Callable[[], Any]) -> None:
+        self.__name__ = name
+        self._make = functools.cache(make)
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        method = self._make()
+        for cls in owner.__mro__:
+            if vars(cls).get(self.__name__) is self:
+                method.__qualname__ = f"{cls.__qualname__}.{self.__name__}"
+                setattr(cls, self.__name__, method)
+        return method.__get__(instance, owner)
+
+
+@contextmanager
+def _unbounded_caches_of_sympy() -> Iterator[None]:
+    """sympy reads how many results of a function it may remember when it is imported: 1,000, unless it is told."""
+    if "sympy" in sys.modules or _CACHE_SIZE in os.environ:
+        yield
+        return
+    os.environ[_CACHE_SIZE] = "None"
+    try:
+        yield
+    finally:
+        del os.environ[_CACHE_SIZE]
+
+
+_CACHE_SIZE = "SYMPY_CACHE_SIZE"
 
 
 @contextmanager

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch.fx import GraphModule
 
-from vramcast.card.compiled import min_cut, static_sizes
+from vramcast.base.torch_versions import COMPILED_AND_MEASURED
+from vramcast.card.compiled import fake_cache, min_cut, static_sizes
 from vramcast.card.compiled.quick_imports import altered
+from vramcast.card.device.installed_torch import INSTALLED
 
 if TYPE_CHECKING:
     from vramcast.card.compiled.visibility import Visibility
@@ -24,6 +26,7 @@ def install(put: Patches, visibility: Visibility) -> None:
     _dtype_rules(put)
     _symbols(put)
     static_sizes.install(put)
+    fake_cache.install(put)
     _units(put)
     _texts(put)
     _bounds(put)
@@ -31,6 +34,7 @@ def install(put: Patches, visibility: Visibility) -> None:
     _operators(put)
     _cuts(put)
     _printed_graphs(put, visibility)
+    _settings(put)
 
 
 def _cache_keys(put: Patches) -> None:
@@ -200,4 +204,33 @@ def _printed_graphs(put: Patches, visibility: Visibility) -> None:
             return ""
         return original(self, print_output, *args, **options)
 
+    from torch._dynamo.repro import after_aot
+
     put.set(GraphModule, "print_readable", print_readable)
+    put.set(after_aot, "save_graph_repro", lambda *_, **__: None)
+
+
+def _settings(put: Patches) -> None:
+    """The compilers' settings, of which each is looked up thousands of times: most have their default, or were set."""
+    from torch.utils import _config_module as settings
+
+    if INSTALLED != COMPILED_AND_MEASURED:  # later versions keep them in another way
+        return
+    module, unset = settings.ConfigModule, settings._UNSET_SENTINEL
+    original = module.__getattr__
+
+    @functools.wraps(original)
+    def __getattr__(config: Any, name: str) -> Any:
+        entry = config._config.get(name)
+        if entry is None or entry.hide or entry.alias is not None or entry.env_value_force is not unset:
+            return original(config, name)
+        if entry.user_override is not unset:
+            return entry.user_override
+        if entry.env_value_default is not unset or entry.justknob is not None or isinstance(entry.default, _COPIED):
+            return original(config, name)
+        return entry.default
+
+    put.set(module, "__getattr__", __getattr__)
+
+
+_COPIED = (list, set, dict)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def install(put: Patches) -> None:
-    from torch._inductor import ir, utils
+    from torch._inductor import ir, sizevars, utils
     from torch._inductor.sizevars import SizeVarAllocator as Sizes
 
     for name, compare in _COMPARISONS.items():
@@ -25,6 +25,7 @@ def install(put: Patches) -> None:
     put.set(Sizes, "simplify", _simplified(Sizes.simplify))
     for name in ("_simplify_with_ranges", "_simplify_loops_impl"):
         put.set(Sizes, name, _once_for_all_graphs(getattr(Sizes, name)))
+    put.set(sizevars, "_join_dimensions_cached", _joined(sizevars._join_dimensions_cached))
     put.set(ir.IRNode, "is_zero_elements", _without_elements(ir.IRNode.is_zero_elements))
     put.everywhere("sympy_subs", utils.sympy_subs, _substituted(utils.sympy_subs))
     contiguous = ir.is_contiguous_strides_for_shape
@@ -50,10 +51,19 @@ _CHECKS: dict[str, Callable[[int, int], bool]] = {"check_leq": operator.le, "che
 
 
 def _known(original: Callable[..., bool], compare: Callable[[int, int], bool]) -> Callable[..., bool]:
+    answers: dict[Any, bool] = {}
+
     @functools.wraps(original)
     def known(sizes: Any, left: Any, right: Any) -> bool:
         a, b = number(left), number(right)
-        return original(sizes, left, right) if a is None or b is None else compare(a, b)
+        if a is not None and b is not None:
+            return compare(a, b)
+        if sizes.replacements or sizes.shape_env.var_to_range:
+            return original(sizes, left, right)
+        key = (left, right)  # of a graph without sizes that vary nothing else is known
+        if key not in answers:
+            answers[key] = original(sizes, left, right)
+        return answers[key]
 
     return known
 
@@ -97,6 +107,18 @@ def _once_for_all_graphs(original: Callable[..., Any]) -> Callable[..., Any]:
         return known[key]
 
     return simplify
+
+
+def _joined(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Terms of an index that belong together: each is a remainder, and another one of the same division is there."""
+    from torch.utils._sympy.functions import FloorDiv, ModularIndexing
+
+    @functools.wraps(original)
+    def join(expr: Any) -> Any:
+        remainders = sum(term.has(ModularIndexing) for term in expr.args)
+        return original(expr) if remainders > 1 or expr.has(FloorDiv) else expr
+
+    return join
 
 
 def _is_many(value: Any) -> bool:
