@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from vramcast.card.dispatch.storages import ATTRIBUTE, UNKNOWN_CONTENT, Block, block_of
+from vramcast.card.dispatch.storages import ATTRIBUTE, UNKNOWN_CONTENT, Block, block_of, known_content
 from vramcast.card.values import samples, small_algebra
 from vramcast.card.values.known_values import one_thread
+from vramcast.card.values.later import Waiting
 from vramcast.card.values.origins import Origins
 from vramcast.card.values.recipe_reads import READ_LIMIT, begin_again, cost, prepare
 from vramcast.card.values.recipes import (
@@ -99,6 +100,7 @@ class Guesses:
         self._counted = self._uncounted = self._of_step = 0
         """Seeds that were given out in this step: to layers on which a size depends, and to all else."""
         self._for_reads = False
+        self.waiting = Waiting(self)
         self.made_up = False
         """Whether random numbers went into the contents worked out last; otherwise they are exact."""
 
@@ -211,8 +213,9 @@ class Guesses:
 
     def keep(self, block: Block) -> None:
         """Called before known values are given up because something unknown is written over a part of them."""
-        if block.recipe is None and block.values is not None:
-            block.recipe = Known(block.values)
+        content = known_content(block) if block.recipe is None else None
+        if content is not None:
+            block.recipe = Known(content)
 
     def _op(self, func: Any) -> _Op | None:
         try:
@@ -258,8 +261,8 @@ class Guesses:
         recipe: Recipe | None = block.recipe
         counted = not self._for_reads
         if recipe is None:
-            values = block.values
-            recipe = block.recipe = Known(values) if values is not None else self._layer(tensor, block, counted)
+            content = known_content(block)
+            recipe = block.recipe = Known(content) if content is not None else self._layer(tensor, block, counted)
         elif counted and recipe.for_reads:
             if recipe.stand_in is None and _can_be_worked_out(tensor, block):
                 recipe.stand_in = self._layer(tensor, block, counted)
@@ -314,10 +317,15 @@ class Guesses:
         guessed = self.arguments((tensor,), {})
         return None if guessed is None else guessed[0][0]
 
+    def described(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ingredients | None:
+        """How an op's arguments came about; None where one cannot be worked out."""
+        given = self._described(args, kwargs, for_reads=False)
+        return None if given is None or given.for_reads else given
+
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | None:
         """An op's arguments as CPU tensors; None where one cannot be worked out."""
-        given = self._described(args, kwargs, for_reads=False)
-        if given is None or given.for_reads:
+        given = self.described(args, kwargs)
+        if given is None:
             return None
         self.made_up = given.made_up
         done: dict[Recipe, torch.UntypedStorage] = {}
