@@ -137,8 +137,7 @@ def propagate(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict
     empty = func._schema.name.removeprefix("aten::") in _WITHOUT_CONTENT
     if empty and outs[0].numel() > _LIMIT_WITHOUT_CONTENT and not _all_sizes:
         return
-    waiting = mode.machine.guesses.waiting
-    if waiting.begun and not empty and waiting.put_off(func, args, kwargs, outs):
+    if not empty and not _all_sizes and mode.machine.guesses.waiting.put_off(func, args, kwargs, outs):
         return
     real = real_arguments(args, kwargs)
     if real is None:

@@ -1,10 +1,11 @@
 """Contents that nobody has asked for yet.
 
-What an argmax chooses among assumed numbers, and the whole numbers that follow from it (buckets, an order, codes), is
-content like any other, but a program seldom looks at it: mostly such numbers only say which rows are taken. So it is
-worked out where somebody asks.
+What an argmax chooses among assumed numbers, the whole numbers that follow from it (buckets, an order, codes), and
+large masks and positions are contents like any other, but a program seldom looks at them: mostly they only say which
+rows are taken. So they are worked out where somebody asks.
 
-The first call of each kind of op is worked out at once, which shows that the CPU can do it.
+The first call of each kind of op is worked out at once, which shows that the CPU can do it. So is an op that may refuse
+what it is given, where that is known and not assumed: a card refuses it there, too.
 """
 
 from __future__ import annotations
@@ -18,13 +19,20 @@ from vramcast.card.dispatch.storages import ATTRIBUTE, GPU, Block
 from vramcast.card.values.cpu_kernels import on_cpu
 from vramcast.card.values.known_values import one_thread
 from vramcast.card.values.recipes import Ingredients, Recipe, real
-from vramcast.card.values.working_out import FAILURES
+from vramcast.card.values.working_out import FAILURES, call
 
 if TYPE_CHECKING:
     from vramcast.card.values.guesses import Guesses
 
 _DEEPEST = 60
 """Longest chain of ops that waits: it is worked out by recursion."""
+_LARGE = 1 << 10
+"""Elements from which to work a content out takes longer than to note how."""
+_TAKE_ANYTHING = frozenset({
+    "aten::argsort", "aten::cat", "aten::clone", "aten::cumsum", "aten::flip", "aten::repeat", "aten::roll",
+    "aten::sort", "aten::stack", "aten::sum", "aten::_to_copy", "aten::tril", "aten::triu",
+})  # fmt: skip
+"""Beside elementwise ops: whatever numbers they are given, they do not fail."""
 _Tensor = torch.Tensor
 
 
@@ -59,8 +67,8 @@ class Work:
     def _made(self, given: Ingredients) -> Sequence[torch.Tensor]:
         done: dict[Recipe, torch.UntypedStorage] = {}
         try:
-            made = on_cpu(self._func)(*real(given.args, done), **real(given.kwargs, done))
-        except (*FAILURES, TypeError):
+            made = call(on_cpu(self._func), real(given.args, done), real(given.kwargs, done))
+        except FAILURES:
             return [] if self._otherwise is None else [self._otherwise()] * len(self._outs)
         return [one for one in (made if isinstance(made, (list, tuple)) else (made,)) if isinstance(one, _Tensor)]
 
@@ -77,12 +85,13 @@ class Work:
 class Later(Recipe):
     """The content of a storage that is worked out when it is asked for: stands in `Block.values` until then."""
 
-    __slots__ = ("_content", "_place", "_work")
+    __slots__ = ("_content", "_place", "_work", "assumed")
 
-    def __init__(self, work: Work, place: int, depth: int, nbytes: int) -> None:
+    def __init__(self, work: Work, place: int, depth: int, nbytes: int, *, assumed: bool) -> None:
+        """`assumed`: it follows from a choice by assumed numbers."""
         self._work: Work | None = None
         super().__init__(depth, torch.uint8, nbytes)
-        self._work, self._place = work, place
+        self._work, self._place, self.assumed = work, place, assumed
 
     @property
     def cached(self) -> torch.UntypedStorage | None:  # type: ignore[override]
@@ -103,20 +112,33 @@ class Waiting:
         self._guesses = guesses
         self._known: set[tuple[Any, ...]] = set()
         """Kinds of calls that were worked out once."""
+        self._take_anything: dict[int, bool] = {}
+        """By the op's address: the dispatcher keeps every op that it met."""
         self.begun = False
         """Some content waits."""
 
     def put_off(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outs: Sequence[torch.Tensor]) -> bool:
-        """Let contents that follow from known ones wait, where some of these wait themselves; False where they are
-        worked out now. An op that draws random numbers has its turn among all that draw."""
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        """Let contents wait that follow from known ones; False where they are worked out now. An op that draws random
+        numbers has its turn among all that draw."""
+        if not self.begun and outs[0].numel() < _LARGE:
             return False
         blocks = [_block(tensor) for tensor in _tensors((args, kwargs))]
-        if not any(block is not None and isinstance(block.values, Later) for block in blocks):
+        if not blocks or any(block is None or block.values is None for block in blocks):
             return False
-        if any(block is None or block.values is None for block in blocks) or not self._was_done(func, args, kwargs):
+        waiting = [block.values for block in blocks if block is not None and isinstance(block.values, Later)]
+        assumed = any(content.assumed for content in waiting)
+        if not assumed and not (self._takes_anything(func) and (waiting or outs[0].numel() >= _LARGE)):
             return False
-        return self._wait(func, args, kwargs, outs, None) is not None
+        if torch.Tag.nondeterministic_seeded in func.tags or not self._was_done(func, args, kwargs):
+            return False
+        return self._wait(func, args, kwargs, outs, assumed=assumed) is not None
+
+    def _takes_anything(self, func: Any) -> bool:
+        known = self._take_anything.get(id(func))
+        if known is None:
+            known = torch.Tag.pointwise in func.tags or func._schema.name in _TAKE_ANYTHING
+            self._take_anything[id(func)] = known
+        return known
 
     def put_off_choice(
         self,
@@ -130,7 +152,7 @@ class Waiting:
         made now."""
         if torch.Tag.nondeterministic_seeded in func.tags or not self._was_done(func, args, kwargs):
             return None
-        return self._wait(func, args, kwargs, outs, otherwise)
+        return self._wait(func, args, kwargs, outs, assumed=True, otherwise=otherwise)
 
     def _was_done(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         kind = (id(func), *map(_kind, args), *kwargs, *map(_kind, kwargs.values()))
@@ -145,7 +167,9 @@ class Waiting:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         outs: Sequence[torch.Tensor | None],
-        otherwise: Callable[[], torch.Tensor] | None,
+        *,
+        assumed: bool,
+        otherwise: Callable[[], torch.Tensor] | None = None,
     ) -> bool | None:
         blocks = [None if out is None else _block(out) for out in outs]
         if any(block is None for block, out in zip(blocks, outs, strict=True) if out is not None):
@@ -157,7 +181,7 @@ class Waiting:
         work = Work(func, given, outs, otherwise)
         for place, block in enumerate(blocks):
             if block is not None:
-                block.values = block.recipe = Later(work, place, given.depth, block.nbytes)
+                block.values = block.recipe = Later(work, place, given.depth, block.nbytes, assumed=assumed)
         return given.made_up
 
 
