@@ -29,8 +29,9 @@ _DEEPEST = 60
 _LARGE = 1 << 10
 """Elements from which to work a content out takes longer than to note how."""
 _TAKE_ANYTHING = frozenset({
-    "aten::argsort", "aten::cat", "aten::clone", "aten::cumsum", "aten::flip", "aten::repeat", "aten::roll",
-    "aten::sort", "aten::stack", "aten::sum", "aten::_to_copy", "aten::tril", "aten::triu",
+    "aten::argsort", "aten::cat", "aten::clone", "aten::constant_pad_nd", "aten::cumsum", "aten::flip", "aten::repeat",
+    "aten::roll", "aten::sort", "aten::stack", "aten::sum", "aten::_to_copy", "aten::tril", "aten::triu",
+    "aten::_unsafe_view",
 })  # fmt: skip
 """Beside elementwise ops: whatever numbers they are given, they do not fail."""
 _Tensor = torch.Tensor
