@@ -95,7 +95,7 @@ class Later(Recipe):
         self._work, self._place, self.assumed = work, place, assumed
 
     @property
-    def cached(self) -> torch.UntypedStorage | None:  # type: ignore[override]
+    def cached(self) -> torch.UntypedStorage | None:
         if self._work is not None:
             work, self._work = self._work, None
             self._content, self.depth = work.content(self._place), 0
