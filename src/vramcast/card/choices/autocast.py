@@ -149,9 +149,10 @@ class AutocastKernels:
 
     def _call(self, op: Any, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
         """The C++ wrapper casts in the order its compiler evaluates arguments: last to first."""
-        named = {name: self._cast(dtype, kwargs[name]) for name in reversed(kwargs)}
-        cast = [self._cast(dtype, value) for value in reversed(args)]
-        return op(*reversed(cast), **named)
+        cast = self._cast
+        named = {name: cast(dtype, kwargs[name]) for name in reversed(kwargs)} if kwargs else kwargs
+        values = [cast(dtype, value) if isinstance(value, _HOLDS_TENSORS) else value for value in reversed(args)]
+        return op(*reversed(values), **named)
 
     def _half_rnn(self, op: Any, args: Any, kwargs: Any) -> Any:
         return autocast_rnn.cudnn_rnn(op, args, kwargs, self._cast)
@@ -190,13 +191,12 @@ class AutocastKernels:
         if tensor.dtype == dtype or tensor.dtype == torch.float64 or not _eligible(tensor):
             return tensor
         # Weight casts are kept until the region ends (cached_cast in autocast_mode.cpp).
-        lower = dtype == torch.get_autocast_dtype("cuda")
         cacheable = (
-            lower
+            tensor.requires_grad
             and tensor.dtype == torch.float32
-            and tensor.requires_grad
             and tensor.is_leaf
             and not tensor._is_view()
+            and dtype == torch.get_autocast_dtype("cuda")
             and torch.is_autocast_cache_enabled()
             and not (INSTALLED >= CACHED_CASTS_ARE_TRAINED and torch.is_inference_mode_enabled())
         )
@@ -212,6 +212,7 @@ class AutocastKernels:
         return copy
 
 
+_HOLDS_TENSORS = (torch.Tensor, list, tuple)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _INNER = ("_local_tensor", "elem")
 """Where DTensor and AsyncCollectiveTensor keep the tensor of this rank."""

@@ -28,6 +28,7 @@ class KnownCall:
 
     __slots__ = (
         "_func", "booked", "device", "exact", "fact", "in_place", "made", "number", "places", "without_contents",
+        "work",
     )  # fmt: skip
 
     def __init__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -49,6 +50,8 @@ class KnownCall:
         """It makes a tensor so large that its contents are not carried, whatever its arguments hold."""
         self.fact: Any = None
         """What a rule has worked out from such arguments."""
+        self.work: tuple[int | None] | None = None
+        """What working out its contents costs (see small_algebra), once somebody asked."""
         self.in_place = False
         """It ran, and gave its first argument back."""
 

@@ -15,6 +15,7 @@ from vramcast.card.device.one_card import check_ordinal
 
 if TYPE_CHECKING:
     from vramcast.card.dispatch.ledger import Ledger
+    from vramcast.card.values.later import Later
     from vramcast.trace.host import HostLog
 
 GPU = 0
@@ -68,7 +69,7 @@ class Block:
         self.nbytes = nbytes
         self.block_id = block_id
         self.address = address
-        self.values: torch.UntypedStorage | None = None
+        self.values: torch.UntypedStorage | Later | None = None
         self.recipe: Any = None
         self.host: HostBlock | None = None
         self.data = 0
@@ -157,11 +158,28 @@ def attach(storage: torch.UntypedStorage, block: Block) -> None:
     setattr(storage, ATTRIBUTE, block)
 
 
+def known_content(block: Block) -> torch.UntypedStorage | None:
+    """What a block is known to hold; worked out now where it waits."""
+    content = block.values
+    if content is not None and not isinstance(content, torch.UntypedStorage):
+        # A copy: the program may write to it, and what else follows from it may wait still.
+        worked_out = content.cached
+        content = block.values = None if worked_out is None else worked_out.clone()
+    return content
+
+
+def is_known(tensor: torch.Tensor) -> bool:
+    """Whether `known_values` would give the content, which may wait."""
+    block = block_of(tensor)
+    return block is not None and block.values is not None
+
+
 def known_values(tensor: torch.Tensor) -> torch.Tensor | None:
     """A real CPU tensor with this tensor's content, sharing memory with the block's known values; or None."""
     block = block_of(tensor)
-    if block is None or block.values is None:
+    content = None if block is None else known_content(block)
+    if content is None:
         return None
     view: Any = torch.empty(0, dtype=tensor.dtype, device="cpu")
-    view.set_(block.values, tensor.storage_offset(), tensor.size(), tensor.stride())
+    view.set_(content, tensor.storage_offset(), tensor.size(), tensor.stride())
     return view  # type: ignore[no-any-return]

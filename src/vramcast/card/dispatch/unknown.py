@@ -104,6 +104,7 @@ def own_line() -> str:
     return caller()
 
 
+@cache
 def is_own(filename: str) -> bool:
     """Whether a file is the user's: neither machinery nor a package that was installed."""
     return not is_machinery(filename) and not any(folder in filename for folder in _PACKAGE_FOLDERS)
@@ -141,13 +142,22 @@ def is_of_torch(filename: str) -> bool:
 
 def short_path(filename: str) -> str:
     """Relative to the package folder or the working directory where it lies below one of them."""
-    for folder in _PACKAGE_FOLDERS:
-        for separator in _SEPARATORS:
-            _, prefix, rest = filename.rpartition(f"{folder}{separator}")
-            if prefix:
-                return rest
+    in_package = _in_package(filename)
+    if in_package:
+        return in_package
     try:
         here = os.path.join(os.getcwd(), "")
     except FileNotFoundError:  # the program has removed the folder it was in
         return filename
     return filename.removeprefix(here)
+
+
+@cache
+def _in_package(filename: str) -> str:
+    """Relative to the package folder; empty for a file that lies in none."""
+    for folder in _PACKAGE_FOLDERS:
+        for separator in _SEPARATORS:
+            _, prefix, rest = filename.rpartition(f"{folder}{separator}")
+            if prefix:
+                return rest
+    return ""

@@ -27,7 +27,7 @@ import torch
 
 from vramcast import overlay
 from vramcast.card.device.one_card import CARD, check_ordinal
-from vramcast.card.dispatch.storages import ATTRIBUTE, GPU, HOST, UNKNOWN_CONTENT, block_of, known_values
+from vramcast.card.dispatch.storages import ATTRIBUTE, GPU, HOST, UNKNOWN_CONTENT, block_of, known_content, known_values
 from vramcast.card.dispatch.unknown import caller
 from vramcast.card.files.holes import (
     LARGEST_IN_MEMORY_BYTES,
@@ -172,7 +172,7 @@ class Checkpoints:
         block = storage.__dict__.get(ATTRIBUTE) if isinstance(storage, torch.UntypedStorage) else None
         if block is not None:
             location = f"cuda:{block.card}" if block.device == GPU else "cpu"
-            return location if block.values is not None else location + _TAG
+            return location if known_content(block) is not None else location + _TAG
         return "cpu" + _TAG if hasattr(storage, UNKNOWN_CONTENT) else None
 
     # -- torch.load -----------------------------------------------------------------------------------------
@@ -346,8 +346,9 @@ class _Writer:
     def write_record_metadata(self, name: str, size: int) -> None:
         storage = self._storages[int(name.removeprefix("data/"))]
         block = storage.__dict__.get(ATTRIBUTE)
-        if block is not None and block.values is not None:
-            self._inner.write_record(name, block.values, size)
+        content = None if block is None else known_content(block)
+        if content is not None:
+            self._inner.write_record(name, content, size)
         elif block is not None or storage.device.type == "meta" or hasattr(storage, UNKNOWN_CONTENT):
             self._inner.write_record_metadata(name, size)
         else:

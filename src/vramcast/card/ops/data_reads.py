@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from vramcast.card.dispatch.storages import GPU, block_of, known_values
+from vramcast.card.dispatch.storages import GPU, block_of, is_known, known_values
 from vramcast.card.libraries.selection import counting_bytes, selecting_bytes
 from vramcast.card.libraries.sorting import sort_steps
 from vramcast.card.ops.registry import Call, kernel
@@ -283,14 +283,11 @@ def ranking(call: Call) -> Any:
         for held in sort_steps(length, tensor.numel() // max(length, 1), tensor.element_size()):
             call.scratch(*held)
     index = out[1] if isinstance(out, (list, tuple)) else out
-    if _given(call, index) is not None or known_values(tensor) is not None:
+    if _given(call, index) is not None or is_known(tensor):
         return out
     if values.small(index):
-        if _chosen_plausibly(call, index):
-            return out
         dim = call.argument("dim", -1)
-        length = tensor.size(dim) if tensor.dim() else 1
-        _draw(call, index, length, dim)
+        _choose(call, out, index, tensor.size(dim) if tensor.dim() else 1, dim)
     return out
 
 
@@ -318,22 +315,41 @@ def choice(call: Call) -> Any:
     if call.func._schema.name == "aten::multinomial":  # each probability is divided by a random number
         call.scratch(tensor.numel() * tensor.element_size())
     index = out[1] if isinstance(out, (list, tuple)) else out
-    if _given(call, index) is not None or known_values(tensor) is not None:
+    if _given(call, index) is not None or is_known(tensor):
         return out
     if values.small(index):
-        if _chosen_plausibly(call, index):
-            return out
-        if call.func._schema.name == "aten::multinomial":
-            dim: Any = -1
-        else:
-            dim = call.argument("dim")
+        dim: Any = -1 if call.func._schema.name == "aten::multinomial" else call.argument("dim")
         length = tensor.numel() if dim is None else (tensor.size(dim) if tensor.dim() else 1)
-        _draw(call, index, length, None)
+        _choose(call, out, index, length, None)
     return out
 
 
+def _choose(call: Call, out: Any, index: torch.Tensor, length: int, dim: int | None) -> None:
+    """Give the indices that an op returns plausible contents: those that follow from assumed numbers; where these
+    cannot be worked out, indices below `length`, different ones along `dim`, drawn at random."""
+    size, draws = index.size(), call.mode.machine.card_draws
+
+    def drawn() -> torch.Tensor:
+        with draws.drawing():
+            return _drawn(size, length, dim)
+
+    waits = call.mode.machine.guesses.waiting.put_off_choice(
+        call.func,
+        call.args,
+        call.kwargs,
+        [item if item is index else None for item in (out if isinstance(out, (list, tuple)) else (out,))],
+        drawn,
+    )
+    if waits is not None:
+        _note_choice(call, index, "indices of random activations" if waits else None)
+    elif not _chosen_plausibly(call, index) and index.numel():
+        _learn_choice(index, drawn())
+        _note_choice(call, index, "indices drawn at random")
+
+
 def _chosen_plausibly(call: Call, index: torch.Tensor) -> bool:
-    real = call.mode.machine.guesses.arguments(call.args, call.kwargs)
+    guesses = call.mode.machine.guesses
+    real = guesses.arguments(call.args, call.kwargs)
     if real is None:
         return False
     try:
@@ -341,35 +357,30 @@ def _chosen_plausibly(call: Call, index: torch.Tensor) -> bool:
             out = call.func(*real[0], **real[1])
     except RuntimeError:  # what was made up is not what the op takes: probabilities that are none
         return False
-    content = out[1] if isinstance(out, (list, tuple)) else out
-    _choose(index, content, assumed=call.mode.machine.guesses.made_up)
-    if call.mode.machine.guesses.made_up:
-        call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices of random activations")
+    _learn_choice(index, out[1] if isinstance(out, (list, tuple)) else out)
+    _note_choice(call, index, "indices of random activations" if guesses.made_up else None)
     return True
 
 
-def _draw(call: Call, index: torch.Tensor, length: int, dim: int | None) -> None:
-    if index.numel() == 0:
-        return
-    with call.mode.machine.card_draws.drawing():
-        content = _drawn(index, length, dim)
-    _choose(index, content, assumed=True)
-    call.unknown_read(call.func._schema.name.removeprefix("aten::"), "indices drawn at random")
-
-
-def _choose(index: torch.Tensor, content: torch.Tensor, *, assumed: bool) -> None:
+def _learn_choice(index: torch.Tensor, content: torch.Tensor) -> None:
     strided = torch.empty_strided(index.size(), index.stride(), dtype=index.dtype, device="cpu")
     values.learn(index, strided.copy_(content))
+
+
+def _note_choice(call: Call, index: torch.Tensor, assumed: str | None) -> None:
     block = block_of(index)
     if block is not None:
-        block.chosen = assumed
+        block.chosen = assumed is not None
+    if assumed is not None:
+        call.unknown_read(call.func._schema.name.removeprefix("aten::"), assumed)
 
 
-def _drawn(index: torch.Tensor, length: int, dim: int | None) -> torch.Tensor:
-    if dim is None or index.dim() == 0:
-        return torch.randint(0, max(length, 1), index.shape, device="cpu")
-    moved = index.movedim(dim, -1)
-    rows, k = moved.numel() // max(moved.size(-1), 1), moved.size(-1)
+def _drawn(size: torch.Size, length: int, dim: int | None) -> torch.Tensor:
+    if dim is None or not size:
+        return torch.randint(0, max(length, 1), size, device="cpu")
+    others = [*size]
+    k = others.pop(dim)
+    rows = torch.Size(others).numel()
     if rows * length > 4 * values.LIMIT_EXACT:
-        return torch.randint(0, max(length, 1), index.shape, device="cpu")
-    return torch.rand(rows, length, device="cpu").argsort(-1)[:, :k].reshape(moved.shape).movedim(-1, dim)
+        return torch.randint(0, max(length, 1), size, device="cpu")
+    return torch.rand(rows, length, device="cpu").argsort(-1)[:, :k].reshape(*others, k).movedim(-1, dim)

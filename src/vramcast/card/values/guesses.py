@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from vramcast.card.dispatch.storages import ATTRIBUTE, UNKNOWN_CONTENT, Block, block_of
+from vramcast.card.dispatch.storages import ATTRIBUTE, UNKNOWN_CONTENT, Block, block_of, known_content
 from vramcast.card.values import samples, small_algebra
 from vramcast.card.values.biases import PLACES, Biases, Content
 from vramcast.card.values.known_values import one_thread
+from vramcast.card.values.later import Waiting
 from vramcast.card.values.origins import Origins
 from vramcast.card.values.recipe_reads import READ_LIMIT, begin_again, cost, prepare
 from vramcast.card.values.recipes import (
@@ -101,6 +102,7 @@ class Guesses:
         self._counted = self._uncounted = self._of_step = 0
         """Seeds that were given out in this step: to layers on which a size depends, and to all else."""
         self._for_reads = False
+        self.waiting = Waiting(self)
         self.made_up = False
         """Whether random numbers went into the contents worked out last; otherwise they are exact."""
 
@@ -124,7 +126,7 @@ class Guesses:
         outs = out if isinstance(out, (list, tuple)) else (out,)
         if not outs or not isinstance(outs[0], torch.Tensor):
             return
-        work = small_algebra.work(op.name, args, out) if op.is_algebra else 0
+        work = _algebra(op.name, args, out, known) if op.is_algebra else 0
         if work is None and op.name not in samples.RULES:
             self._note_success(op, outs)
             return
@@ -215,8 +217,9 @@ class Guesses:
 
     def keep(self, block: Block) -> None:
         """Called before known values are given up because something unknown is written over a part of them."""
-        if block.recipe is None and block.values is not None:
-            block.recipe = Known(block.values)
+        content = known_content(block) if block.recipe is None else None
+        if content is not None:
+            block.recipe = Known(content)
 
     def _op(self, func: Any) -> _Op | None:
         try:
@@ -250,7 +253,8 @@ class Guesses:
                 if getattr(value.untyped_storage(), UNKNOWN_CONTENT, False):
                     self._for_reads = True
                 return value
-            block = block_of(value)
+            strided = value.layout is torch.strided
+            block: Block | None = value.untyped_storage().__dict__.get(ATTRIBUTE) if strided else None
             if block is None:
                 raise CannotWorkOut
             return View(self._recipe_of(value, block), value)
@@ -262,8 +266,8 @@ class Guesses:
         recipe: Recipe | None = block.recipe
         counted = not self._for_reads
         if recipe is None:
-            values = block.values
-            recipe = block.recipe = Known(values) if values is not None else self._layer(tensor, block, counted)
+            content = known_content(block)
+            recipe = block.recipe = Known(content) if content is not None else self._layer(tensor, block, counted)
         elif counted and recipe.for_reads:
             if recipe.stand_in is None and _can_be_worked_out(tensor, block):
                 recipe.stand_in = self._layer(tensor, block, counted)
@@ -319,10 +323,15 @@ class Guesses:
         guessed = self.arguments((tensor,), {})
         return None if guessed is None else guessed[0][0]
 
+    def described(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ingredients | None:
+        """How an op's arguments came about; None where one cannot be worked out."""
+        given = self._described(args, kwargs, for_reads=False)
+        return None if given is None or given.for_reads else given
+
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | None:
         """An op's arguments as CPU tensors; None where one cannot be worked out."""
-        given = self._described(args, kwargs, for_reads=False)
-        if given is None or given.for_reads:
+        given = self.described(args, kwargs)
+        if given is None:
             return None
         self.made_up = given.made_up
         done: dict[Recipe, torch.UntypedStorage] = {}
@@ -379,8 +388,9 @@ def _op_with_recipe(func: Any) -> _Op | None:
 def _content_of(tensor: torch.Tensor, block: Block) -> Content | None:
     """The content as it is now, for later; None where nothing is known of how it came about."""
     recipe: Recipe | None = block.recipe
-    if recipe is None and block.values is not None:
-        recipe = Known(block.values.clone())
+    known = known_content(block) if recipe is None else None
+    if known is not None:
+        recipe = Known(known.clone())
     if recipe is None:
         return None
     view = View(recipe, tensor)
@@ -394,6 +404,15 @@ def _content_of(tensor: torch.Tensor, block: Block) -> Content | None:
                 return None
 
     return content
+
+
+def _algebra(name: str, args: tuple[Any, ...], out: Any, known: KnownCall | None) -> int | None:
+    """What the op costs, which follows from shapes: the same for all calls that are alike in these."""
+    if known is None:
+        return small_algebra.work(name, args, out)
+    if known.work is None:
+        known.work = (small_algebra.work(name, args, out),)
+    return known.work[0]
 
 
 def _can_be_worked_out(tensor: torch.Tensor, block: Block) -> bool:

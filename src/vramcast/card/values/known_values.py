@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from vramcast.card.dispatch.storages import HOST, Block, block_of, is_virtual_gpu, known_values
+from vramcast.card.dispatch.storages import HOST, Block, block_of, is_virtual_gpu, known_content, known_values
 from vramcast.card.values.cpu_kernels import on_cpu
 from vramcast.card.values.random_numbers import draws
 
@@ -137,6 +137,8 @@ def propagate(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs: dict
     empty = func._schema.name.removeprefix("aten::") in _WITHOUT_CONTENT
     if empty and outs[0].numel() > _LIMIT_WITHOUT_CONTENT and not _all_sizes:
         return
+    if not empty and not _all_sizes and mode.machine.guesses.waiting.put_off(func, args, kwargs, outs):
+        return
     real = real_arguments(args, kwargs)
     if real is None:
         return
@@ -197,7 +199,8 @@ def update_in_place(mode: DispatchMode, func: Any, args: tuple[Any, ...], kwargs
         block.values = None
         return
     if block.recipe is not None:  # a recipe reads the values as they were
-        block.values, block.recipe = block.values.clone(), None
+        content = known_content(block)
+        block.values, block.recipe = None if content is None else content.clone(), None
         real = real_arguments(args, kwargs)
     try:
         with _drawing(mode, func, target), _threads_for(args):
