@@ -33,7 +33,11 @@ def cumprod_for(machine: Any) -> Callable[..., torch.Tensor]:
             weighted = result.conj() * grad
             is_zero = input == 0
             is_zero.any().item()
-            return weighted.flip(ctx.dim).cumsum(ctx.dim).flip(ctx.dim).div(input.conj()), None, None
+            turned = weighted.flip(ctx.dim)
+            sums = turned.cumsum(ctx.dim)
+            from_the_end = sums.flip(ctx.dim)
+            del sums, turned  # one expression in C++, whose parts live to its end
+            return from_the_end.div(input.conj()), None, None
 
     def cumprod(self: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> torch.Tensor:
         if torch.is_grad_enabled() and self.requires_grad:

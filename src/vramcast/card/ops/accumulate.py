@@ -51,28 +51,33 @@ def _is_term_of_formula(call: Call) -> bool:
     "aten::index_fill.int_Tensor",
     "aten::masked_fill.Scalar",
     "aten::masked_fill.Tensor",
+    "aten::put",
 )
 def fill_zeros(call: Call) -> Any:
-    """Backward formulas write into the zeros they have just made (gather, index, max and sort backward)."""
+    """Backward formulas write into the zeros they have just made (gather, index, take, max and sort backward)."""
     out = written_over(call)
     return call.run() if out is None else out
 
 
 @kernel("aten::sub.Tensor", "aten::mul.Tensor")
 def logits_gradient(call: Call) -> Any:
-    """binary_cross_entropy_with_logits_backward goes on in place from the sigmoid on."""
-    if call.mode.machine.engine_is_running():
+    """binary_cross_entropy_with_logits_backward goes on in place with what it has made itself."""
+    if call.mode.machine.engine_is_running() and not torch.is_grad_enabled():
         node = torch._C._current_autograd_node()
         if node is not None and node.name().startswith("BinaryCrossEntropyWithLogitsBackward"):
-            out = written_over(call)
-            if out is not None:
-                return out
+            block = block_number(call.args[0])
+            if block is not None and call.mode.machine.position.made_by_node(block):
+                return _in_place(call)
     return call.run()
 
 
 def written_over(call: Call, through_indices: bool = False) -> Any:
-    """The op's first argument as its result, where autograd would have run the op in place; else None."""
+    """The op's first argument as its result, where a backward formula would have run the op in place, since it has just
+    made that argument itself; else None. A gradient that it was given it leaves as it is."""
     if not call.mode.machine.engine_is_running() or torch.is_grad_enabled() or not call.args[0].is_meta:
+        return None
+    block = block_number(call.args[0])
+    if block is None or not call.mode.machine.position.made_by_node(block):
         return None
     return _in_place(call) if accumulation.reusable(call.args[0], through_indices) else None
 

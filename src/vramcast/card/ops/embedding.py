@@ -24,6 +24,12 @@ def radix_sort_bytes(n: int) -> int:
     return int(16.24 * n) + 17_000
 
 
+def scan_bytes(n: int) -> int:
+    """CUB's temporary storage for a running sum of n 64-bit numbers: a word for each tile and 32 more, aligned."""
+    tiles = -(-n // 896)
+    return 511 + -(-16 * (tiles + 32) // 256) * 256
+
+
 @kernel("aten::embedding_dense_backward")
 def embedding_dense_backward(call: Call) -> Any:
     grad, indices, rows = call.args[0], call.args[1], call.args[2]

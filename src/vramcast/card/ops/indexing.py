@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def index_put(call: Call) -> Any:
     if out is None:
         out = call.empty(tensor.size(), tensor.dtype)
     if call.argument("accumulate"):
-        _sorted_accumulation(call, expanded, source)
+        _sorted_accumulation(call, expanded, source, tensor)
     else:
         alike_in_stride(call, expanded)
     if in_place:
@@ -47,13 +48,17 @@ def _is_masked_fill(indices: Any, source: torch.Tensor) -> bool:
     )
 
 
-def _sorted_accumulation(call: Call, indices: list[Any], source: torch.Tensor) -> None:
-    """index_put_with_sort_kernel in aten/src/ATen/native/cuda/Indexing.cu."""
+def _sorted_accumulation(call: Call, indices: list[Any], source: torch.Tensor, tensor: torch.Tensor) -> None:
+    """index_put_with_sort_kernel in aten/src/ATen/native/cuda/Indexing.cu. Where there is a dimension without an index
+    between two that have one, the tensor is transposed first, and then copied as one that is not dense."""
     n = max((i.numel() for i in indices if i is not None), default=0)
     held = [call.empty((8 * n,), torch.uint8)]
-    leading = next((i for i, index in enumerate(indices) if index is not None), 0) > 0
-    if leading or not source.is_contiguous():
+    if not source.is_contiguous():
         held.append(call.empty(source.size(), source.dtype))
+    places = [place for place, index in enumerate(indices) if index is not None]
+    apart = any(following - place > 1 for place, following in pairwise(places))
+    if apart or not tensor.is_contiguous():
+        held.append(call.empty(tensor.size(), tensor.dtype))
     call.scratch(8 * n, 8 * n, 8 * n, radix_sort_bytes(n) if n > 2048 else 1)
     del held
 
@@ -159,7 +164,7 @@ def roll(call: Call) -> Any:
 @kernel("aten::embedding")
 def embedding(call: Call) -> Any:
     indices = call.args[1]
-    held = [] if indices.is_contiguous() else [call.empty(indices.size(), indices.dtype)]
+    held = [] if indices.is_contiguous() or indices.dim() == 1 else [call.empty(indices.size(), indices.dtype)]
     out = call.run()
     del held
     return out

@@ -38,6 +38,29 @@ def huber_loss(call: Call) -> Any:
     return out
 
 
+@kernel("aten::soft_margin_loss")
+def soft_margin_loss(call: Call) -> Any:
+    """As `mse_loss`: the scalar keeps the storage of what was as large as the input."""
+    x = call.args[0]
+    full = call.empty(x.size(), x.dtype)
+    if call.argument("reduction") == NONE:
+        return full
+    scratch = reduction_scratch(full.size(), full.stride(), range(full.dim()), full.element_size(), 4, call.gpu)
+    call.scratch(full.element_size(), *scratch)
+    return full.as_strided((), ())
+
+
+@kernel("aten::soft_margin_loss_backward")
+def soft_margin_loss_backward(call: Call) -> Any:
+    x = call.args[1]
+    held = [call.empty(x.size(), x.dtype) for _ in range(2)]  # -target, and times the input
+    exponentials = call.empty(x.size(), x.dtype)
+    del held
+    out = call.run()
+    del exponentials
+    return out
+
+
 @kernel("aten::binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(call: Call) -> Any:
     x = call.args[0]

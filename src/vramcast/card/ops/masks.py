@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from vramcast.card.dispatch.storages import known_values
+from vramcast.card.ops.embedding import scan_bytes
 from vramcast.card.ops.registry import Call, kernel
 from vramcast.card.values import known_values as values
 
@@ -38,6 +39,15 @@ def where(call: Call) -> Any:
 def masked_fill(call: Call) -> Any:
     refuse_bytes(call.args[1])
     return call.mode.run_in_place(call.func, call.args, call.kwargs, call.device, call.known)
+
+
+@kernel("aten::masked_scatter_")
+def masked_scatter(call: Call) -> Any:
+    """How many elements are chosen before each one is counted first (masked_scatter_cuda_impl)."""
+    tensor = call.args[0]
+    out = call.mode.run_in_place(call.func, call.args, call.kwargs, call.device, call.known)
+    call.scratch(tensor.numel() * torch.int64.itemsize, scan_bytes(tensor.numel()))
+    return out
 
 
 def refuse_bytes(mask: torch.Tensor) -> None:

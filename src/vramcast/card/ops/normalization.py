@@ -125,7 +125,8 @@ def log_softmax_backward(call: Call) -> Any:
 def group_norm(call: Call) -> Any:
     out = call.run()
     n, channels = call.argument("N"), call.argument("C")
-    call.scratch(4 * n * channels, 4 * n * channels)  # scale and shift for each sample and channel
+    if call.argument("weight") is not None or call.argument("bias") is not None:
+        call.scratch(4 * n * channels, 4 * n * channels)  # scale and shift for each sample and channel
     return out
 
 
@@ -133,7 +134,8 @@ def group_norm(call: Call) -> Any:
 def group_norm_backward(call: Call) -> Any:
     out = call.run()
     n, channels, groups = call.argument("N"), call.argument("C"), call.argument("group")
-    call.scratch(4 * n * channels, 4 * n * channels, 4 * n * groups, 4 * n * groups, 4 * n * channels)
+    scaled = 4 * n * channels if call.argument("weight") is not None else 0
+    call.scratch(4 * n * channels, 4 * n * channels, 4 * n * groups, 4 * n * groups, scaled)
     return out
 
 

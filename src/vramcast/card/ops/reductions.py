@@ -154,11 +154,26 @@ def _scratch(call: Call, out: Any) -> list[int]:
     name = call.func._schema.name.removeprefix("aten::").removeprefix("linalg_vector_")
     if isinstance(out, torch.Tensor) and _converted(name, x.dtype, out.dtype):
         return [x.numel() * out.element_size()]
+    if name in ("max", "min") and not x.is_contiguous():
+        return [x.numel() * x.element_size(), *reduction_scratch(
+            (x.numel(),), (1,), (0,), x.element_size(), x.element_size(), call.gpu
+        )]  # fmt: skip
     if isinstance(x, torch.Tensor) and x.numel() > 4096:
         return reduction_scratch(
             x.size(), x.stride(), _dims(call, x), x.element_size(), _accumulator(name, x.dtype), call.gpu
         )
     return []
+
+
+@kernel("aten::count_nonzero.dim_IntList")
+def count_nonzero(call: Call) -> Any:
+    """A mask, which is then summed as whole numbers."""
+    x = call.args[0]
+    mask = call.empty(x.size(), torch.bool)
+    out = call.run()
+    call.scratch(x.numel() * torch.int64.itemsize)
+    del mask
+    return out
 
 
 @kernel("aten::argmax", "aten::argmin", "aten::max.dim", "aten::min.dim")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from vramcast.base.errors import TooManyElements
+from vramcast.card.ops.layout import suggested_format
 from vramcast.card.ops.registry import Call, kernel
 
 _INT_MAX = 2**31 - 1
@@ -38,7 +39,7 @@ def nearest_backward(call: Call) -> Any:
 
 
 @kernel(
-    "aten::upsample_bilinear2d_backward", "aten::upsample_bicubic2d_backward",
+    "aten::upsample_bilinear2d_backward",
     "aten::upsample_trilinear3d_backward", "aten::max_pool3d_with_indices_backward",
     "aten::avg_pool3d_backward", "aten::upsample_linear1d_backward", "aten::upsample_nearest3d_backward",
 )  # fmt: skip
@@ -52,13 +53,30 @@ def resample_backward(call: Call) -> Any:
     return out
 
 
+@kernel("aten::upsample_bicubic2d_backward")
+def bicubic_backward(call: Call) -> Any:
+    """In the usual format alone."""
+    out = call.run()
+    call.scratch(*(t.numel() * t.element_size() for t in (call.args[0], out) if not t.is_contiguous()))
+    return out
+
+
+@kernel("aten::glu_backward")
+def glu_backward(call: Call) -> Any:
+    """The gradient is worked out in the usual format, half by half."""
+    out = call.run()
+    if not out.is_contiguous():
+        call.scratch(out.numel() * out.element_size())
+    return out
+
+
 @kernel("aten::max_pool2d_with_indices_backward")
 def max_pool2d_backward(call: Call) -> Any:
     out = call.run()
     grad, x = call.args[0], call.args[1]
-    layout = torch.contiguous_format if x.is_contiguous() else torch.channels_last
-    if not grad.is_contiguous(memory_format=layout):
-        call.scratch(grad.numel() * grad.element_size())
+    layout = suggested_format(x)
+    copies = [t for t in (grad, x) if not t.is_contiguous(memory_format=layout)]
+    call.scratch(*(t.numel() * t.element_size() for t in copies))
     return out
 
 
@@ -77,11 +95,11 @@ def patches(call: Call) -> Any:
     (Im2Col.cu, Col2Im.cu)."""
     x = call.args[0]
     size = call.func(*call.args, **call.kwargs).size()
+    held = [] if x.is_contiguous() else [call.empty(x.size(), x.dtype)]
     out = call.empty(x.size(), x.dtype)
     torch.ops.aten.resize_.default(out, list(size))
     call.mode.adopt_tensor(out, call.device)
-    if not x.is_contiguous():
-        call.scratch(x.numel() * x.element_size())
+    del held
     return out
 
 
