@@ -44,12 +44,19 @@ OTHER_ON_CPU = {
 """Whose results have other sizes on the CPU; their bytes are compared nevertheless."""
 
 
-def operators() -> list[Any]:
-    """torch's table of operators. It is imported with test helpers that want `expecttest`, of which nothing is used."""
+def operators(larger: int = 1) -> list[Any]:
+    """torch's table of operators, with samples so many times larger along each dimension. It is imported with test
+    helpers that want `expecttest`, of which nothing is used."""
     if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
         stand_in: Any = types.ModuleType("expecttest")
         stand_in.TestCase = unittest.TestCase
         sys.modules["expecttest"] = stand_in
+    import torch.testing._internal.opinfo
+
+    of_samples = [module for name, module in sys.modules.items() if name.startswith("torch.testing._internal.opinfo")]
+    for module, size in itertools.product(of_samples, ("XS", "S", "M", "L") if larger != 1 else ()):
+        if hasattr(module, size):
+            setattr(module, size, getattr(module, size) * larger)
     from torch.testing._internal.common_methods_invocations import op_db
 
     # Importing torch's samples forbids programs to set torch.backends' flags, as training scripts do.

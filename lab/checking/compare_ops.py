@@ -23,8 +23,20 @@ from vramcast.card.device.context import virtual_gpu
 from vramcast.card.dispatch.modes import DispatchMode
 from vramcast.trace.arguments import describe_arguments
 from vramcast.trace.builder import _CODE_BITS, _CODE_MASK, _ROW
+from vramcast.trace.schema import ALLOC, FREE
 
 Row = tuple[str, str, tuple[int, ...]]
+
+
+def booked_sizes(builder: Any, first: int, end: int) -> tuple[int, ...]:
+    """What was booked between two events: the size of an allocation, minus the size of a release."""
+    sizes = []
+    for event in builder._events[first:end]:
+        kind, block = event & _CODE_MASK, event >> _CODE_BITS
+        if kind in (ALLOC, FREE):
+            size = builder._rows[block * _ROW]
+            sizes.append(size if kind == ALLOC else -size)
+    return tuple(sizes)
 
 
 def virtual_rows(factory: str, args: dict[str, Any], steps: int, gpu: str) -> list[list[Row]]:
@@ -32,28 +44,19 @@ def virtual_rows(factory: str, args: dict[str, Any], steps: int, gpu: str) -> li
     original = DispatchMode.__torch_dispatch__
     position = 0
 
-    def events(builder: Any, first: int, end: int) -> tuple[int, ...]:
-        sizes = []
-        for event in builder._events[first:end]:
-            kind, block = event & _CODE_MASK, event >> _CODE_BITS
-            if kind in (0, 1):
-                size = builder._rows[block * _ROW]
-                sizes.append(size if kind == 0 else -size)
-        return tuple(sizes)
-
     def recording(self: Any, func: Any, types: Any, a: Any = (), k: Any = None) -> Any:
         nonlocal position
         builder = self.ledger.builder
         with torch._C.DisableTorchFunction():
             signature = describe_arguments(a, k or {}).replace("meta:", "")
         before = builder.n_events
-        outside = events(builder, position, before)
+        outside = booked_sizes(builder, position, before)
         if outside and rows:
             rows[-1].append(("outside", "", outside))
         result = original(self, func, types, a, k)
         position = builder.n_events
         if rows:
-            rows[-1].append((str(func), signature, events(builder, before, position)))
+            rows[-1].append((str(func), signature, booked_sizes(builder, before, position)))
         return result
 
     DispatchMode.__torch_dispatch__ = recording  # type: ignore[method-assign, assignment]
