@@ -1,6 +1,6 @@
 """PyTorch's own CUDA code on a machine without a card (lab/standin/__init__.py).
 
-    python -m lab.standin run [--bare] ARGUMENTS...            Python on the stand-in: `train.py`, `-m lab.zoo measure NAME`
+    python -m lab.standin run [--bare] ARGUMENTS...            Python on it: `train.py`, `-m lab.zoo measure NAME`
     python -m lab.standin compare [--bare] [--steps N] TRAIN   what PyTorch counts there beside `vramcast run`
     python -m lab.standin operators                            torch's samples of operators, beside the virtual card
 

@@ -17,9 +17,9 @@ _ASKED_OF_CUDNN = re.compile(
 _DEFINED = re.compile(r"^(?:const char\*|size_t|void\*?\*?|\w+_t|CUresult) (\w+)\(", re.MULTILINE)
 _QUIET = re.compile(
     r"cuda(Set|Peek|GetLast|Stream|Event|Launch|Graph|Func|Profiler|Thread|Host|Device)|__cuda|cu(Ctx|Launch|Func)"
-    r"|cublas(LtMat|Lt|Set|Destroy|[SDCZHG]gem|GemmEx|GemmStridedBatchedEx|Gemm|[SDCZ]dot|DotEx|[SDCZ]gemv|Lt)|cudnn(Set|Create|Destroy|Backend)"
+    r"|cublas(Lt|Set|Destroy|Gemm|DotEx|[SDCZH](gem|dot))|nccl"
 )
-"""Functions that only do on a card what takes no memory: calls of the rest are reported."""
+"""Functions that take no memory of their own on a card either: calls of the rest are reported."""
 
 
 def build(site_packages: Path, folder: Path) -> Path:

@@ -103,8 +103,8 @@ ENDINGS = (
            "class Data:\n    def __init__(self): self.file, self.weight = open(os.devnull), torch.ones(2)\n"
            "    def __getstate__(self): return {'weight': self.weight}\n"
            "def work(data, lock):\n    with lock: train(30) if list(vars(data)) == ['weight'] else sys.exit(9)\n"
-           "c = multiprocessing.get_context('spawn')\n"
-           "p = c.Process(target=work, args=(Data(), c.Lock())); p.start(); p.join()", DOES_NOT_FIT),
+           "c = multiprocessing.get_context('spawn')\nlock = c.Lock()\n"
+           "p = c.Process(target=work, args=(Data(), lock)); p.start(); p.join()", DOES_NOT_FIT),
     Ending("spawn of what cannot be copied", "p = multiprocessing.get_context('spawn').Process(\n"
            "    target=lambda: train(30)); p.start(); p.join()", DOES_NOT_FIT),
     Ending("torch.multiprocessing.spawn", "import torch.multiprocessing as mp\n"

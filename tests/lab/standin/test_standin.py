@@ -76,6 +76,6 @@ def test_small_tensors_have_their_values(folder: Path) -> None:
 
 
 def test_operators_take_what_they_take_in_pytorchs_own_code(folder: Path) -> None:
-    names = ["nn.functional.gelu", "nn.functional.embedding", "index_add", "logsumexp", "nn.functional.rms_norm"]
+    names = ["nn.functional.gelu", "index_add", "addcmul", "nn.functional.adaptive_max_pool2d"]
     last = standin(folder, "operators", "--samples", "2", "--only", *names).splitlines()[-1]
     assert ", 0 of 0 operators do not" in last and not last.startswith("0 ")

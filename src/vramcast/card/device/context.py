@@ -195,7 +195,7 @@ class VirtualGpu:
     def log_ops(self, *, after_steps: int | None) -> None:
         """The time of a step is worked out from the ops after this many steps of any optimizer, or (None) only from
         those inside `iteration()`. By default all are noted."""
-        self._machine.op_log.on = after_steps is not None and after_steps <= 0
+        self._machine.op_log.ask(after_steps is not None and after_steps <= 0)
         self._position.log_after = after_steps or 0
 
     def skip_host_draws(self) -> None:
@@ -206,13 +206,13 @@ class VirtualGpu:
     def iteration(self) -> Iterator[None]:
         """One iteration of the training loop; without it a step is taken to end with its optimizer."""
         log = self._machine.op_log
-        before, log.on = log.on, True
+        before = log.ask(True)
         log.mark(ITERATION)
         try:
             yield
         finally:
             log.mark(ITERATION_END)
-            log.on = before
+            log.ask(before)
 
     def _finish(self) -> None:
         global _active
@@ -310,7 +310,7 @@ class VirtualGpu:
 
     def note_ops(self, on: bool) -> None:
         """Start or stop noting ops."""
-        self._machine.op_log.on = on
+        self._machine.op_log.ask(on)
 
     def mark(self, label: str) -> None:
         """Leave a mark in the trace, to find this moment again."""

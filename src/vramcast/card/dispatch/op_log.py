@@ -75,22 +75,31 @@ class OpLog:
         self.python = PythonCalls()
         self.on = True
         """Steps repeat each other, so a run of known length need only be logged in its last one."""
+        self._asked_for = True
+        """Ops are wanted, and not only noted aside."""
         self._kept_from: int | None = None
         """Of the rows noted aside, the first that somebody asked for."""
         self._follows_streams = False
         self._stream = 0
 
-    def start(self) -> None:
-        if self._log.is_aside and self._kept_from is None:
+    def ask(self, wanted: bool) -> bool:
+        """Note ops from here on, or no more; whether they were asked for until now."""
+        before, self._asked_for = self._asked_for, wanted
+        if not self._log.is_aside:
+            self.on = wanted
+        elif wanted and self._kept_from is None:
             self._kept_from = self._log.n_rows
-        self.on = True
+        return before
+
+    def start(self) -> None:
+        self.ask(True)
         self.python.count = 0
         self.python.start()
 
     def open_aside(self) -> None:
         """Note ops for the card's own use, also where nobody asked for them yet."""
         self._log.open_aside()
-        self._kept_from = 0 if self.on else None
+        self._kept_from = 0 if self._asked_for else None
         if not self.on:
             self.on = True
             self.python.start()
@@ -104,7 +113,7 @@ class OpLog:
 
     def close_aside(self) -> None:
         """What nobody asked for is forgotten."""
-        self.on = self._kept_from is not None
+        self.on = self._asked_for
         self._log.close_aside(self._log.n_rows if self._kept_from is None else self._kept_from)
         self._kept_from = None
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import torch
 
-from vramcast.card.ops.layout import suggested_format
+from vramcast.card.ops.layout import are_mergeable, suggested_format
 from vramcast.card.ops.registry import Call, kernel
 
 _INDEX_LIMIT = 1 << 31
@@ -96,10 +95,4 @@ def _power_of_two(n: int) -> int:
 
 
 def _flattened(call: Call, *tensors: torch.Tensor) -> list[torch.Tensor]:
-    return [call.empty(t.size(), t.dtype) for t in tensors if not _rest_is_mergeable(t)]
-
-
-def _rest_is_mergeable(x: torch.Tensor) -> bool:
-    """Whether a view can have everything after batch and channel as one dimension."""
-    rest = [(size, stride) for size, stride in zip(x.shape[2:], x.stride()[2:], strict=True) if size != 1]
-    return all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(rest))
+    return [call.empty(t.size(), t.dtype) for t in tensors if not are_mergeable(t.shape[2:], t.stride()[2:])]

@@ -19,10 +19,10 @@ def copied_before(call: Call) -> Any:
     return out
 
 
-@kernel("aten::median.dim", "aten::nanmedian.dim", "aten::kthvalue")
+@kernel("aten::median.dim", "aten::nanmedian.dim", "aten::kthvalue", "aten::_cdist_forward")
 def made_contiguous_before(call: Call) -> Any:
-    x = call.args[0]
-    held = [] if x.is_contiguous() else [call.empty(x.size(), x.dtype)]
+    inputs = [tensor for tensor in call.args[:2] if isinstance(tensor, torch.Tensor)]
+    held = [call.empty(tensor.size(), tensor.dtype) for tensor in inputs if not tensor.is_contiguous()]
     out = call.run()
     del held
     return out

@@ -12,6 +12,7 @@ from vramcast.card.device.installed_torch import INSTALLED
 from vramcast.card.ops.accumulate import written_over
 from vramcast.card.ops.data_reads import alike_in_stride, expand_masks
 from vramcast.card.ops.embedding import radix_sort_bytes
+from vramcast.card.ops.layout import are_mergeable
 from vramcast.card.ops.masks import refuse_bytes
 from vramcast.card.ops.registry import KERNELS, Call, kernel
 from vramcast.card.values import known_values as values
@@ -164,7 +165,7 @@ def roll(call: Call) -> Any:
 @kernel("aten::embedding")
 def embedding(call: Call) -> Any:
     indices = call.args[1]
-    held = [] if indices.is_contiguous() or indices.dim() == 1 else [call.empty(indices.size(), indices.dtype)]
+    held = [] if are_mergeable(indices.size(), indices.stride()) else [call.empty(indices.size(), indices.dtype)]
     out = call.run()
     del held
     return out

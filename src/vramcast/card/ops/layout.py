@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
@@ -14,6 +15,12 @@ def suggested_format(tensor: torch.Tensor) -> torch.memory_format:
     if tensor.dim() == 5 and _channels_last_strides(tensor.size(), tensor.stride(), (1, 4, 3, 2, 0)):
         return torch.channels_last_3d
     return torch.contiguous_format
+
+
+def are_mergeable(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether a view can have these dimensions as one."""
+    steps = [(length, step) for length, step in zip(size, stride, strict=True) if length != 1]
+    return all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(steps))
 
 
 def _channels_last_strides(size: Sequence[int], stride: Sequence[int], order: Sequence[int]) -> bool:
