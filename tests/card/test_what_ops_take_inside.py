@@ -147,6 +147,17 @@ def test_a_running_product_holds_both_turned_copies() -> None:
     assert _height(events)[0] == 5 * IMAGE + IMAGE // 4
 
 
+def test_antialiased_upsampling_copies_the_gradient_alone() -> None:
+    half = IMAGE // 4
+
+    def prepare() -> tuple[Tensor, Tensor]:
+        out = F.interpolate(channels_last().requires_grad_(), scale_factor=0.5, mode="bilinear", antialias=True)
+        return out, torch.ones_like(out)
+
+    events = events_of(prepare, lambda out, gradient: out.backward(gradient))
+    assert _height(events)[0] == IMAGE + half
+
+
 def _height(events: list[int]) -> tuple[int, int]:
     """What is taken at most, and what is left."""
     return max(sum(events[: end + 1]) for end in range(len(events))), sum(events)

@@ -43,7 +43,7 @@ def copied_after(call: Call) -> Any:
 
 @kernel(
     "aten::adaptive_max_pool2d", "aten::adaptive_max_pool3d", "aten::_upsample_bilinear2d_aa",
-    "aten::_upsample_bicubic2d_aa", "aten::_upsample_bilinear2d_aa_backward", "aten::_upsample_bicubic2d_aa_backward",
+    "aten::_upsample_bicubic2d_aa",
     "aten::reflection_pad1d", "aten::reflection_pad2d", "aten::rrelu_with_noise", "aten::mode", "aten::aminmax",
 )  # fmt: skip
 def made_contiguous_after(call: Call) -> Any:
@@ -52,6 +52,25 @@ def made_contiguous_after(call: Call) -> Any:
     results = out if isinstance(out, (tuple, list)) else (out,)
     copies = [tensor for tensor in (*results, call.args[0]) if not tensor.is_contiguous()]
     call.scratch(*(tensor.numel() * tensor.element_size() for tensor in copies))
+    return out
+
+
+@kernel("aten::_upsample_bilinear2d_aa_backward", "aten::_upsample_bicubic2d_aa_backward")
+def antialiased_backward(call: Call) -> Any:
+    """The gradient alone."""
+    out = call.run()
+    grad = call.args[0]
+    if not grad.is_contiguous():
+        call.scratch(grad.numel() * grad.element_size())
+    return out
+
+
+@kernel("aten::glu_backward")
+def glu_backward(call: Call) -> Any:
+    """The gradient is worked out in the usual format, half by half."""
+    out = call.run()
+    if not out.is_contiguous():
+        call.scratch(out.numel() * out.element_size())
     return out
 
 

@@ -21,8 +21,12 @@ def pointwise_loss(call: Call) -> Any:
     full = call.empty(shape, torch.promote_types(x.dtype, target.dtype))
     if call.argument("reduction") == NONE:
         return full
+    return _resized_to_scalar(call, full, temporary=full.numel() * full.element_size())
+
+
+def _resized_to_scalar(call: Call, full: torch.Tensor, temporary: int) -> torch.Tensor:
     scratch = reduction_scratch(full.size(), full.stride(), range(full.dim()), full.element_size(), 4, call.gpu)
-    call.scratch(full.numel() * full.element_size(), *scratch)
+    call.scratch(temporary, *scratch)
     return full.as_strided((), ())
 
 
@@ -40,14 +44,12 @@ def huber_loss(call: Call) -> Any:
 
 @kernel("aten::soft_margin_loss")
 def soft_margin_loss(call: Call) -> Any:
-    """As `mse_loss`: the scalar keeps the storage of what was as large as the input."""
+    """As `mse_loss`, but that the scalar is made beside it."""
     x = call.args[0]
     full = call.empty(x.size(), x.dtype)
     if call.argument("reduction") == NONE:
         return full
-    scratch = reduction_scratch(full.size(), full.stride(), range(full.dim()), full.element_size(), 4, call.gpu)
-    call.scratch(full.element_size(), *scratch)
-    return full.as_strided((), ())
+    return _resized_to_scalar(call, full, temporary=full.element_size())
 
 
 @kernel("aten::soft_margin_loss_backward")

@@ -61,15 +61,6 @@ def bicubic_backward(call: Call) -> Any:
     return out
 
 
-@kernel("aten::glu_backward")
-def glu_backward(call: Call) -> Any:
-    """The gradient is worked out in the usual format, half by half."""
-    out = call.run()
-    if not out.is_contiguous():
-        call.scratch(out.numel() * out.element_size())
-    return out
-
-
 @kernel("aten::max_pool2d_with_indices_backward")
 def max_pool2d_backward(call: Call) -> Any:
     out = call.run()
